@@ -1,0 +1,42 @@
+# The environment is .venv; `make run` and `make test` make it when it is not there yet.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.complete
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test test-all check bench clean
+
+help:  ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: $(STAMP)  ## Make .venv with everything that studies, tests and benchmarks need
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[all]'
+	@touch $@
+
+run: $(STAMP)  ## Run the shipped heart study and show its result
+	$(BIN)/wardround run heart-fedprox --quick
+
+test: $(STAMP)  ## Lint, check types and run the test suite
+	@sh scripts/install-test-packages.sh
+	@$(MAKE) --no-print-directory check
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-all: $(STAMP)  ## The same with the long tests
+	@sh scripts/install-test-packages.sh
+	@$(MAKE) --no-print-directory check
+	$(BIN)/python -m pytest -n 2
+
+check: $(STAMP)  ## Format, lint and types
+	$(BIN)/ruff format --check --quiet src tests benchmarks
+	$(BIN)/ruff check --quiet src tests benchmarks
+	$(BIN)/mypy --no-error-summary
+
+bench: $(STAMP)  ## Measure our engine beside hand-written loops on the same work
+	$(BIN)/python -m benchmarks
+
+clean:  ## Remove the environment and what tools cached
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,33 @@
+"""Federated studies for hospitals.
+
+import wardround
+run = wardround.run_study("heart-fedprox", quick=True)
+run.table()
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wardround.catalog import load_study as load_study
+    from wardround.execute import StudyRun as StudyRun
+    from wardround.execute import run_study as run_study
+    from wardround.plan import check_study as check_study
+    from wardround.plan import load_plan as load_plan
+
+# Where each public name lives. They are imported on first use, so that `wardround --help` does not wait for torch.
+_HOMES = {
+    "StudyRun": "wardround.execute",
+    "check_study": "wardround.plan",
+    "load_plan": "wardround.plan",
+    "load_study": "wardround.catalog",
+    "run_study": "wardround.execute",
+}
+__all__ = ["StudyRun", "check_study", "load_plan", "load_study", "run_study"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'wardround' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,30 @@
+"""Algorithms by the name that a study gives. A factory's signature is the list of the algorithm's settings."""
+
+from collections.abc import Callable
+
+from wardround.algorithms.algorithm import Algorithm, Arrival, Work
+from wardround.algorithms.clustered import clustered
+from wardround.algorithms.fedavg import fedavg
+from wardround.algorithms.fednova import fednova
+from wardround.algorithms.fedopt import fedadagrad, fedadam, fedyogi
+from wardround.algorithms.fedprox import fedprox
+from wardround.algorithms.fedprox_adaptive import fedprox_adaptive
+from wardround.algorithms.local_only import local
+from wardround.algorithms.pooled import pooled
+from wardround.algorithms.scaffold import scaffold
+
+ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
+    "fedavg": fedavg,
+    "fedprox": fedprox,
+    "fedprox-adaptive": fedprox_adaptive,
+    "scaffold": scaffold,
+    "fednova": fednova,
+    "fedadam": fedadam,
+    "fedyogi": fedyogi,
+    "fedadagrad": fedadagrad,
+    "clustered": clustered,
+    "local": local,
+    "pooled": pooled,
+}
+
+__all__ = ["ALGORITHMS", "Algorithm", "Arrival", "Work"]

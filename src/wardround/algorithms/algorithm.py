@@ -1,0 +1,73 @@
+"""What a federated algorithm is: pure functions over parameter trees, and a few declared facts.
+
+One round, wherever it runs:
+
+    coordinator         broadcast(server, site)               -> shared           what this site is sent
+    site, start         begin(shared, memory)                 -> params           where local work starts
+    site, each step     correct(grad, params, shared, memory) -> grad
+    site, end           finish(params, shared, memory, work)  -> update, memory   what leaves, what stays
+    in between          protection and the mean: the algorithm never sees them
+    coordinator         aggregate(server, mean, share)        -> server
+
+`server`, `shared`, `memory` and `update` are dicts of named trees, so saving a run is saving data. A setting that a
+study may sweep (mu, the server's learning rate) is a leaf of `server`, so that one program can run many values at once.
+An algorithm sees the shared leaves of a model only; private leaves and buffers are the local loop's business.
+Nothing here branches on a tensor's value, except `aggregate_each`, which runs once a round at the coordinator.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from wardround.tree import State, Tree
+
+Optimiser = Literal["sgd", "momentum", "weight-decay", "adam"]
+ANY_OPTIMISER: frozenset[Optimiser] = frozenset({"sgd", "momentum", "weight-decay", "adam"})
+
+
+class Work(NamedTuple):
+    """What a site did in a round. Tensors without dimensions, so that a stack of sites can carry one value each."""
+
+    steps: Tensor
+    lr_sum: Tensor  # of all steps
+    gradient_weight: Tensor  # sum of the weights with which gradients entered the result; equals steps for plain SGD
+    start_loss: Tensor  # of the model that the site began with, on its training rows; NaN unless the algorithm asks
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One site's update, for algorithms that need each of them."""
+
+    site: int
+    weight: float
+    update: State
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    init: Callable[[Tree, int], State]  # parameters, number of sites
+    init_memory: Callable[[Tree], State]
+    broadcast: Callable[[State, int], State]
+    begin: Callable[[State, State], Tree]
+    correct: Callable[[Tree, Tree, State, State], Tree]
+    finish: Callable[[Tree, State, State, Work], tuple[State, State]]
+    aggregate: Callable[[State, State, float], State]
+    aggregate_each: Callable[[State, Sequence[Arrival]], State] | None = None
+    weighting: Literal["samples", "uniform"] = "samples"
+    sound_with: frozenset[Optimiser] = ANY_OPTIMISER
+    data_free: frozenset[str] = frozenset()  # parts of the update that do not depend on patients
+    needs_start_loss: bool = False
+    pools: bool = False  # all rows at one site: a yardstick that only a simulation can have
+
+    @property
+    def needs(self) -> Literal["mean", "each"]:
+        return "mean" if self.aggregate_each is None else "each"
+
+
+def setting(value: float, params: Tree) -> Tensor:
+    """A hyper-parameter as a leaf of the server's state, in the parameters' precision."""
+    like = next(iter(params.values()))
+    return torch.tensor(value, dtype=like.dtype, device=like.device)

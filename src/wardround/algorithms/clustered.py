@@ -1,0 +1,99 @@
+"""Clustered federated learning (Sattler et al., IEEE TNNLS 2020, arXiv:1910.01991).
+
+All sites start in one cluster. When a cluster's mean update has become small while single updates have not, its sites
+pull in different directions, and it is split in two so that the largest cosine similarity across the cut is smallest
+(the optimal bipartition). The paper's two thresholds are in the units of the weights; here the first is a ratio (mean
+update over largest update) so that one value suits models of any size. A cluster is split only in a round in which
+all of its sites took part. There are `slots` models in all; a full house splits no further.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from wardround import tree
+from wardround.algorithms.algorithm import Algorithm, Arrival
+from wardround.algorithms.fedavg import fedavg
+from wardround.settings import Count, Fraction, NonNegative, Range
+from wardround.tree import State, Tree
+
+
+def clustered(
+    slots: Annotated[int, Range(low=2)] = 4,
+    ratio: Fraction = 0.4,
+    smallest_update: NonNegative = 0.0,
+    gamma: Fraction = 0.5,
+    warm_up: Count = 5,
+) -> Algorithm:
+    """`smallest_update` is the paper's second threshold, `gamma` its bound on the noise within a cluster: a
+    split needs gamma < sqrt((1 - largest similarity across the cut) / 2).
+    """
+
+    def init(params: Tree, sites: int) -> State:
+        models = tree.apply(lambda leaf: leaf.unsqueeze(0).repeat(slots, *[1] * leaf.dim()), params)
+        return {
+            "params": models,
+            "cluster": {
+                "of_site": torch.zeros(sites, dtype=torch.int64),
+                "used": torch.tensor(1),
+                "round": torch.tensor(0),
+            },
+        }
+
+    def broadcast(server: State, site: int) -> State:
+        slot = server["cluster"]["of_site"][site]
+        return {"params": tree.apply(lambda leaf: leaf[slot], server["params"])}
+
+    def aggregate_each(server: State, arrivals: Sequence[Arrival]) -> State:
+        of_site, used = server["cluster"]["of_site"].clone(), int(server["cluster"]["used"])
+        models = tree.clone(server["params"])
+        warm = int(server["cluster"]["round"]) >= warm_up
+        for slot in range(used):
+            members = [arrival for arrival in arrivals if of_site[arrival.site] == slot]
+            if not members:
+                continue
+            mean = tree.weighted_mean((arrival.update, arrival.weight) for arrival in members)["params"]
+            for name, leaf in models.items():
+                leaf[slot] += mean[name]
+            complete = len(members) == int((of_site == slot).sum())
+            if warm and complete and used < slots:
+                leaving = split(members, mean, ratio, smallest_update, gamma)
+                if leaving:
+                    for leaf in models.values():
+                        leaf[used] = leaf[slot]
+                    of_site[leaving] = used
+                    used += 1
+        cluster = {"of_site": of_site, "used": torch.tensor(used), "round": server["cluster"]["round"] + 1}
+        return {"params": models, "cluster": cluster}
+
+    return replace(fedavg(), init=init, broadcast=broadcast, aggregate_each=aggregate_each)
+
+
+def split(members: Sequence[Arrival], mean: Tree, ratio: float, smallest: float, gamma: float) -> list[int]:
+    """The sites that leave for a cluster of their own; none where the cluster holds together."""
+    vectors = torch.stack([torch.cat([leaf.flatten() for leaf in m.update["params"].values()]) for m in members])
+    largest = float(vectors.norm(dim=1).max())
+    if len(members) < 2 or largest <= smallest or float(tree.squared_norm(mean).sqrt()) >= ratio * largest:
+        return []
+    unit = vectors / vectors.norm(dim=1, keepdim=True).clamp(min=torch.finfo(vectors.dtype).tiny)
+    side = bipartition(unit @ unit.T)
+    across = float((unit @ unit.T)[side][:, ~side].max())
+    if gamma >= math.sqrt(max(0.0, (1 - across) / 2)):
+        return []
+    return [member.site for member, leaves in zip(members, side.tolist(), strict=True) if leaves]
+
+
+def bipartition(similarity: Tensor) -> Tensor:
+    """Merge the most similar pair until two groups are left. True marks the group that the first is not in."""
+    group = list(range(len(similarity)))
+    order = torch.argsort(similarity.flatten(), descending=True, stable=True).tolist()
+    for pair in order:
+        if len(set(group)) == 2:
+            break
+        a, b = group[pair // len(group)], group[pair % len(group)]
+        group = [min(a, b) if g in (a, b) else g for g in group]
+    return torch.tensor([g != group[0] for g in group])

@@ -1,0 +1,155 @@
+"""The run folder: where each thing stands, and how it is written so that a half-written file never counts.
+
+study.toml  environment.json  records.jsonl  predictions.parquet  groups.parquet  models/ARM/seed-N.safetensors
+results.json   written last: a folder that has it is complete
+"""
+
+import fcntl
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import tomli_w
+import torch
+from safetensors.torch import load_file, save
+
+from wardround.errors import RunError
+from wardround.study import Study
+from wardround.tree import Tree
+
+WRITTEN_ANEW = ("records.jsonl", "predictions.parquet", "groups.parquet", "results.json")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    path: Path
+
+    @classmethod
+    def of(cls, study: Study, out: Path) -> "RunFolder":
+        return cls(out / f"{study.name}-{study.hash[:8]}")
+
+    @property
+    def complete(self) -> bool:
+        return (self.path / "results.json").is_file()
+
+    def begin(self, study: Study, environment: Mapping[str, Any]) -> None:
+        """Make the folder and clear what an earlier, unfinished or repeated run left in it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        for name in ("results.json", *WRITTEN_ANEW):
+            (self.path / name).unlink(missing_ok=True)
+        for old in sorted((self.path / "models").glob("*/*.safetensors")):
+            old.unlink()
+        write_atomically(self.path / "study.toml", tomli_w.dumps(dict(study.resolved)).encode())
+        self.write_json("environment.json", environment)
+
+    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        text = json.dumps(without_nan(content), indent=2, allow_nan=False) + "\n"
+        write_atomically(self.path / name, text.encode())
+
+    def read_json(self, name: str) -> Any:
+        try:
+            return json.loads((self.path / name).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise RunError(str(self.path), f"has no {name}", "Name the folder of a complete run.") from None
+        except json.JSONDecodeError as error:
+            raise RunError(str(self.path / name), f"is damaged: {error}", "Run the study again with --again.") from None
+
+    def save_model(self, arm: str, seed: int, leaves: Tree) -> None:
+        folder = self.path / "models" / arm
+        folder.mkdir(parents=True, exist_ok=True)
+        contiguous = {name: leaf.detach().contiguous().clone() for name, leaf in leaves.items()}
+        write_atomically(folder / f"seed-{seed}.safetensors", save(contiguous))
+
+    def load_model(self, arm: str, seed: int) -> Tree:
+        return load_file(self.path / "models" / arm / f"seed-{seed}.safetensors")
+
+    def records(self) -> pd.DataFrame:
+        return pd.read_json(self.path / "records.jsonl", lines=True)
+
+    def predictions(self) -> pd.DataFrame:
+        return pd.read_parquet(self.path / "predictions.parquet")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One process at a time. The lock dies with its process, so a crash leaves nothing to clean up."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / ".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                remedy = "Wait until it ends, or give another --out."
+                raise RunError(str(self.path), "another process is running this study here", remedy) from None
+            yield
+
+
+class ParquetStream:
+    """A Parquet file written part by part, so that predictions never pile up in memory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.partial = path, path.with_name(f".{path.name}.partial")
+        self.writer: pq.ParquetWriter | None = None
+
+    def add(self, part: pd.DataFrame) -> None:
+        table = pa.Table.from_pandas(part, preserve_index=False)
+        if self.writer is None:
+            self.writer = pq.ParquetWriter(self.partial, table.schema, compression="zstd")
+        self.writer.write_table(table)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.writer is not None:
+            self.writer.close()
+            if kind is None:
+                os.replace(self.partial, self.path)
+            else:
+                self.partial.unlink()
+
+
+class JsonLines:
+    """One line of JSON per round."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        self.file.write(json.dumps(without_nan(record), allow_nan=False) + "\n")
+
+    def __enter__(self) -> Self:
+        self.file = self.path.open("w", encoding="utf-8")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.file.close()
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    with partial.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+
+
+def without_nan(value: Any) -> Any:
+    """JSON has no NaN; null stands for a number that cannot be had."""
+    if isinstance(value, Mapping):
+        return {str(key): without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(item) for item in value]
+    if isinstance(value, torch.Tensor):
+        return without_nan(value.tolist())
+    return None if isinstance(value, float) and not math.isfinite(value) else value

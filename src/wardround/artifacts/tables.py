@@ -1,0 +1,53 @@
+"""The rows of a run's files: predictions, subgroups, weights."""
+
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+
+from wardround import tree
+from wardround.data.cohort import Cohort
+from wardround.evaluation.predict import SitePrediction
+from wardround.rounds import Run
+
+AGE_CUTS = (45, 55, 65)
+
+
+def prediction_table(arm: str, seed: int, predictions: list[SitePrediction], classes: tuple[str, ...]) -> pd.DataFrame:
+    score = np.concatenate([p.score for p in predictions])
+    names = ["score"] if score.ndim == 1 else [f"score_{name}" for name in classes]
+    sizes = [len(p.rows) for p in predictions]
+    return pd.DataFrame(
+        {
+            "arm": arm,
+            "seed": seed,
+            "site": np.repeat([p.site for p in predictions], sizes),
+            "row": np.concatenate([p.rows for p in predictions]),
+            "label": np.concatenate([p.label for p in predictions]),
+            **dict(zip(names, score.reshape(len(score), -1).T, strict=True)),
+        }
+    )
+
+
+def group_table(cohort: Cohort) -> pd.DataFrame:
+    """Sex and age band of each row, for figures by subgroup. Ages themselves are not written."""
+    groups = cohort.records.groups
+    made = pd.DataFrame({"row": cohort.row_numbers})
+    if "sex" in groups:
+        made["sex"] = groups["sex"].to_numpy(dtype=object)
+    if "age" in groups:
+        labels = [f"below {AGE_CUTS[0]}", *(f"{a}-{b - 1}" for a, b in pairwise(AGE_CUTS)), f"{AGE_CUTS[-1]} and over"]
+        age = groups["age"].to_numpy(dtype=float)
+        bands = np.array(labels, dtype=object)[np.digitize(age, AGE_CUTS)]
+        bands[np.isnan(age)] = None
+        made["age"] = bands
+    return made if len(made.columns) > 1 else made.iloc[:0]
+
+
+def saved_leaves(run: Run) -> tree.Tree:
+    """A run's state as one flat tree: the server's parts, then what each site keeps."""
+    leaves = {f"server/{name}": leaf for name, leaf in tree.flatten(run.server).items()}
+    for site, memory in run.memories.items():
+        parts = {**memory.algorithm, "private": memory.private, "buffers": memory.buffers}
+        leaves |= {f"memory/{site}/{name}": leaf for name, leaf in tree.flatten(parts).items()}
+    return leaves

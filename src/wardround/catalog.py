@@ -1,0 +1,132 @@
+"""What a study may name, and how a study is opened.
+
+The shipped members stand in plain dicts. A user's own model or source comes in as a Python object, or from an
+installed package through the entry-point groups `wardround.models` and `wardround.sources`; it is imported only when
+a study names it, and can never replace a shipped one. Nothing is imported by a dotted string from a study file.
+"""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from wardround.algorithms import ALGORITHMS
+from wardround.algorithms.algorithm import Algorithm
+from wardround.algorithms.algorithm import Optimiser as OptimiserName
+from wardround.data.partition import PARTITIONERS
+from wardround.data.sources import SOURCES
+from wardround.errors import StudyError, suggest
+from wardround.models import MODELS
+from wardround.settings import Factory
+from wardround.study import Arm, Study, Training
+from wardround.studyfile import Families, parse_study, read_toml
+
+SUFFIX = ".toml"
+
+
+class WithEntryPoints(Mapping[str, Factory]):
+    """A family's shipped members, then the caller's own, then what installed packages offer."""
+
+    def __init__(self, shipped: Mapping[str, Factory], own: Mapping[str, Factory], group: str) -> None:
+        clash = sorted(set(shipped) & set(own))
+        if clash:
+            raise StudyError(group, f"{clash[0]!r} is a shipped name", "Give your own object another name.")
+        self.known: dict[str, Factory] = {**shipped, **own}
+        self.offered: dict[str, EntryPoint] = {e.name: e for e in entry_points(group=group) if e.name not in self.known}
+
+    def __getitem__(self, name: str) -> Factory:
+        if name not in self.known and name in self.offered:
+            self.known[name] = self.offered[name].load()
+        return self.known[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.known or name in self.offered
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.known)  # what is only offered is not imported for a listing
+
+    def __len__(self) -> int:
+        return len(self.known)
+
+
+def families(models: Mapping[str, Factory] | None = None, sources: Mapping[str, Factory] | None = None) -> Families:
+    return Families(
+        sources=WithEntryPoints(SOURCES, sources or {}, "wardround.sources"),
+        partitioners=PARTITIONERS,
+        models=WithEntryPoints(MODELS, models or {}, "wardround.models"),
+        algorithms=ALGORITHMS,
+    )
+
+
+def shipped_studies() -> dict[str, Path]:
+    folder = Path(str(files("wardround").joinpath("studies")))
+    return {path.stem: path for path in sorted(folder.glob(f"*{SUFFIX}"))}
+
+
+def find_study(name_or_path: str | Path) -> Path:
+    """A path, or the name of a shipped study."""
+    shipped = shipped_studies()
+    if str(name_or_path) in shipped:
+        return shipped[str(name_or_path)]
+    path = Path(name_or_path)
+    if path.suffix != SUFFIX and not path.exists():
+        raise StudyError(str(name_or_path), "no such study", suggest(str(name_or_path), shipped, "Shipped studies"))
+    return path
+
+
+def load_study(
+    study: str | Path | Mapping[str, Any] | Study,
+    quick: bool = False,
+    changes: Mapping[str, Any] | None = None,
+    models: Mapping[str, Factory] | None = None,
+    sources: Mapping[str, Factory] | None = None,
+) -> tuple[Study, Families]:
+    """A shipped name, a path, the same content as a dict, or a study that is parsed already."""
+    known = families(models, sources)
+    if isinstance(study, Study):
+        parsed = study
+    elif isinstance(study, Mapping):
+        parsed = parse_study(study, known, "study", Path.cwd(), quick, changes)
+    else:
+        path = find_study(study)
+        parsed = parse_study(read_toml(path), known, path.name, path.parent.absolute(), quick, changes)
+    for arm in parsed.arms:
+        refuse_unsound(arm, known.algorithms[arm.algorithm.name](**arm.algorithm.options))
+    return parsed, known
+
+
+def refuse_unsound(arm: Arm, algorithm: Algorithm) -> None:
+    for used in optimisers_used(arm.training):
+        if used not in algorithm.sound_with:
+            allowed = ", ".join(sorted(algorithm.sound_with))
+            raise StudyError(
+                f"arms: {arm.name}: training",
+                f"{arm.algorithm.name} is not sound with local {used}: it must know each step's weight",
+                f"It works with: {allowed}. Override `training.optimiser` or `training.momentum` for this arm.",
+            )
+    if arm.training.optimiser == "adam" and arm.training.momentum:
+        raise StudyError(f"arms: {arm.name}: training: momentum", "adam has its own momentum", "Set momentum = 0.")
+
+
+def optimisers_used(training: Training) -> list[OptimiserName]:
+    used: list[OptimiserName] = ["adam" if training.optimiser == "adam" else "sgd"]
+    if training.momentum and training.optimiser == "sgd":
+        used.append("momentum")
+    if training.weight_decay:
+        used.append("weight-decay")
+    return used
+
+
+def parse_change(text: str) -> tuple[str, Any]:
+    """`training.rounds=5` as --set takes it: a dotted key and a TOML value; a bare word is a text."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise StudyError(
+            f"--set {text}", "is not of the form key=value", "Write, for instance, --set training.rounds=5."
+        )
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()

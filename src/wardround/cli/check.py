@@ -1,0 +1,33 @@
+"""`wardround check`: read a study and its data, and say what is wrong before anything trains."""
+
+import typer
+
+from wardround.cli.options import Json, Quick, Set, StudyArgument, changes
+
+
+def check(study: StudyArgument, quick: Quick = False, set_: Set = None, json: Json = False) -> None:
+    """Check a study and its data without training. Exit code 5 if the study would be refused."""
+    from wardround.catalog import load_study
+    from wardround.cli import render
+    from wardround.errors import CheckError
+    from wardround.plan import check_study, describe_sites, load_plan
+
+    parsed, families = load_study(study, quick, changes(set_))
+    plan = load_plan(parsed, families)
+    findings = check_study(plan)
+    refused = any(finding.level == "error" for finding in findings)
+    sites = [] if refused else describe_sites(plan)
+    if json:
+        render.show_json(
+            {
+                "study": {"name": parsed.name, "hash": parsed.hash, "arms": [arm.name for arm in parsed.arms]},
+                "notes": plan.cohort.notes,
+                "findings": findings,
+                "sites": sites,
+                "refused": refused,
+            }
+        )
+    else:
+        render.show_check(parsed, plan.cohort.notes, findings, sites)
+    if refused:
+        raise typer.Exit(CheckError.exit_code)

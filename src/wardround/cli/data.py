@@ -1,0 +1,77 @@
+"""`wardround data`: what can be named as data, what a file holds, and a partition written to disk."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wardround.cli.options import Json, Quick, Set, StudyArgument, changes
+
+app = typer.Typer(
+    help="Look at data: list sources, describe a file or source, write a split to disk.", no_args_is_help=True
+)
+
+
+@app.command("list")
+def list_sources(json: Json = False) -> None:
+    """List sources and partitions, with their settings."""
+    from wardround.catalog import families
+    from wardround.cli import render
+    from wardround.settings import describe, settings_of
+
+    known = families()
+    listed = {
+        family: {
+            name: {
+                key: {"type": describe(s.kind), "default": None if s.required else s.default, "required": s.required}
+                for key, s in settings_of(members[name]).items()
+            }
+            for name in members
+        }
+        for family, members in (("sources", known.sources), ("partitions", known.partitioners))
+    }
+    if json:
+        render.show_json(listed)
+    else:
+        render.show_members(listed)
+
+
+@app.command("describe")
+def describe(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A CSV file, or the name of a source such as heart.")],
+    json: Json = False,
+) -> None:
+    """Describe a CSV file or a shipped source: columns, types, gaps, problems. Stays on this machine."""
+    from wardround.cli import render
+    from wardround.data.describe import describe_data
+
+    described = describe_data(data)
+    if json:
+        render.show_json(described)
+    else:
+        render.show_described(described)
+
+
+@app.command("split")
+def split(
+    study: StudyArgument,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A folder that does not exist yet, or is empty.")],
+    seed: Annotated[int | None, typer.Option("--seed", help="Default: the study's first seed.")] = None,
+    quick: Quick = False,
+    set_: Set = None,
+    json: Json = False,
+) -> None:
+    """Write each site's rows to disk, as the study's first arm would see them before preparation."""
+    from wardround.catalog import load_study
+    from wardround.cli import render
+    from wardround.data.export import export_split
+    from wardround.plan import load_plan
+
+    parsed, families = load_study(study, quick, changes(set_))
+    plan = load_plan(parsed, families)
+    chosen = parsed.evaluation.seeds.first if seed is None else seed
+    written = export_split(plan.cohort, plan.check(parsed.arms[0], chosen), out)
+    if json:
+        render.show_json({"folder": str(out), "seed": chosen, "files": written})
+    else:
+        render.show_files(out, written)

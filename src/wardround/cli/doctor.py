@@ -1,0 +1,20 @@
+"""`wardround doctor`: is this machine ready?"""
+
+import typer
+
+from wardround.cli.options import Json
+
+
+def doctor(json: Json = False) -> None:
+    """Check this machine: versions, processors, shipped data. Exit code 7 if something needed is missing."""
+    from wardround.cli import render
+    from wardround.errors import MachineError
+    from wardround.health import examine
+
+    conditions = examine()
+    if json:
+        render.show_json({"conditions": conditions})
+    else:
+        render.show_conditions(conditions)
+    if any(condition.needed and not condition.ok for condition in conditions):
+        raise typer.Exit(MachineError.exit_code)

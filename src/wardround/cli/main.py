@@ -1,0 +1,54 @@
+"""`wardround`: one verb per file. Nothing heavy is imported until a verb needs it."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from wardround.cli import check, data, doctor, run, studies
+from wardround.errors import WardroundError
+
+app = typer.Typer(
+    name="wardround",
+    help="Federated studies for hospitals: one study file, from protocol to evidence.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.command("run")(run.run)
+app.command("check")(check.check)
+app.command("studies")(studies.studies)
+app.add_typer(data.app, name="data")
+app.command("doctor")(doctor.doctor)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"wardround {version('wardround')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Errors that a user can act on are printed without a traceback; anything else is a defect and crashes loudly."""
+    try:
+        app()
+    except WardroundError as error:
+        from wardround.cli.render import show_error
+
+        show_error(error, as_json="--json" in sys.argv)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+"""Options that several verbs share."""
+
+from typing import Annotated, Any
+
+import typer
+
+StudyArgument = Annotated[str, typer.Argument(metavar="STUDY", help="A study file, or the name of a shipped study.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Use the study's own smaller size, from its [quick] block.")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one setting, e.g. training.rounds=5.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
+
+
+def changes(given: list[str] | None) -> dict[str, Any]:
+    from wardround.catalog import parse_change
+
+    return dict(parse_change(text) for text in given or [])

@@ -1,0 +1,293 @@
+"""Results as text for people or JSON for machines. The only module that prints."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from wardround.errors import WardroundError
+
+if TYPE_CHECKING:
+    from wardround.data.check import Finding
+    from wardround.execute import Progress, StudyRun
+    from wardround.health import Condition
+    from wardround.study import Study
+
+SHOWN = {
+    "accuracy": "accuracy",
+    "auc": "AUC",
+    "f1": "F1",
+    "sensitivity": "sens.",
+    "specificity": "spec.",
+    "brier": "Brier",
+}
+SPREAD_SHOWN = ("accuracy", "auc", "f1")  # with their SD; more would not fit a terminal
+MOST_SITES = 12  # a table of more is not readable in a terminal; results.json has them all
+MOST_WARNINGS = 12
+
+
+def console() -> Console:
+    # a pipe or a log has no width of its own; 120 keeps tables whole there
+    return Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+
+
+def show_json(content: Any) -> None:
+    sys.stdout.write(json.dumps(_plain(content), indent=2, allow_nan=False) + "\n")
+
+
+def warn(message: str) -> None:
+    Console(stderr=True, highlight=False).print(Text(message, style="yellow"))
+
+
+def show_error(error: WardroundError, as_json: bool) -> None:
+    if as_json:
+        show_json(
+            {
+                "error": {
+                    "where": error.where,
+                    "problem": error.problem,
+                    "remedy": error.remedy,
+                    "exit_code": error.exit_code,
+                }
+            }
+        )
+    else:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(Text(f"Error: {error}", style="red"))
+
+
+@contextmanager
+def progress_bar(shown: bool) -> Iterator[Callable[["Progress"], None] | None]:
+    if not shown:
+        yield None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("{task.description:<34.34}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("rounds"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Bar(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("reading the data", total=None)
+
+        def show(progress: "Progress") -> None:
+            text = f"{progress.arm}, seed {progress.seed}"
+            bar.update(task, description=text, completed=progress.done, total=progress.total)
+
+        yield show
+
+
+def show_run(run: "StudyRun") -> None:
+    results, out = run.results, console()
+    if not run.fresh:
+        out.print("A complete run of this study was found; nothing was run again (use --again to repeat it).")
+    question = results["study"]["question"]
+    seeds = len(results["seeds"])
+    title = f"{results['study']['name']}: {question}" if question else results["study"]["name"]
+    out.print(_metric_table(results, title))
+    spread = (
+        f"Mean ± SD over {seeds} seeds, all sites' test rows together."
+        if seeds > 1
+        else "One seed, all sites' test rows together."
+    )
+    out.print(f"{spread} Rounds: until 95 % of the final accuracy. KB: tensors sent and received, one seed.\n")
+    site_names = list(next(iter(results["arms"].values()))["sites"])
+    if len(site_names) <= MOST_SITES:
+        out.print(_site_table(results, site_names))
+    for line in _comparison_lines(results):
+        out.print(line)
+    _show_warnings(out, results["warnings"])
+    out.print(f"Run folder: {run.folder}", soft_wrap=True)
+
+
+def _metric_table(results: Mapping[str, Any], title: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold")
+    table.add_column("arm", no_wrap=True)
+    for heading in (*SHOWN.values(), "rounds", "KB"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, arm in results["arms"].items():
+        rounds = arm["convergence"]["rounds_to_95_percent"]["mean"]
+        cells = [_figure(arm["metrics"][metric], metric in SPREAD_SHOWN) for metric in SHOWN]
+        table.add_row(Text(name), *cells, f"{rounds:.1f}", f"{arm['cost']['bytes'] / 1000:,.1f}")
+    return table
+
+
+def _site_table(results: Mapping[str, Any], sites: Sequence[str]) -> Table:
+    table = Table(title="Accuracy at each site", title_justify="left", title_style="bold")
+    table.add_column("arm", no_wrap=True)
+    for site in sites:
+        table.add_column(Text(site), justify="right")
+    for name, arm in results["arms"].items():
+        table.add_row(Text(name), *(_figure(arm["sites"][site]["accuracy"]) for site in sites))
+    return table
+
+
+def _figure(figure: Mapping[str, Any], with_sd: bool = True) -> str:
+    if figure["mean"] is None:
+        return "–"
+    return f"{figure['mean']:.3f}" + (f" ± {figure['sd']:.3f}" if with_sd and figure["sd"] is not None else "")
+
+
+def _comparison_lines(results: Mapping[str, Any]) -> Iterator[Text]:
+    """One plain sentence per arm, on accuracy."""
+    for test in results["tests"]:
+        if test["metric"] != "accuracy" or test["difference"] is None:
+            continue
+        points = f"{100 * test['difference']:+.1f} points of accuracy against {test['reference']}"
+        if test["interval"] is None:
+            yield Text(f"{test['arm']}: {points}; one seed gives no interval")
+            continue
+        low, high = (100 * limit for limit in test["interval"])
+        verdict = "no evidence of a difference" if low <= 0 <= high else "a difference"
+        yield Text(f"{test['arm']}: {verdict}: {points}, 95 % interval {low:+.1f} to {high:+.1f}")
+
+
+def _show_warnings(out: Console, warnings: Sequence[str]) -> None:
+    if warnings:
+        out.print("\nNotes and warnings:")
+        for line in warnings[:MOST_WARNINGS]:
+            out.print(Text(f"  - {line}"), soft_wrap=True)
+        if len(warnings) > MOST_WARNINGS:
+            out.print(f"  and {len(warnings) - MOST_WARNINGS} more, in results.json")
+
+
+def show_check(
+    study: "Study", notes: Sequence[str], findings: Sequence["Finding"], sites: Sequence[Mapping[str, Any]]
+) -> None:
+    out = console()
+    seeds = study.evaluation.seeds
+    out.print(Text(f"{study.name} ({study.hash[:8]})", style="bold"), Text(f" {study.question}"))
+    out.print(
+        f"{len(study.arms)} arms x {seeds.count} seeds: " + ", ".join(arm.name for arm in study.arms), markup=False
+    )
+    for described in sites:
+        out.print(_sites_of(described))
+        h = described["heterogeneity"]
+        words = [
+            f"{label} {h[key]:.3f}"
+            for key, label in (
+                ("js", "label JS"),
+                ("kl", "label KL"),
+                ("mmd", "feature MMD"),
+                ("gini", "Gini of sizes"),
+            )
+            if h[key] is not None
+        ]
+        out.print("Between sites, on average: " + ", ".join(words))
+    for note in notes:
+        out.print(Text(f"note     {note}"), soft_wrap=True)
+    for finding in findings:
+        style = "red" if finding.level == "error" else "yellow"
+        out.print(Text(f"{finding.level:<8} {finding} [{finding.check}]", style=style), soft_wrap=True)
+        if finding.level == "error":
+            out.print(Text(f"         {finding.remedy}"), soft_wrap=True)
+    refused = sum(finding.level == "error" for finding in findings)
+    out.print(f"{refused} errors: this study would be refused." if refused else "Ready to run.")
+
+
+def _sites_of(described: Mapping[str, Any]) -> Table:
+    classes = list(next(iter(described["sites"].values()))["classes"])
+    shown = classes if len(classes) <= 10 else []
+    table = Table(title=f"Sites ({described['partition']['name']})", title_justify="left", title_style="bold")
+    for name in ("site", "train", "validation", "test", *shown):
+        table.add_column(Text(name), justify="left" if name == "site" else "right")
+    for name, counts in list(described["sites"].items())[: 3 * MOST_SITES]:
+        numbers = [counts["train"], counts["validation"], counts["test"], *(counts["classes"][c] for c in shown)]
+        table.add_row(Text(name), *map(str, numbers))
+    return table
+
+
+def show_studies(listed: Sequence[Mapping[str, Any]]) -> None:
+    table = Table(title="Shipped studies (wardround run NAME)", title_justify="left", title_style="bold")
+    for name in ("name", "question", "--quick"):
+        table.add_column(name)
+    for study in listed:
+        table.add_row(study["name"], study["question"], "yes" if study["quick"] else "no")
+    console().print(table)
+
+
+def show_members(listed: Mapping[str, Mapping[str, Any]]) -> None:
+    out = console()
+    for family, members in listed.items():
+        table = Table(title=family.capitalize(), title_justify="left", title_style="bold", show_lines=True)
+        for name in ("name", "setting", "type", "default"):
+            table.add_column(name)
+        for name, settings in members.items():
+            rows = [
+                (key, s["type"], "required" if s["required"] else _default(s["default"])) for key, s in settings.items()
+            ]
+            table.add_row(name, *("\n".join(column) for column in zip(*rows, strict=True)) if rows else ("", "", ""))
+        out.print(table)
+
+
+def _default(value: Any) -> str:
+    return "–" if value is None else str(value)
+
+
+def show_described(described: Mapping[str, Any]) -> None:
+    out = console()
+    out.print(Text(f"{described['name']}: {described['rows']} rows", style="bold"))
+    for note in described["notes"]:
+        out.print(Text(f"note: {note}"), soft_wrap=True)
+    table = Table()
+    headings = list(dict.fromkeys(key for column in described["columns"] for key in column))
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in ("name", "type", "problems") else "right")
+    for column in described["columns"]:
+        table.add_row(*(Text(_cell(column.get(heading))) for heading in headings))
+    out.print(table)
+
+
+def _cell(value: Any) -> str:
+    if value is None or value != value:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def show_files(folder: Path, files: Mapping[str, int]) -> None:
+    table = Table(title=f"Written to {folder}", title_justify="left", title_style="bold")
+    table.add_column("file")
+    table.add_column("rows", justify="right")
+    for name, rows in files.items():
+        table.add_row(Text(name), str(rows))
+    console().print(table)
+
+
+def show_conditions(conditions: Sequence["Condition"]) -> None:
+    table = Table()
+    for heading in ("", "what", "found", "to do"):
+        table.add_column(heading)
+    for condition in conditions:
+        mark = (
+            Text("ok", style="green")
+            if condition.ok
+            else Text("missing", style="red")
+            if condition.needed
+            else Text("–")
+        )
+        table.add_row(mark, condition.name, condition.found, "" if condition.ok else condition.remedy)
+    console().print(table)
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return _plain(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return None
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,153 @@
+"""Checks before training: what would make a result wrong or worthless, said in plain words with counts.
+
+Nothing here prints a patient's value. An error stops the study, unless it names the check in `[evaluation] accept`.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from wardround.data.cohort import Cohort
+from wardround.data.split import Split
+from wardround.errors import CheckError
+
+FEW_ROWS = 30  # below this a site's own figures say little
+CHANCE = 0.01  # up to this share of equal rows at two sites may be chance
+
+CHECKS = {
+    "no-rows": "A site has no training or no test rows.",
+    "few-rows": "A site has so few rows that its own figures say little.",
+    "shared-rows": "The same patient, or an identical row, is at two sites.",
+    "leak": "A patient in one site's test rows is in some site's training rows.",
+    "missing-class": "A site has no training or no test row of some class.",
+    "empty-column": "A site never recorded a column.",
+    "constant-column": "A column has one value in all training rows of a site.",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    level: Literal["error", "warning"]
+    check: str
+    site: str
+    message: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.site}: {self.message}"
+
+
+def check_splits(
+    cohort: Cohort, splits: Sequence[Split], overlapping: bool, accept: Iterable[str] = ()
+) -> tuple[Finding, ...]:
+    """All findings for one partition and split. `overlapping` says that the study asks for shared patients."""
+    findings = [
+        *_row_counts(splits),
+        *_classes(cohort, splits),
+        *_columns(cohort, splits),
+        *_shared(cohort, splits, overlapping),
+        *_leaks(cohort, splits, overlapping),
+    ]
+    accepted = set(accept)
+    return tuple(
+        Finding("warning", f.check, f.site, f"{f.message} (accepted by the study)", f.remedy)
+        if f.level == "error" and f.check in accepted
+        else f
+        for f in findings
+    )
+
+
+def refuse_errors(findings: Iterable[Finding]) -> None:
+    errors = [finding for finding in findings if finding.level == "error"]
+    if errors:
+        first = errors[0]
+        more = "".join(f"\n  Also: {error}" for error in errors[1:])
+        accept = f'If this is meant, accept it knowingly: `accept = ["{first.check}"]` in [evaluation].'
+        remedy = first.remedy if first.check == "no-rows" else f"{first.remedy} {accept}"
+        raise CheckError(f"{first.site}: {first.check}", first.message, remedy + more)
+
+
+def _row_counts(splits: Sequence[Split]) -> Iterable[Finding]:
+    for split in splits:
+        total = len(split.rows)
+        remedy = "Leave this site out, join it with another, or change the shares in [evaluation]."
+        if not len(split.train) or not len(split.test):
+            lacking = "training" if not len(split.train) else "test"
+            yield Finding("error", "no-rows", split.site, f"{total} rows leave no {lacking} rows", remedy)
+        elif total < FEW_ROWS:
+            message = f"only {total} rows ({len(split.test)} of them for testing); its own figures will say little"
+            yield Finding("warning", "few-rows", split.site, message, remedy)
+
+
+def _classes(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Finding]:
+    classes = np.arange(len(cohort.records.classes))
+    for split in splits:
+        for side, rows in (("training", split.train), ("test", split.test)):
+            absent = np.setdiff1d(classes, cohort.records.target[rows])
+            if len(absent) and len(rows):
+                names = ", ".join(repr(cohort.records.classes[i]) for i in absent[:3])
+                more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
+                message = f"no {side} row of class {names}{more} ({len(absent)} of {len(classes)} classes)"
+                remedy = "Its rows count in the overall figures; measures that need every class are left out here."
+                yield Finding("warning", "missing-class", split.site, message, remedy)
+
+
+def _columns(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Finding]:
+    table = cohort.records.features
+    if not isinstance(table, pd.DataFrame):
+        return
+    codes = np.column_stack([pd.factorize(table[name])[0] for name in table.columns]) if len(table.columns) else None
+    if codes is None:
+        return
+    for split in splits:
+        if not len(split.train):
+            continue
+        part = codes[split.train]
+        empty = (part < 0).all(axis=0)
+        largest = part.max(axis=0)
+        smallest = np.where(part < 0, largest, part).min(axis=0)
+        constant = (largest == smallest) & ~empty & (len(split.train) > 1)
+        for check, mask, words in (
+            ("empty-column", empty, "never recorded (filled from the other sites)"),
+            ("constant-column", constant, "the same in all training rows"),
+        ):
+            names = [str(name) for name, hit in zip(table.columns, mask, strict=True) if hit]
+            if names:
+                remedy = "Nothing need be done, but this site can say nothing about it."
+                yield Finding("warning", check, split.site, f"{', '.join(names)}: {words}", remedy)
+
+
+def _shared(cohort: Cohort, splits: Sequence[Split], overlapping: bool) -> Iterable[Finding]:
+    own = [np.unique(cohort.patient[split.rows]) for split in splits]
+    patients, seen = np.unique(np.concatenate(own), return_counts=True)
+    at_several = patients[seen > 1]
+    if not len(at_several):
+        return
+    for split in splits:
+        count = int(np.isin(cohort.patient[split.rows], at_several).sum())
+        if count:
+            yield _finding(
+                "shared-rows", split.site, count, len(split.rows), "rows are also at another site", overlapping
+            )
+
+
+def _leaks(cohort: Cohort, splits: Sequence[Split], overlapping: bool) -> Iterable[Finding]:
+    trained = np.concatenate([cohort.patient[split.train] for split in splits])
+    for split in splits:
+        count = int(np.isin(cohort.patient[split.test], trained).sum())
+        if count:
+            words = "test rows are also training rows of some site, so that test figures flatter"
+            yield _finding("leak", split.site, count, len(split.test), words, overlapping)
+
+
+def _finding(check: str, site: str, count: int, total: int, words: str, overlapping: bool) -> Finding:
+    tolerable = overlapping or count < 2 or count / total <= CHANCE
+    remedy = (
+        "The partition overlaps by design; use its disjoint variant for figures without leakage."
+        if overlapping
+        else "Remove the copies, or give the patient column so that copies stay together."
+    )
+    return Finding("warning" if tolerable else "error", check, site, f"{count} of {total} {words}", remedy)

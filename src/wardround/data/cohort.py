@@ -1,0 +1,139 @@
+"""All rows of a study before sites are formed, and the way from there to prepared sites."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from wardround import seeds
+from wardround.data.partition import Partitioner
+from wardround.data.prepare import Layout, agree, complete_rows, fit, transform
+from wardround.data.records import Records
+from wardround.data.site import Rows, Site
+from wardround.data.sources import Source
+from wardround.data.split import Split, fingerprints, same_patient, split_site
+from wardround.errors import DataError
+from wardround.study import Evaluation, Preparation
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """`row_numbers` are the rows' places in the source; `patient` numbers rows of one patient alike."""
+
+    records: Records
+    row_numbers: np.ndarray
+    prints: np.ndarray
+    notes: tuple[str, ...]
+
+    @cached_property
+    def patient(self) -> np.ndarray:
+        return same_patient(self.records, self.prints)
+
+    @cached_property
+    def images(self) -> torch.Tensor:
+        """One tensor for all sites; they hold row numbers into it."""
+        if self.records.is_table:
+            raise TypeError("a table is prepared per site")
+        return torch.from_numpy(np.ascontiguousarray(self.records.features))
+
+    @cached_property
+    def labels(self) -> torch.Tensor:
+        return torch.from_numpy(self.records.target)
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when any row changes. Tells two data sets of one study apart; no row can be read from it."""
+        from hashlib import sha256
+
+        return sha256(np.ascontiguousarray(self.prints).tobytes()).hexdigest()
+
+
+def load_cohort(source: Source, preparation: Preparation) -> Cohort:
+    records = source.load()
+    prints = fingerprints(records)
+    rows = np.arange(len(records))
+    notes = records.notes
+    if preparation.missing == "drop" and records.is_table:
+        rows = complete_rows(records)
+        if len(rows) < len(records):
+            notes = (*notes, *_dropped(records, rows))
+            records = records.take(rows)
+    return Cohort(records, rows, prints[rows], notes)
+
+
+def _dropped(records: Records, complete: np.ndarray) -> list[str]:
+    notes = []
+    for hospital in records.hospitals:
+        total = int((records.hospital == hospital).sum())
+        kept = int((records.hospital[complete] == hospital).sum())
+        if kept == 0:
+            raise DataError(
+                hospital,
+                f'none of its {total} rows is complete, and missing = "drop" keeps complete rows only',
+                'Set missing = "median" (or "mean") in [data], or leave this hospital out.',
+            )
+        if kept < total:
+            notes.append(f"{hospital}: {total - kept} of {total} rows have gaps and were dropped, {kept} remain")
+    return notes
+
+
+def split_sites(cohort: Cohort, partitioner: Partitioner, evaluation: Evaluation, seed: int) -> tuple[Split, ...]:
+    partition_seed = evaluation.seed_for("partition", seed)
+    split_seed = evaluation.seed_for("split", seed)
+    assigned = partitioner.assign(cohort.records, seeds.generator(partition_seed, "partition"))
+    return tuple(
+        split_site(
+            name,
+            rows,
+            cohort.records.target,
+            cohort.patient,
+            evaluation.test_share,
+            evaluation.validation_share,
+            seeds.generator(split_seed, "split", site=name),
+        )
+        for name, rows in assigned.items()
+    )
+
+
+def prepare_sites(
+    cohort: Cohort, splits: Sequence[Split], preparation: Preparation, dtype: torch.dtype
+) -> tuple[tuple[Site, ...], Layout | None]:
+    """Tensors for the engines. A table is prepared per site; images stay one array that the sites point into."""
+    if not cohort.records.is_table:
+        return tuple(_image_site(cohort, split) for split in splits), None
+    train = {split.site: split.train for split in splits}
+    layout = agree(cohort.records, train, preparation)
+    fits = fit(cohort.records, train, layout, preparation)
+
+    def rows(split: Split, chosen: np.ndarray) -> Rows:
+        prepared = transform(cohort.records, chosen, layout, fits[split.site], preparation)
+        return Rows(torch.from_numpy(prepared).to(dtype), cohort.labels[chosen])
+
+    sites = tuple(
+        Site(
+            split.site,
+            rows(split, split.train),
+            rows(split, split.validation),
+            rows(split, split.test),
+            cohort.row_numbers[split.validation],
+            cohort.row_numbers[split.test],
+        )
+        for split in splits
+    )
+    return sites, layout
+
+
+def _image_site(cohort: Cohort, split: Split) -> Site:
+    def rows(chosen: np.ndarray) -> Rows:
+        return Rows(cohort.images, cohort.labels, torch.from_numpy(chosen))
+
+    return Site(
+        split.site,
+        rows(split.train),
+        rows(split.validation),
+        rows(split.test),
+        cohort.row_numbers[split.validation],
+        cohort.row_numbers[split.test],
+    )

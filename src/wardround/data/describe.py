@@ -1,0 +1,81 @@
+"""What a CSV file or a shipped source holds, for the eyes of whoever owns it."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from wardround.data.records import Records
+from wardround.data.sources import SOURCES
+from wardround.data.sources.describe import describe_file
+from wardround.errors import DataError, StudyError, suggest
+from wardround.settings import settings_of
+
+
+def describe_data(data: str) -> dict[str, Any]:
+    """`data` is a file's path, or the name of a source that needs no settings."""
+    if data in SOURCES:
+        required = [name for name, setting in settings_of(SOURCES[data]).items() if setting.required]
+        if required:
+            remedy = "Give the path of a file, or run `wardround check STUDY` on a study that has them."
+            raise StudyError(data, f"this source needs settings: {', '.join(required)}", remedy)
+        return _describe_records(data, SOURCES[data]().load())
+    path = Path(data)
+    if not path.exists():
+        raise DataError(data, "no such file or source", suggest(data, SOURCES, "Sources"))
+    table = describe_file(path)
+    notes = []
+    if table.attrs["duplicated_rows"]:
+        notes.append(f"{table.attrs['duplicated_rows']} rows are equal to an earlier row in every column")
+    columns = [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
+    return {"name": path.name, "rows": table.attrs["rows"], "notes": notes, "columns": columns}
+
+
+def _describe_records(name: str, records: Records) -> dict[str, Any]:
+    hospitals: dict[str, dict[str, Any]] = {
+        hospital: {
+            "rows": int((records.hospital == hospital).sum()),
+            "classes": _class_counts(records, records.hospital == hospital),
+        }
+        for hospital in records.hospitals
+    }
+    notes = [
+        f"{hospital}: {content['rows']} rows, " + ", ".join(f"{c} {n}" for c, n in content["classes"].items())
+        for hospital, content in hospitals.items()
+    ]
+    return {
+        "name": name,
+        "rows": len(records),
+        "notes": [*notes, *records.notes],
+        "hospitals": hospitals,
+        "columns": _columns(records),
+    }
+
+
+def _class_counts(records: Records, chosen: np.ndarray) -> dict[str, int]:
+    counts = np.bincount(records.target[chosen], minlength=len(records.classes))
+    return dict(zip(records.classes, counts.tolist(), strict=True))
+
+
+def _columns(records: Records) -> list[dict[str, Any]]:
+    table = records.features
+    if not isinstance(table, pd.DataFrame):
+        return [{"name": "image", "type": f"{table.dtype} {' x '.join(map(str, table.shape[1:]))}", "missing": 0}]
+    return [
+        {
+            "name": column.name,
+            "type": column.kind,
+            **{
+                f"missing at {hospital}": int(table[column.name][records.hospital == hospital].isna().sum())
+                for hospital in _few(records)
+            },
+            "missing": int(table[column.name].isna().sum()),
+            "distinct": int(table[column.name].nunique()),
+        }
+        for column in records.columns
+    ]
+
+
+def _few(records: Records) -> tuple[str, ...]:
+    return records.hospitals if len(records.hospitals) <= 8 else ()

@@ -1,0 +1,147 @@
+"""How different the sites are: their labels, their features, their sizes.
+
+* js    Jensen-Shannon divergence of the labels, base 2: 0 for equal shares of the classes, 1 for no class in common.
+* kl    Kullback-Leibler divergence of the labels in nats, the mean of both directions. Half a row is added to each
+        class of each site, because a class that one of them lacks would make it infinite.
+* mmd   maximum mean discrepancy of the features (Gretton et al., "A Kernel Two-Sample Test", JMLR 13, 2012): the
+        distance itself, not its square, by the biased estimate, which is never negative. Two samples of m and n rows
+        from one distribution therefore give about sqrt((1/m + 1/n)(1 - mean kernel)) and not 0.
+* gini  inequality of the sizes: 0 when all are equal.
+
+js, kl and mmd are measured for each pair of sites; their averages count every pair alike.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.spatial.distance import pdist
+from scipy.special import rel_entr
+from sklearn.metrics.pairwise import rbf_kernel
+
+from wardround.errors import DataError
+
+SMOOTHING = 0.5  # rows added to each class before kl
+KERNEL_ROWS = 500  # at most so many rows of a site enter mmd, whose cost grows with their square
+BANDWIDTH_ROWS = 1000  # at most so many rows of all sites together set the bandwidth
+
+
+@dataclass(frozen=True)
+class Heterogeneity:
+    """`pairs` has the columns site_a, site_b, js, kl, mmd. A number that cannot be had is NaN."""
+
+    sizes: dict[str, int]
+    pairs: pd.DataFrame
+    js: float
+    kl: float
+    mmd: float
+    gini: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON, which has no NaN: None stands for it."""
+        averages = {"js": self.js, "kl": self.kl, "mmd": self.mmd, "gini": self.gini}
+        pairs = [{str(key): _or_none(value) for key, value in row.items()} for row in self.pairs.to_dict("records")]
+        return {"sizes": dict(self.sizes), **{k: _or_none(v) for k, v in averages.items()}, "pairs": pairs}
+
+
+def measure(
+    labels: Mapping[str, np.ndarray],
+    features: Mapping[str, np.ndarray] | None,
+    class_count: int,
+    rng: np.random.Generator,
+) -> Heterogeneity:
+    """`features` are prepared numbers, rows x columns, of the same sites; without them mmd is NaN."""
+    shares = label_distributions(labels, class_count)
+    smoothed = label_distributions(labels, class_count, SMOOTHING)
+    discrepancies = {} if features is None else mmd_of_pairs({site: features[site] for site in labels}, rng)
+    names = list(combinations(labels, 2))
+    pairs = pd.DataFrame(
+        {
+            "site_a": [a for a, _ in names],
+            "site_b": [b for _, b in names],
+            "js": np.array([js_divergence(shares[a], shares[b]) for a, b in names], dtype=np.float64),
+            "kl": np.array([kl_divergence(smoothed[a], smoothed[b]) for a, b in names], dtype=np.float64),
+            "mmd": np.array([discrepancies.get(pair, math.nan) for pair in names], dtype=np.float64),
+        }
+    )
+    sizes = {site: len(rows) for site, rows in labels.items()}
+    averages = {name: float(pairs[name].mean()) for name in ("js", "kl", "mmd")}
+    return Heterogeneity(sizes=sizes, pairs=pairs, gini=gini(list(sizes.values())), **averages)
+
+
+def label_distributions(
+    labels: Mapping[str, np.ndarray], class_count: int, smoothing: float = 0.0
+) -> dict[str, np.ndarray]:
+    """Each site's share of each class, after `smoothing` rows were added to every class."""
+    distributions = {}
+    for site, rows in labels.items():
+        if len(rows) == 0:
+            raise DataError(f"site {site}", "has no rows", "Leave it out, or change how the sites are formed.")
+        strange = int(((rows < 0) | (rows >= class_count)).sum())
+        if strange:
+            problem = f"{strange} labels are not among the {class_count} classes"
+            raise DataError(f"site {site}", problem, "Check the coding of the target.")
+        counts = np.bincount(rows, minlength=class_count) + smoothing
+        distributions[site] = counts / counts.sum()
+    return distributions
+
+
+def js_divergence(p: np.ndarray, q: np.ndarray) -> float:
+    """Not SciPy's `jensenshannon`: rounding can make the sum just negative, and its square root is then NaN."""
+    middle = (p + q) / 2
+    nats = (rel_entr(p, middle).sum() + rel_entr(q, middle).sum()) / 2
+    return float(np.clip(nats / math.log(2), 0, 1))
+
+
+def kl_divergence(p: np.ndarray, q: np.ndarray) -> float:
+    """In nats, the mean of both directions; infinite where one has a class that the other lacks."""
+    return float((rel_entr(p, q).sum() + rel_entr(q, p).sum()) / 2)
+
+
+def gini(sizes: Sequence[int]) -> float:
+    """The mean absolute difference of two sites drawn with replacement, over twice the mean size."""
+    values = np.asarray(sizes, dtype=np.float64)
+    return float(np.abs(values[:, None] - values).mean() / (2 * values.mean()))
+
+
+def mmd_of_pairs(features: Mapping[str, np.ndarray], rng: np.random.Generator) -> dict[tuple[str, str], float]:
+    """MMD of each pair of sites with one Gaussian kernel, exp(-d² / 2s²), so that pairs can be compared.
+
+    s is the median distance between rows of all sites together, leaving out distances of 0: where most rows are
+    alike, their median would be no scale.
+    """
+    samples = {site: _sample(_finite(site, rows), KERNEL_ROWS, rng) for site, rows in features.items()}
+    gamma = 1 / (2 * _bandwidth(_sample(np.concatenate(list(samples.values())), BANDWIDTH_ROWS, rng)) ** 2)
+    within = {site: rbf_kernel(rows, gamma=gamma).mean() for site, rows in samples.items()}
+    squares = {
+        (a, b): within[a] + within[b] - 2 * rbf_kernel(samples[a], samples[b], gamma=gamma).mean()
+        for a, b in combinations(samples, 2)
+    }
+    return {pair: math.sqrt(max(0.0, square)) for pair, square in squares.items()}  # rounding may fall just below 0
+
+
+def _finite(site: str, rows: np.ndarray) -> np.ndarray:
+    strange = int((~np.isfinite(rows)).sum())
+    if strange:
+        raise DataError(
+            f"site {site}", f"{strange} prepared features are not finite", "Fill in or drop missing values."
+        )
+    return rows.astype(np.float64)
+
+
+def _sample(rows: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:
+    return rows if len(rows) <= most else rows[rng.choice(len(rows), most, replace=False)]
+
+
+def _bandwidth(rows: np.ndarray) -> float:
+    distances = pdist(rows)
+    distances = distances[distances > 0]
+    return float(np.median(distances)) if distances.size else 1.0  # all rows are equal: any scale gives an MMD of 0
+
+
+def _or_none(value: Any) -> Any:
+    return None if isinstance(value, float) and math.isnan(value) else value

@@ -1,0 +1,45 @@
+"""Specialised hospitals: each is rich in its own classes and sees some of everyone else's."""
+
+import numpy as np
+
+from wardround.data.partition.partition import Partitioner, first_rows, refuse_too_many_sites, rows_by_site, site_names
+from wardround.data.records import Records
+from wardround.errors import DataError
+from wardround.settings import Count, Share
+
+
+def specialty(count: Count = 4, richness: Share = 0.7, smallest: Count = 10) -> Partitioner:
+    """A patient goes to a home of the class with probability `richness`, else to any other site alike.
+
+    Classes that occur are dealt to the sites in turn. With more sites than classes, a class has several homes and its
+    patients are spread over them at random. A patient counts as the class of the first row.
+    """
+
+    def assign(records: Records, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        where = "sites: specialty"
+        refuse_too_many_sites(records, count, smallest, where)
+        labels = records.target[first_rows(records.units)]
+        site_of_patient = _draw_sites(labels, count, richness, rng)
+        site_of_row = site_of_patient[records.units]
+        short = int((np.bincount(site_of_row, minlength=count) < smallest).sum())
+        if short:
+            problem = f"{short} of {count} sites would hold fewer than {smallest} rows"
+            raise DataError(where, problem, "Lower `count`, `smallest` or `richness`.")
+        return rows_by_site(site_of_row, site_names(count))
+
+    return Partitioner(assign)
+
+
+def _draw_sites(labels: np.ndarray, count: int, richness: float, rng: np.random.Generator) -> np.ndarray:
+    present = np.unique(labels)
+    turn = min(present.size, count)
+    site_of_patient = np.zeros(labels.size, dtype=np.int64)
+    for number, label in enumerate(present):
+        patients = np.flatnonzero(labels == label)
+        homes = [site for site in range(count) if site % turn == number % turn]
+        others = [site for site in range(count) if site not in homes] or homes  # a single class is at home everywhere
+        at_home = rng.random(patients.size) < richness
+        site_of_patient[patients] = np.where(
+            at_home, rng.choice(homes, patients.size), rng.choice(others, patients.size)
+        )
+    return site_of_patient

@@ -1,0 +1,18 @@
+"""Sources by the name that a study gives. A factory's signature is the list of the source's settings."""
+
+from collections.abc import Callable
+
+from wardround.data.sources.csv import csv
+from wardround.data.sources.fashion_mnist import fashion_mnist
+from wardround.data.sources.heart import heart
+from wardround.data.sources.source import Source
+from wardround.data.sources.synthetic import synthetic
+
+SOURCES: dict[str, Callable[..., Source]] = {
+    "heart": heart,
+    "csv": csv,
+    "synthetic": synthetic,
+    "fashion-mnist": fashion_mnist,
+}
+
+__all__ = ["SOURCES", "Source"]

@@ -1,0 +1,71 @@
+"""UCI Heart Disease: four hospitals, 920 patients, 13 columns (Janosi, Steinbrunn, Pfisterer, Detrano; CC BY 4.0).
+
+The files ship with the package, byte for byte as UCI gives them. Disease is `num` above 0.
+"""
+
+from importlib.resources import files
+from io import StringIO
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from wardround.data.records import Column, Records
+from wardround.data.sources.source import Source
+from wardround.errors import StudyError
+
+Hospital = Literal["cleveland", "hungarian", "switzerland", "va"]
+HOSPITALS: tuple[Hospital, ...] = ("cleveland", "hungarian", "switzerland", "va")
+
+# Limits are public clinical bounds for adults, wider than these patients; they are not read off the data.
+COLUMNS = (
+    Column("age", limits=(18, 100)),
+    Column("sex", limits=(0, 1)),  # 1 = male
+    Column("cp", "categorical", limits=(1, 4), coded=True),  # chest pain: 1-3 some kind, 4 none
+    Column("trestbps", limits=(60, 250)),  # resting blood pressure, mm Hg
+    Column("chol", limits=(80, 650)),  # serum cholesterol, mg/dl
+    Column("fbs", limits=(0, 1)),  # fasting blood sugar above 120 mg/dl
+    Column("restecg", "categorical", limits=(0, 2), coded=True),
+    Column("thalach", limits=(40, 230)),  # highest heart rate
+    Column("exang", limits=(0, 1)),  # angina on exercise
+    Column("oldpeak", limits=(-5, 10)),  # ST depression
+    Column("slope", "categorical", limits=(1, 3), coded=True),
+    Column("ca", limits=(0, 3)),  # vessels coloured by fluoroscopy
+    Column("thal", "categorical", limits=(3, 7), coded=True),
+)
+ZERO_IS_MISSING = ("chol", "trestbps")  # nobody alive has 0; the hospitals wrote it for "not measured"
+
+
+def heart(hospitals: tuple[Hospital, ...] = HOSPITALS) -> Source:
+    if not hospitals or len(set(hospitals)) < len(hospitals):
+        raise StudyError("data: hospitals", "the list is empty or names one twice", "Name each hospital once.")
+    return Source(lambda: _load(hospitals))
+
+
+def read_hospital(name: str) -> pd.DataFrame:
+    """One file as it is: 13 columns and `num`, '?' as NaN, nothing mended."""
+    text = files("wardround.data.sources").joinpath("files", f"processed.{name}.data").read_text(encoding="ascii")
+    names = [column.name for column in COLUMNS] + ["num"]
+    return pd.read_csv(StringIO(text), header=None, names=names, na_values="?").astype(float)
+
+
+def _load(hospitals: tuple[str, ...]) -> Records:
+    tables = [read_hospital(name) for name in hospitals]
+    table = pd.concat(tables, ignore_index=True)
+    hospital = np.repeat(np.array(hospitals, dtype=object), [len(part) for part in tables])
+    target = (table.pop("num") > 0).to_numpy(dtype=np.int64)
+    notes = []
+    for name in ZERO_IS_MISSING:
+        zero = (table[name] == 0).to_numpy()
+        table[name] = table[name].mask(zero)
+        notes += [
+            f"{site}: {name} is 0 in {count} rows, which is impossible; treated as missing"
+            for site in hospitals
+            if (count := int(zero[hospital == site].sum()))
+        ]
+    groups = pd.DataFrame({"sex": table["sex"].map({0.0: "female", 1.0: "male"}), "age": table["age"]})
+    for column in COLUMNS:
+        if column.kind == "categorical":
+            codes = table[column.name]
+            table[column.name] = codes.map(lambda code: str(int(code)), na_action="ignore").astype(object)
+    return Records(table, target, ("no disease", "disease"), hospital, COLUMNS, None, groups, tuple(notes))

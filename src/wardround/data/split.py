@@ -1,0 +1,83 @@
+"""Training, validation and test rows within each site: stratified by class, and a patient never on two sides."""
+
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import numpy as np
+import pandas as pd
+
+from wardround.data.records import Records
+
+
+@dataclass(frozen=True)
+class Split:
+    """Row numbers of one site, sorted."""
+
+    site: str
+    train: np.ndarray
+    validation: np.ndarray
+    test: np.ndarray
+
+    @property
+    def rows(self) -> np.ndarray:
+        return np.concatenate([self.train, self.validation, self.test])
+
+
+def fingerprints(records: Records) -> np.ndarray:
+    """A number per row that is equal where features and target are equal. Stays in memory, never written."""
+    if isinstance(records.features, pd.DataFrame):
+        table = records.features.assign(__target__=records.target)
+        return pd.util.hash_pandas_object(table, index=False).to_numpy()
+    flat = np.ascontiguousarray(records.features).reshape(len(records), -1)
+    digests = b"".join(
+        blake2b(row.tobytes() + label.tobytes(), digest_size=8).digest()
+        for row, label in zip(flat, records.target, strict=True)
+    )
+    return np.frombuffer(digests, dtype=np.uint64)
+
+
+def same_patient(records: Records, prints: np.ndarray) -> np.ndarray:
+    """A group number per row. Without patient ids, rows that are equal in everything count as one patient.
+
+    Groups are numbered by first appearance, so that no hash function can change a split.
+    """
+    return pd.factorize(prints if records.patient is None else records.patient)[0]
+
+
+def split_site(
+    site: str,
+    rows: np.ndarray,
+    target: np.ndarray,
+    patient: np.ndarray,
+    test_share: float,
+    validation_share: float,
+    rng: np.random.Generator,
+) -> Split:
+    """Each class gives its share of patients to each side, as near as whole patients allow.
+
+    `target` and `patient` are for all rows of the source; a patient's class is the highest of his rows.
+    """
+    groups, member = np.unique(patient[rows], return_inverse=True)
+    label = np.full(len(groups), -1)
+    np.maximum.at(label, member, target[rows])
+    side = np.zeros(len(groups), dtype=np.int64)  # 0 train, 1 validation, 2 test
+    wanted_test = wanted_validation = 0.0
+    placed_test = placed_validation = 0
+    for value in np.unique(label):
+        members = rng.permutation(np.flatnonzero(label == value))
+        # rounding errors are carried to the next class, so that the totals come out right as well
+        wanted_test += len(members) * test_share
+        wanted_validation += len(members) * validation_share
+        test = _whole(wanted_test - placed_test, len(members) - 1)
+        validation = _whole(wanted_validation - placed_validation, len(members) - 1 - test)
+        side[members[:test]] = 2
+        side[members[test : test + validation]] = 1
+        placed_test += test
+        placed_validation += validation
+    row_side = side[member]
+    train, validation_rows, test_rows = (np.sort(rows[row_side == number]) for number in range(3))
+    return Split(site, train, validation_rows, test_rows)
+
+
+def _whole(wanted: float, most: int) -> int:
+    return int(np.clip(np.floor(wanted + 0.5), 0, max(most, 0)))

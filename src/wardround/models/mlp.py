@@ -1,0 +1,25 @@
+"""A network of fully connected layers with ReLU."""
+
+import math
+
+from torch import nn
+
+from wardround.models.dropout import Dropout
+from wardround.models.model import Model, ModelBuilder, Shape, from_module
+from wardround.settings import Count, Fraction
+
+
+def mlp(hidden: tuple[Count, ...] = (64, 32), dropout: Fraction = 0.0) -> ModelBuilder:
+    def build(shape: Shape) -> Model:
+        def module() -> nn.Module:
+            widths = [math.prod(shape.inputs), *hidden]
+            layers: list[nn.Module] = [nn.Flatten()]
+            for i in range(len(hidden)):
+                layers += [nn.Linear(widths[i], widths[i + 1]), nn.ReLU()]
+                if dropout:
+                    layers.append(Dropout(dropout, (widths[i + 1],)))
+            return nn.Sequential(*layers, nn.Linear(widths[-1], shape.outputs))
+
+        return from_module(module, shape.classes)
+
+    return build

@@ -1,0 +1,120 @@
+"""What a model is: pure functions over named leaves. Modules are used functionally and hold no weights of their own."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from wardround.errors import StudyError
+from wardround.models.dropout import Dropout, draw_masks, mask_shapes
+from wardround.tree import Tree, clone
+
+Gradient = tuple[Tree, Tensor, Tree]  # of the loss, the loss, the buffers after the step
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the data ask of a model."""
+
+    inputs: tuple[int, ...]
+    classes: int
+
+    @property
+    def outputs(self) -> int:
+        """Two classes need one score; several need one each."""
+        return 1 if self.classes == 2 else self.classes
+
+
+@dataclass(frozen=True)
+class Model:
+    """Weights (`params`) are trained; `buffers` (BatchNorm statistics) are not, and never leave their site.
+
+    `logits(params, buffers, x, masks)` returns scores and new buffers; `masks` are the dropout masks of a training
+    step, and None means prediction. Leaves whose names begin with a prefix in `private` stay at their site.
+    """
+
+    init: Callable[[int], tuple[Tree, Tree]]
+    logits: Callable[[Tree, Tree, Tensor, Tree | None], tuple[Tensor, Tree]]
+    classes: int
+    private: tuple[str, ...] = ()
+    mask_shapes: dict[str, tuple[float, tuple[int, ...]]] = field(default_factory=dict)
+    penalty: Callable[[Tree], Tensor] | None = None
+    closed_gradient: Callable[[Tree, Tensor, Tensor], tuple[Tree, Tensor]] | None = None
+
+    def is_private(self, name: str) -> bool:
+        return name.startswith(self.private) if self.private else False
+
+    def masks(self, rng: np.random.Generator, rows: int, dtype: torch.dtype) -> Tree:
+        return draw_masks(self.mask_shapes, rng, rows, dtype)
+
+    def loss(self, params: Tree, buffers: Tree, x: Tensor, y: Tensor, masks: Tree | None) -> tuple[Tensor, Tree]:
+        """Mean loss of a batch with the model's own penalty."""
+        scores, buffers = self.logits(params, buffers, x, masks)
+        loss = row_losses(scores, y, self.classes).mean()
+        return (loss + self.penalty(params) if self.penalty else loss), buffers
+
+    def gradient(self, params: Tree, buffers: Tree, x: Tensor, y: Tensor, masks: Tree) -> Gradient:
+        """Of `loss`, for one training step."""
+        if self.closed_gradient is not None:
+            grad, value = self.closed_gradient(params, x, y)
+            return grad, value, buffers
+        leaves = {name: leaf.detach().requires_grad_() for name, leaf in params.items()}
+        loss, buffers = self.loss(leaves, buffers, x, y, masks)
+        grads = torch.autograd.grad(loss, list(leaves.values()))
+        return dict(zip(leaves, grads, strict=True)), loss.detach(), {k: v.detach() for k, v in buffers.items()}
+
+
+ModelBuilder = Callable[[Shape], Model]  # what a model's factory returns, once the data are known
+
+
+def row_losses(scores: Tensor, y: Tensor, classes: int) -> Tensor:
+    """Cross-entropy of each row, from logits."""
+    if classes == 2:
+        return F.binary_cross_entropy_with_logits(scores.squeeze(-1), y.to(scores.dtype), reduction="none")
+    return F.cross_entropy(scores, y, reduction="none")
+
+
+def probabilities(scores: Tensor, classes: int) -> Tensor:
+    """Of the positive class for two classes, of each class otherwise."""
+    return torch.sigmoid(scores.squeeze(-1)) if classes == 2 else torch.softmax(scores, dim=-1)
+
+
+def from_module(build: Callable[[], nn.Module], classes: int, private: tuple[str, ...] = ()) -> Model:
+    """Any torch module as a model. Dropout must be `wardround.models.Dropout`, whose masks are seeded inputs."""
+    with torch.random.fork_rng(devices=[]):
+        training = build()
+    _refuse_hidden_randomness(training)
+    predicting = deepcopy(training).eval()
+    training.train()
+    shapes = mask_shapes(training)
+
+    def init(seed: int) -> tuple[Tree, Tree]:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            fresh = build()
+        params = {name: leaf.detach().clone() for name, leaf in fresh.named_parameters()}
+        buffers = {name: leaf.detach().clone() for name, leaf in fresh.named_buffers() if name not in shapes}
+        return params, buffers
+
+    def logits(params: Tree, buffers: Tree, x: Tensor, masks: Tree | None) -> tuple[Tensor, Tree]:
+        if masks is None:
+            return functional_call(predicting, {**params, **buffers}, (x,)), buffers
+        buffers = clone(buffers)  # BatchNorm writes into them
+        return functional_call(training, {**params, **buffers, **masks}, (x,)), buffers
+
+    return Model(init, logits, classes, private, shapes)
+
+
+def _refuse_hidden_randomness(module: nn.Module) -> None:
+    for name, part in module.named_modules():
+        if isinstance(part, nn.modules.dropout._DropoutNd) and not isinstance(part, Dropout):
+            raise StudyError(
+                f"model: {name}",
+                "torch's own dropout draws from a global generator, so runs would not repeat",
+                "Use wardround.models.Dropout instead.",
+            )

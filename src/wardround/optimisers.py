@@ -1,0 +1,69 @@
+"""Local optimisers as pure functions. Their state begins anew each round: a site forgets it with its old model."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from wardround import tree
+from wardround.study import Training
+from wardround.tree import State, Tree
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    init: Callable[[Tree], State]
+    step: Callable[[Tree, Tree, State, float], tuple[Tree, State]]  # params, grad, state, lr
+    gradient_weight: Callable[[int], float]  # sum of the weights with which the gradients of n steps enter the result
+
+
+def optimiser_for(training: Training) -> Optimiser:
+    base = adam() if training.optimiser == "adam" else sgd(training.momentum)
+    return with_weight_decay(base, training.weight_decay) if training.weight_decay else base
+
+
+def sgd(momentum: float) -> Optimiser:
+    def init(params: Tree) -> State:
+        return {"velocity": tree.zeros_like(params)} if momentum else {}
+
+    def step(params: Tree, grad: Tree, state: State, lr: float) -> tuple[Tree, State]:
+        if momentum:
+            grad = tree.add(tree.scale(state["velocity"], momentum), grad)
+            state = {"velocity": grad}
+        return tree.apply(lambda leaf, g: leaf - lr * g, params, grad), state
+
+    def gradient_weight(steps: int) -> float:
+        # step k moves by the sum over j <= k of momentum^(k-j) g_j: a gradient keeps pushing after its own step
+        velocity = total = 0.0
+        for _ in range(steps):
+            velocity = momentum * velocity + 1
+            total += velocity
+        return total
+
+    return Optimiser(init, step, gradient_weight)
+
+
+def adam(beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> Optimiser:
+    """Kingma and Ba, ICLR 2015, arXiv:1412.6980, Algorithm 1."""
+
+    def init(params: Tree) -> State:
+        return {"m": tree.zeros_like(params), "v": tree.zeros_like(params), "steps": {"taken": torch.zeros(())}}
+
+    def step(params: Tree, grad: Tree, state: State, lr: float) -> tuple[Tree, State]:
+        taken = state["steps"]["taken"] + 1
+        m = tree.apply(lambda old, g: beta1 * old + (1 - beta1) * g, state["m"], grad)
+        v = tree.apply(lambda old, g: beta2 * old + (1 - beta2) * g.square(), state["v"], grad)
+        unbias_m, unbias_v = 1 / (1 - beta1**taken), 1 / (1 - beta2**taken)
+        moved = tree.apply(lambda m, v: lr * m * unbias_m / ((v * unbias_v).sqrt() + epsilon), m, v)
+        return tree.sub(params, moved), {"m": m, "v": v, "steps": {"taken": taken}}
+
+    return Optimiser(init, step, gradient_weight=float)
+
+
+def with_weight_decay(base: Optimiser, decay: float) -> Optimiser:
+    """L2 as part of the gradient, as torch's SGD and Adam do it."""
+
+    def step(params: Tree, grad: Tree, state: State, lr: float) -> tuple[Tree, State]:
+        return base.step(params, tree.apply(lambda g, leaf: g + decay * leaf, grad, params), state, lr)
+
+    return Optimiser(base.init, step, base.gradient_weight)

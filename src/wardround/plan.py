@@ -1,0 +1,183 @@
+"""A study with its data loaded and checked: everything that can be known before anything trains."""
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from wardround import seeds
+from wardround.data.check import Finding, check_splits, refuse_errors
+from wardround.data.cohort import Cohort, load_cohort, prepare_sites, split_sites
+from wardround.data.heterogeneity import measure
+from wardround.data.site import Rows, Site, join
+from wardround.data.split import Split
+from wardround.errors import MachineError
+from wardround.models import Shape
+from wardround.rounds import Trial
+from wardround.study import Arm, Choice, Study
+from wardround.studyfile import Families
+
+COMPARED_SITES = 50  # heterogeneity is measured between at most so many sites: pairs grow with their square
+
+
+@dataclass
+class Plan:
+    """A study with its data loaded: everything that can be known before training."""
+
+    study: Study
+    families: Families
+    cohort: Cohort
+    findings: dict[tuple[str, str], list[Finding]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # arms mostly share their sites, so that one seed's tensors serve them all
+        self.sites_of = lru_cache(maxsize=4)(self._sites_of)
+
+    def splits(self, arm: Arm, seed: int) -> tuple[Split, ...]:
+        partitioner = self.families.partitioners[arm.sites.name](**arm.sites.options)
+        return split_sites(self.cohort, partitioner, self.study.evaluation, seed)
+
+    def check(self, arm: Arm, seed: int) -> tuple[Split, ...]:
+        """The arm's sites for a seed, refused where they must not be trained on; warnings are kept for the report."""
+        splits = self.splits(arm, seed)
+        overlapping = self.families.partitioners[arm.sites.name](**arm.sites.options).overlapping
+        found = check_splits(self.cohort, splits, overlapping, self.study.evaluation.accept)
+        refuse_errors(found)
+        for finding in found:
+            self.findings.setdefault((finding.check, finding.site), []).append(finding)
+        return splits
+
+    def _sites_of(self, key: str, seed: int) -> tuple[Site, ...]:
+        arm = self.study.arm(key)
+        splits = self.check(arm, seed)
+        dtype = torch.float64 if arm.training.precision == "float64" else torch.float32
+        return prepare_sites(self.cohort, splits, self.study.preparation, dtype)[0]
+
+    def trial(self, arm: Arm, seed: int) -> Trial:
+        alike = next(
+            a for a in self.study.arms if (a.sites, a.training.precision) == (arm.sites, arm.training.precision)
+        )
+        sites = tuple(_on_device(site, device_for(arm)) for site in self.sites_of(alike.name, seed))
+        algorithm = self.families.algorithms[arm.algorithm.name](**arm.algorithm.options)
+        model = self.families.models[arm.model.name](**arm.model.options)
+        trainers = (_pooled(sites),) if algorithm.pools else sites
+        evaluation = self.study.evaluation
+        return Trial(
+            arm=arm.name,
+            seed=seed,
+            algorithm=algorithm,
+            model=model(Shape(tuple(sites[0].train.x.shape[1:]), len(self.cohort.records.classes))),
+            training=arm.training,
+            sites=trainers,
+            scored=sites,
+            batch_seed=evaluation.seed_for("batches", seed),
+            init_seed=evaluation.seed_for("init", seed),
+        )
+
+    @property
+    def warnings(self) -> list[str]:
+        count = self.study.evaluation.seeds.count
+        lines = list(self.cohort.notes)
+        for findings in self.findings.values():
+            # one partition is checked once for all arms that share it, so the number of findings counts seeds
+            seen = f" (with {len(findings)} of {count} seeds)" if len(findings) < count else ""
+            lines.append(f"{findings[0]}{seen}")
+        return lines
+
+
+def load_plan(study: Study, families: Families) -> Plan:
+    source = families.sources[study.data.name](**study.data.options)
+    return Plan(study, families, load_cohort(source, study.preparation))
+
+
+def check_study(plan: Plan) -> list[Finding]:
+    """Every finding for every different set of sites, with the study's first seed. Errors do not raise here."""
+    found: dict[tuple[str, str, str], Finding] = {}
+    for arm in site_choices(plan.study).values():
+        overlapping = plan.families.partitioners[arm.sites.name](**arm.sites.options).overlapping
+        splits = plan.splits(arm, plan.study.evaluation.seeds.first)
+        for finding in check_splits(plan.cohort, splits, overlapping, plan.study.evaluation.accept):
+            found[finding.check, finding.site, finding.message] = finding
+    return list(found.values())
+
+
+def describe_sites(plan: Plan) -> list[dict[str, Any]]:
+    """Sizes, classes and heterogeneity of each different set of sites, with the study's first seed."""
+    described = []
+    seed = plan.study.evaluation.seeds.first
+    for arm in site_choices(plan.study).values():
+        splits = plan.splits(arm, seed)
+        sites, layout = prepare_sites(plan.cohort, splits, plan.study.preparation, torch.float32)
+        target, classes = plan.cohort.records.target, plan.cohort.records.classes
+        compared = sites[:COMPARED_SITES]
+        rng = seeds.generator(seed, "heterogeneity")
+        heterogeneity = measure(
+            {site.name: target[split.rows] for site, split in zip(compared, splits, strict=False)},
+            {site.name: _flat(site.train, rng) for site in compared},
+            len(classes),
+            rng,
+        )
+        described.append(
+            {
+                "partition": {"name": arm.sites.name, **arm.sites.options},
+                "arms": [other.name for other in plan.study.arms if other.sites == arm.sites],
+                "features": list(layout.names) if layout else None,
+                "sites": {split.site: _counts(split, target, classes) for split in splits},
+                "heterogeneity": heterogeneity.as_dict(),
+            }
+        )
+    return described
+
+
+def site_choices(study: Study) -> dict[str, Arm]:
+    """One arm for each different way of forming sites."""
+    return {_key(arm.sites): arm for arm in reversed(study.arms)}
+
+
+def device_for(arm: Arm) -> torch.device:
+    wanted = arm.training.device
+    if wanted == "cuda" and not torch.cuda.is_available():
+        remedy = 'Set training.device = "auto" or "cpu".'
+        raise MachineError(f"arms: {arm.name}: training: device", "this machine has no usable CUDA device", remedy)
+    return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def _on_device(site: Site, device: torch.device) -> Site:
+    if device.type == "cpu":
+        return site
+
+    def move(rows: Rows) -> Rows:
+        index = None if rows.index is None else rows.index.to(device)
+        return Rows(rows.x.to(device), rows.y.to(device), index)
+
+    return Site(
+        site.name, move(site.train), move(site.validation), move(site.test), site.validation_rows, site.test_rows
+    )
+
+
+def _pooled(sites: tuple[Site, ...]) -> Site:
+    empty = np.array([], dtype=np.int64)
+    train = join([site.train for site in sites])
+    return Site("pooled", train, sites[0].validation, sites[0].test, empty, empty)
+
+
+def _key(choice: Choice) -> str:
+    return repr((choice.name, sorted(choice.options.items())))
+
+
+def _counts(split: Split, target: np.ndarray, classes: tuple[str, ...]) -> dict[str, Any]:
+    counted = np.bincount(target[split.rows], minlength=len(classes))
+    return {
+        "train": len(split.train),
+        "validation": len(split.validation),
+        "test": len(split.test),
+        "classes": dict(zip(classes, counted.tolist(), strict=True)),
+    }
+
+
+def _flat(rows: Rows, rng: np.random.Generator, most: int = 500) -> np.ndarray:
+    chosen = np.sort(rng.permutation(len(rows))[:most])
+    x, _ = rows.take(torch.from_numpy(chosen), torch.float32)
+    return x.flatten(1).numpy().astype(np.float64)

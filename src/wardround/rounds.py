@@ -1,0 +1,188 @@
+"""One round, as data in and data out. Engines differ only in how `train_sites` happens."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from wardround import seeds, tree
+from wardround.algorithms.algorithm import Algorithm, Arrival
+from wardround.data.site import Site
+from wardround.local import Memory, Outcome
+from wardround.models.model import Model
+from wardround.study import Training
+from wardround.tree import State, Tree
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One arm with one seed: all that stays the same from round to round."""
+
+    arm: str
+    seed: int
+    algorithm: Algorithm
+    model: Model
+    training: Training
+    sites: tuple[Site, ...]  # that train
+    scored: tuple[Site, ...]  # whose validation and test rows are predicted; the same sites, unless rows are pooled
+    batch_seed: int
+    init_seed: int
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float64 if self.training.precision == "float64" else torch.float32
+
+    def trainer_of(self, scored: int) -> int:
+        """The number of the training site whose model predicts for a scored site."""
+        return 0 if self.algorithm.pools else scored
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything a run is between two rounds. Save it, load it, carry on: the same numbers."""
+
+    round: int
+    server: State
+    memories: Mapping[str, Memory]
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One site's work in one round."""
+
+    site: Site
+    number: int
+    epochs: int
+    counts: bool  # False: a straggler whose work is dropped
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """What a round looked like from outside. No value of a patient can be read from it."""
+
+    round: int
+    loss: float | None  # mean over the counted sites' batches
+    update_norm: float | None  # mean length of the sites' local changes
+    divergence: float | None  # root mean square distance of the sites' models from their mean
+    change: float  # length of the shared model's change
+    sites: tuple[str, ...]  # whose work counted
+    dropped: tuple[str, ...]
+    bytes_down: int
+    bytes_up: int
+    settings: Mapping[str, float]  # hyper-parameters that the coordinator holds, such as mu
+
+
+TrainSites = Callable[[Trial, Run, Sequence[Assignment]], Iterable[tuple[Assignment, Outcome]]]
+
+
+def start(trial: Trial) -> Run:
+    params, buffers = trial.model.init(seeds.number(trial.init_seed, "init") >> 1)
+    params = {name: leaf.to(trial.dtype) for name, leaf in params.items()}
+    buffers = {name: leaf.to(trial.dtype) if leaf.is_floating_point() else leaf for name, leaf in buffers.items()}
+    shared = {name: leaf for name, leaf in params.items() if not trial.model.is_private(name)}
+    private = {name: leaf for name, leaf in params.items() if trial.model.is_private(name)}
+    memories = {site.name: Memory(trial.algorithm.init_memory(shared), private, buffers) for site in trial.sites}
+    return Run(0, trial.algorithm.init(shared, len(trial.sites)), memories)
+
+
+def rounds(run: Run, trial: Trial, train_sites: TrainSites) -> Iterator[tuple[Run, RoundRecord]]:
+    """Yield the run after each further round, up to the study's last."""
+    while run.round < trial.training.rounds:
+        assignments = assign(trial, run.round)
+        counted = [assignment for assignment in assignments if assignment.counts]
+        intake = Intake(trial.algorithm)
+        memories = dict(run.memories)
+        for assignment, outcome in train_sites(trial, run, counted):
+            intake.add(assignment, outcome)
+            memories[assignment.site.name] = outcome.memory  # only now: a dropped update leaves the old memory in force
+        server = intake.aggregate(run.server, len(trial.sites))
+        down = sum(tree.count_bytes(trial.algorithm.broadcast(run.server, a.number)) for a in assignments)
+        record = intake.record(run, server, assignments, down)
+        if trial.algorithm.pools:
+            record = replace(record, bytes_down=0, bytes_up=0)  # the rows were brought together instead
+        run = replace(run, round=run.round + 1, server=server, memories=memories)
+        yield run, record
+
+
+class Intake:
+    """Updates as they arrive, in site order. Holds one sum, or each update where the algorithm needs them."""
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self.algorithm = algorithm
+        self.arrivals: list[Arrival] = []
+        self.sum: State | None = None
+        self.moved: Tree = {}
+        self.weight = self.loss = self.norm = self.square = 0.0
+        self.count = self.bytes = 0
+
+    def add(self, assignment: Assignment, outcome: Outcome) -> None:
+        weight = float(len(assignment.site.train)) if self.algorithm.weighting == "samples" else 1.0
+        if self.algorithm.needs == "each":
+            self.arrivals.append(Arrival(assignment.number, weight, outcome.update))
+        else:
+            weighted = tree.scale_state(outcome.update, weight)
+            self.sum = weighted if self.sum is None else tree.add_states(self.sum, weighted)
+        moved = tree.scale(outcome.moved, weight)
+        self.moved = tree.add(self.moved, moved) if self.moved else moved
+        square = float(tree.squared_norm(outcome.moved))
+        self.weight += weight
+        self.loss += weight * float(outcome.loss)
+        self.norm += weight * square**0.5
+        self.square += weight * square
+        self.count += 1
+        self.bytes += tree.count_bytes(outcome.update)
+
+    def aggregate(self, server: State, sites: int) -> State:
+        if not self.count:
+            return server
+        if self.algorithm.aggregate_each is not None:
+            return self.algorithm.aggregate_each(server, self.arrivals)
+        mean = tree.scale_state(self.sum or {}, 1 / self.weight)
+        return self.algorithm.aggregate(server, mean, self.count / sites)
+
+    def record(self, run: Run, server: State, assignments: Sequence[Assignment], down: int) -> RoundRecord:
+        spread = None
+        if self.count:
+            # E|d - mean d|^2 = E|d|^2 - |mean d|^2, so that no update has to be kept
+            mean_square = float(tree.squared_norm(self.moved)) / self.weight**2
+            spread = max(self.square / self.weight - mean_square, 0.0) ** 0.5
+        return RoundRecord(
+            round=run.round + 1,
+            loss=self.loss / self.weight if self.count else None,
+            update_norm=self.norm / self.weight if self.count else None,
+            divergence=spread,
+            change=_distance(run.server.get("params", {}), server.get("params", {})),
+            sites=tuple(a.site.name for a in assignments if a.counts),
+            dropped=tuple(a.site.name for a in assignments if not a.counts),
+            bytes_down=down,
+            bytes_up=self.bytes,
+            settings={name: float(leaf) for name, leaf in server.get("settings", {}).items()},
+        )
+
+
+def assign(trial: Trial, round_number: int) -> list[Assignment]:
+    """Which sites work in a round, and how much. Depends on (seed, round) only, so every arm sees the same draw."""
+    training, count = trial.training, len(trial.sites)
+    wanted = max(1, round(training.share * count))
+    rng = seeds.generator(trial.batch_seed, "participation", round_number)
+    chosen = sorted(rng.choice(count, size=wanted, replace=False).tolist())
+    epochs = dict.fromkeys(chosen, training.local_epochs)
+    slow: list[int] = []
+    if training.stragglers is not None:
+        rng = seeds.generator(trial.batch_seed, "stragglers", round_number)
+        slow = rng.choice(chosen, size=round(training.stragglers.share * wanted), replace=False).tolist()
+        # x epochs, uniform between 1 and E, as in the FedProx paper
+        epochs |= {number: int(rng.integers(1, training.local_epochs + 1)) for number in slow}
+    drop = training.stragglers is not None and training.stragglers.policy == "drop"
+    return [Assignment(trial.sites[n], n, epochs[n], not (drop and n in slow)) for n in chosen]
+
+
+def site_model(trial: Trial, run: Run, trainer: int) -> tuple[Tree, Tree]:
+    """The parameters and buffers with which a site predicts now."""
+    memory = run.memories[trial.sites[trainer].name]
+    shared = trial.algorithm.broadcast(run.server, trainer)
+    return {**trial.algorithm.begin(shared, memory.algorithm), **memory.private}, memory.buffers
+
+
+def _distance(before: Tree, after: Tree) -> float:
+    return float(tree.squared_norm(tree.sub(after, before)).sqrt()) if before else 0.0

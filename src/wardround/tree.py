@@ -1,0 +1,81 @@
+"""Arithmetic on parameter trees: flat dicts from name to tensor.
+
+Every function returns a new tree and never writes into its arguments. There is no branching on values,
+so that one formula serves a single site and a whole stack of them under `torch.func.vmap`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+Tree = dict[str, Tensor]
+State = dict[str, Tree]  # named trees: {"params": ..., "control": ...}
+
+
+def apply(function: Callable[..., Tensor], first: Tree, *rest: Tree) -> Tree:
+    return {name: function(leaf, *(tree[name] for tree in rest)) for name, leaf in first.items()}
+
+
+def add(a: Tree, b: Tree) -> Tree:
+    return apply(torch.add, a, b)
+
+
+def sub(a: Tree, b: Tree) -> Tree:
+    return apply(torch.sub, a, b)
+
+
+def scale(a: Tree, factor: float | Tensor) -> Tree:
+    return {name: leaf * factor for name, leaf in a.items()}
+
+
+def zeros_like(a: Tree) -> Tree:
+    return apply(torch.zeros_like, a)
+
+
+def squared_norm(a: Tree) -> Tensor:
+    """Sum of squares over all leaves, as one vector."""
+    return torch.stack([leaf.square().sum() for leaf in a.values()]).sum() if a else torch.zeros(())
+
+
+def clone(a: Tree) -> Tree:
+    return apply(torch.clone, a)
+
+
+def scale_state(state: State, factor: float | Tensor) -> State:
+    return {part: scale(leaves, factor) for part, leaves in state.items()}
+
+
+def add_states(a: State, b: State) -> State:
+    return {part: add(leaves, b[part]) for part, leaves in a.items()}
+
+
+def weighted_mean(states: Iterable[tuple[State, float]]) -> State:
+    """Running weighted mean: holds one sum, however many sites there are. Order of arrival is order of summation."""
+    total: State | None = None
+    weight_sum = 0.0
+    for state, weight in states:
+        weighted = scale_state(state, weight)
+        total = weighted if total is None else add_states(total, weighted)
+        weight_sum += weight
+    if total is None:
+        raise ValueError("the mean of no states is not defined")
+    return scale_state(total, 1 / weight_sum)
+
+
+def count_bytes(state: Mapping[str, Tree]) -> int:
+    """Size of what is sent: the tensors' own bytes, without any framing."""
+    return sum(leaf.numel() * leaf.element_size() for leaves in state.values() for leaf in leaves.values())
+
+
+def flatten(state: State) -> Tree:
+    """One flat tree, as safetensors stores it. Names join with '/', which part names therefore never contain."""
+    return {f"{part}/{name}": leaf for part, leaves in state.items() for name, leaf in leaves.items()}
+
+
+def unflatten(flat: Mapping[str, Tensor]) -> State:
+    state: State = {}
+    for key, leaf in flat.items():
+        part, name = key.split("/", 1)
+        state.setdefault(part, {})[name] = leaf
+    return state
