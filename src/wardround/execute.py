@@ -4,7 +4,7 @@
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,7 @@ def engine_for(name: str) -> TrainSites:
     return ENGINES[name]
 
 
-def execute(plan: Plan, folder: RunFolder, train_sites: TrainSites) -> Iterator[Progress]:
+def execute(plan: Plan, folder: RunFolder, train_sites: TrainSites) -> Generator[Progress]:
     """Run every arm with every seed and fill the run folder. Stopping early leaves an incomplete folder."""
     study, path = plan.study, folder.path
     total = study.evaluation.seeds.count * sum(arm.training.rounds for arm in study.arms)

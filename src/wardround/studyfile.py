@@ -79,7 +79,7 @@ def parse_study(
         "sites": _Section("partition", families.partitioners, default="by-hospital"),
         "model": _Section("kind", families.models, default="logistic"),
     }
-    source, prepared = _member(sections["data"], tables["data"], f"{where}: data", base)
+    resolved, source, prepared = _resolve(raw, tables, sections, where, base)  # before arms: errors name the base's key
     evaluation = Evaluation(
         **parse_settings(settings_of(Evaluation), tables["evaluation"], f"{where}: evaluation", base)
     )
@@ -89,7 +89,7 @@ def parse_study(
     arms = tuple(
         _arm(variant, tables, sections, families, f"{where}: arms: {variant.name}", base)
         for entry in entries
-        for variant in variants(entry, families.algorithms, _arm_kinds(tables, sections), where)
+        for variant in variants(entry, families.algorithms, _arm_kinds(entry, tables, sections), where)
     )
     study = Study(
         name=_name(raw.get("name"), f"{where}: name"),
@@ -98,7 +98,7 @@ def parse_study(
         preparation=Preparation(**prepared),
         evaluation=evaluation,
         arms=arms,
-        resolved=_resolved(raw, source, prepared, tables, sections, evaluation, where, base),
+        resolved=resolved,
     )
     _check_arms(study, where)
     return study
@@ -126,9 +126,10 @@ def _member(section: _Section, table: Mapping[str, Any], where: str, base: Path)
     return Choice(name, {key: values[key] for key in own}), {key: values[key] for key in common}
 
 
-def _arm_kinds(tables: Mapping[str, Any], sections: Mapping[str, _Section]) -> dict[str, Any]:
-    """The type of every dotted key that an arm may override; a list for a key that is not a list is a sweep."""
+def _arm_kinds(entry: Mapping[str, Any], tables: Mapping[str, Any], sections: Mapping[str, _Section]) -> dict[str, Any]:
+    """The type of every dotted key that this arm may override, given which members it names."""
     kinds: dict[str, Any] = {}
+    overrides = flatten(entry)
 
     def collect(prefix: str, target: Any) -> None:
         for name, setting in settings_of(target).items():
@@ -138,9 +139,12 @@ def _arm_kinds(tables: Mapping[str, Any], sections: Mapping[str, _Section]) -> d
     collect("training.lr_decay", Decay)
     collect("training.stragglers", Stragglers)
     for key in ("sites", "model"):
-        kinds[f"{key}.{sections[key].tag}"] = str
-        for factory in sections[key].family.values():
-            collect(key, factory)
+        section = sections[key]
+        kinds[f"{key}.{section.tag}"] = str
+        named = overrides.get(f"{key}.{section.tag}", tables[key].get(section.tag, section.default))
+        for member in named if isinstance(named, list) else [named]:
+            if isinstance(member, str) and member in section.family:
+                collect(key, section.family[member])
     return kinds
 
 
@@ -190,19 +194,14 @@ def _check_arms(study: Study, where: str) -> None:
         )
 
 
-def _resolved(
-    raw: Mapping[str, Any],
-    source: Choice,
-    prepared: Mapping[str, Any],
-    tables: Mapping[str, Any],
-    sections: Mapping[str, _Section],
-    evaluation: Evaluation,
-    where: str,
-    base: Path,
-) -> dict[str, Any]:
-    """The study as a file that reads back to the same hash: changes applied, every default written out."""
+def _resolve(
+    raw: Mapping[str, Any], tables: Mapping[str, Any], sections: Mapping[str, _Section], where: str, base: Path
+) -> tuple[dict[str, Any], Choice, dict[str, Any]]:
+    """The study as a file that reads back to the same hash, every default written out; its source and preparation."""
+    source, prepared = _member(sections["data"], tables["data"], f"{where}: data", base)
     members = {key: _member(sections[key], tables[key], f"{where}: {key}", base)[0] for key in ("sites", "model")}
     training = parse_settings(settings_of(Training), tables["training"], f"{where}: training", base)
+    evaluation = parse_settings(settings_of(Evaluation), tables["evaluation"], f"{where}: evaluation", base)
     document = {
         "name": raw.get("name"),
         "question": raw.get("question", ""),
@@ -210,10 +209,10 @@ def _resolved(
         "sites": {"partition": members["sites"].name, **members["sites"].options},
         "model": {"kind": members["model"].name, **members["model"].options},
         "training": asdict(Training(**training)),
-        "evaluation": asdict(evaluation),
-        "arms": [dict(entry) for entry in raw["arms"]],
+        "evaluation": asdict(Evaluation(**evaluation)),
+        "arms": raw.get("arms"),
     }
-    return plain(document)  # type: ignore[no-any-return]
+    return plain(document), source, prepared
 
 
 def plain(value: Any) -> Any:

@@ -50,17 +50,16 @@ def variants(
     for key in settings:
         if key not in known:
             raise StudyError(f"{where}: {key}", "no such setting", suggest(key, known, "Settings of an arm"))
-    swept = {key: value for key, value in sorted(settings.items()) if is_sweep(known[key], value)}
+    swept = {key: value for key, value in settings.items() if is_sweep(known[key], value)}
     for key, value in swept.items():
         if not value:
             raise StudyError(f"{where}: {key}", "an empty list sweeps over nothing", "List at least one value.")
     labels = _labels(list(swept))
+    swept = {key: swept[key] for key in sorted(swept, key=labels.__getitem__)}
     made = []
     for point in product(*swept.values()):
         chosen = settings | dict(zip(swept, point, strict=True))
-        label = ",".join(
-            f"{labels[key]}={written(known[key], chosen[key])}" for key in sorted(swept, key=labels.__getitem__)
-        )
+        label = ",".join(f"{labels[key]}={written(known[key], chosen[key])}" for key in swept)
         made.append(
             Variant(
                 name=f"{family}[{label}]" if swept else family,

@@ -84,7 +84,7 @@ N1\t90\tm\tcurrent\t110\t01/06/2020\tyes
 
 def test_three_hospitals_made_by_hand(tmp_path: Path) -> None:
     files = write(tmp_path, north=NORTH, south=SOUTH, east=EAST)
-    records = csv(files, target="died", patient="mrn", ranges={"crp": (0, 500)}).load()
+    records = csv(files, target="died", patient="mrn", shared_ids=True, ranges={"crp": (0, 500)}).load()
     assert len(records) == 8
     assert records.classes == ("no", "yes")
     assert records.target.tolist() == [0, 1, 0, 0, 0, 1, 0, 1]
@@ -100,6 +100,7 @@ def test_three_hospitals_made_by_hand(tmp_path: Path) -> None:
     features = table(records)
     assert features["crp"].dtype == np.float64
     np.testing.assert_array_equal(features["crp"], [12.5, np.nan, 3, 4.5, 8.25, 1, 7, 110])
+    assert features["sex"].tolist() == records.groups["sex"].tolist()  # not six levels: m, male, f, F, female, w
     assert features["smoker"].dtype == object
     assert features["smoker"].tolist() == ["never", "former", "current", None, "never", "former", "never", "current"]
     # From 2000-01-01 it is 20 years with 5 leap days to 2020-01-01, 7305 days, and 31 more to 2020-02-01.
@@ -113,6 +114,7 @@ def test_three_hospitals_made_by_hand(tmp_path: Path) -> None:
     assert len(set(records.patient.tolist())) == 6
     assert records.notes == (
         "'south': 1 of 3 rows left out, without a value in 'died'",
+        "'sex': 6 spellings joined into 2 levels",
         "'crp' at 'south': commas read as decimal signs",
         "'admitted': dates, read as years since 2000-01-01",
     )
@@ -169,7 +171,7 @@ def test_a_separator_can_be_declared(tmp_path: Path) -> None:
     assert "1 fields, but the header names 3 columns" in str(refused(tmp_path, text))
 
 
-@pytest.mark.parametrize("word", [*MISSING_WORDS, "NaN", " N/A ", "NULL", "None", "Unknown"])
+@pytest.mark.parametrize("word", [*MISSING_WORDS, "NaN", " N/A ", "NULL", "Unknown"])
 def test_missing_words(tmp_path: Path, word: str) -> None:
     records = one(tmp_path, f"x,c,y\n1,u,yes\n{word},{word},no\n2,v,{word}\n")
     np.testing.assert_array_equal(table(records)["x"], [1, np.nan])
@@ -282,7 +284,7 @@ def test_dates_become_years(tmp_path: Path, values: list[str], first_day: int) -
 
 
 @pytest.mark.parametrize(
-    "values", [["01/02/2020", "03/04/2021"], ["12/31/2020", "01/15/2020"], ["31/12/2020", "12/31/2020"]]
+    "values", [["01/02/2020", "12/04/2021"], ["12/31/2020", "01/15/2020"], ["31/12/2020", "12/31/2020"]]
 )
 def test_day_and_month_must_be_clear(tmp_path: Path, values: list[str]) -> None:
     for choices in ({}, {"types": {"x": "date"}}):
@@ -333,6 +335,12 @@ def test_a_column_means_one_thing_at_all_hospitals(tmp_path: Path) -> None:
     assert kinds(two(tmp_path, column("x", ["1", "2"]), column("x", ["", ""]))) == {"x": "numeric"}
 
 
+def test_levels_that_differ_in_case_are_kept_apart_and_noted(tmp_path: Path) -> None:
+    records = two(tmp_path, column("antigen", ["C", "c"]), column("antigen", ["C", "e"]))
+    assert table(records)["antigen"].tolist() == ["C", "c", "C", "e"]
+    assert records.notes == ("'antigen': levels that differ only in upper and lower case count as different",)
+
+
 def test_numbers_mixed_with_marks_are_refused_not_guessed(tmp_path: Path) -> None:
     error = refused(tmp_path, column("crp", ["1.5", "2", "<5", "7", "<5"]))
     assert error.problem == "numbers and text at 'a' (2 of 5 values are not numbers, the first in line 4)"
@@ -345,7 +353,12 @@ def test_declared_types(tmp_path: Path) -> None:
     code = Column("code", "categorical", limits=(1, 4), coded=True)
     assert records.columns == (code, Column("name", "categorical"), Column("when"))
     assert table(records)["code"].tolist() == ["1", "2", "2"]
-    assert records.notes[-2:] == ("left out (ignored by the study): 'skip'", "left out (identifiers): 'x'")
+    assert records.notes == (
+        "'code': 3 spellings joined into 2 levels",
+        "'when': dates, read as years since 2000-01-01",
+        "left out (ignored by the study): 'skip'",
+        "left out (identifiers): 'x'",
+    )
 
 
 def test_a_declared_type_that_the_cells_do_not_bear_out(tmp_path: Path) -> None:
@@ -516,7 +529,8 @@ def test_a_hospital_without_any_target(tmp_path: Path) -> None:
 
 
 def test_rows_without_a_target_do_not_shape_the_columns(tmp_path: Path) -> None:
-    assert kinds(one(tmp_path, "x,y\n1,yes\nfoo,\n2,no\n")) == {"x": "numeric"}
+    records = one(tmp_path, "x,c,y\nfoo,u,\n1,v,yes\n2,w,no\n")
+    assert table(records).to_dict("list") == {"x": [1, 2], "c": ["v", "w"]}
 
 
 # --- patients and groups ---
@@ -581,7 +595,7 @@ def test_describe_file(tmp_path: Path) -> None:
         "note": "free text",
         "cat": "categorical",
     }
-    assert described[["missing", "distinct", "min", "median", "max"]].loc["n"].tolist() == [0, 30, 0, 14, 29]
+    assert list(described.loc["n", ["missing", "distinct", "min", "median", "max"]]) == [0, 30, 0, 14, 29]
     assert described.loc["few", "missing"] == 21
     assert described.loc[["when", "cat"], ["min", "median", "max"]].isna().to_numpy().all()
     problems = described["problems"]
@@ -673,3 +687,31 @@ def test_no_patients_value_is_ever_shown(tmp_path: Path, texts: list[str | bytes
     except WardroundError as error:
         said = "\n".join(map(str, (error, *error.args, error.__cause__)))
     assert "SECRET" not in said
+
+
+def test_hospitals_number_their_patients_for_themselves_unless_ids_are_shared(tmp_path: Path) -> None:
+    files = {}
+    for site in ("a", "b"):
+        files[site] = tmp_path / f"{site}.csv"
+        files[site].write_text("mrn,x,y\n1,1,yes\n1,2,no\n2,3,no\n")
+    alone, shared = (csv(files, "y", patient="mrn", shared_ids=ids).load().patient for ids in (False, True))
+    assert alone is not None
+    assert shared is not None
+    assert len(set(alone.tolist())) == 4
+    assert len(set(shared.tolist())) == 2
+
+
+def test_a_list_of_classes_lets_hospitals_that_have_none_of_them_all_take_part(tmp_path: Path) -> None:
+    files = {}
+    for site, words in (("a", "mild severe"), ("b", "severe none")):
+        files[site] = tmp_path / f"{site}.csv"
+        files[site].write_text("x,grade\n" + "".join(f"{i},{word}\n" for i, word in enumerate(words.split() * 10)))
+    with pytest.raises(DataError, match=r"none has them all.*\n.*classes = "):
+        csv(files, "grade").load()
+    records = csv(files, "grade", classes=("none", "mild", "severe")).load()
+    assert records.classes == ("none", "mild", "severe")
+    assert np.bincount(records.target).tolist() == [10, 10, 20]
+    with pytest.raises(DataError, match="1 classes are not in the study's list: 'severe'"):
+        csv(files, "grade", classes=("none", "mild", "moderate")).load()
+    with pytest.raises(DataError, match="three or more"):
+        csv(files, "grade", classes=("none", "mild")).load()

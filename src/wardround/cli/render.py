@@ -79,14 +79,18 @@ def progress_bar(shown: bool) -> Iterator[Callable[["Progress"], None] | None]:
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    with Bar(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("reading the data", total=None)
+    bar = Bar(*columns, console=Console(stderr=True))
+    task = bar.add_task("", total=None)
 
-        def show(progress: "Progress") -> None:
-            text = f"{progress.arm}, seed {progress.seed}"
-            bar.update(task, description=text, completed=progress.done, total=progress.total)
+    def show(progress: "Progress") -> None:
+        bar.start()  # only now, so that a study that is refused shows its error and nothing else
+        text = f"{progress.arm}, seed {progress.seed}"
+        bar.update(task, description=text, completed=progress.done, total=progress.total)
 
+    try:
         yield show
+    finally:
+        bar.stop()
 
 
 def show_run(run: "StudyRun") -> None:

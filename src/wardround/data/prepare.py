@@ -90,9 +90,7 @@ def transform(records: Records, rows: np.ndarray, layout: Layout, fitted: Fit, s
     blocks = [numbers]
     for name, levels in layout.levels.items():
         values = table[name].fillna(fitted.fill_level[name]).to_numpy(dtype=object)
-        blocks.append(
-            np.stack([values == level for level in _written(levels)], axis=1).astype(float).reshape(len(rows), -1)
-        )
+        blocks.append(np.stack([values == level for level in _written(levels)], axis=1).astype(float))
     blocks += [table[name].isna().to_numpy(dtype=float)[:, None] for name in layout.indicators]
     return np.concatenate(blocks, axis=1)
 

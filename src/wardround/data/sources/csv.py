@@ -32,7 +32,9 @@ def csv(
     files: dict[str, Path],
     target: str,
     positive: str | None = None,
+    classes: tuple[str, ...] | None = None,
     patient: str | None = None,
+    shared_ids: bool = False,
     types: dict[str, str] | None = None,
     ranges: dict[str, tuple[float, float]] | None = None,
     columns: Literal["same", "common", "all"] = "same",
@@ -40,7 +42,11 @@ def csv(
     age: str | None = None,
     sex: str | None = None,
 ) -> Source:
-    """Rows of `files`, by hospital. `age` and `sex` name the columns for subgroups, where their names do not say so."""
+    """Rows of `files`, by hospital. `age` and `sex` name the columns for subgroups, where their names do not say so.
+
+    `classes` lists three or more classes, for hospitals none of which has them all. Hospitals mostly number their
+    patients for themselves; `shared_ids` says that one number means one patient everywhere, so that copies are found.
+    """
     types, ranges = dict(types or {}), dict(ranges or {})
     _check_settings(files, target, patient, types, ranges)
 
@@ -56,15 +62,18 @@ def csv(
         _refuse_unknown_columns([("types", name) for name in types] + [("ranges", name) for name in ranges], recorded)
         _refuse_unknown_columns([("age", age), ("sex", sex)], features)
         tables, dropped = _rows_with_target(tables, target)
-        classes, labels, doubts = read_target(target, {site: table[target] for site, table in tables.items()}, positive)
+        class_names, labels, doubts = read_target(
+            target, {site: table[target] for site, table in tables.items()}, positive, classes
+        )
         across = {name: _column(name, tables) for name in features}
-        groups, unusable = _groups(across, age, sex)
-        values, kept, changes = _features(across, types, ranges)
-        patients, unknown = _patients(tables, patient)
+        sex_column = sex or _first_called(SEX_NAMES, across)
+        groups, unusable = _groups(across, age, sex_column)
+        values, kept, changes = _features(across, types, ranges, sex_column)
+        patients, unknown = _patients(tables, patient, shared_ids)
         return Records(
             features=values,
             target=np.concatenate(list(labels.values())),
-            classes=classes,
+            classes=class_names,
             hospital=np.repeat(np.array(list(labels), dtype=object), [len(rows) for rows in labels.values()]),
             columns=kept,
             patient=patients,
@@ -142,7 +151,7 @@ def _column(name: str, tables: dict[str, Table]) -> Sites:
 
 
 def _features(
-    across: dict[str, Sites], types: dict[str, str], ranges: Ranges
+    across: dict[str, Sites], types: dict[str, str], ranges: Ranges, sex: str | None
 ) -> tuple[pd.DataFrame, tuple[Column, ...], list[str]]:
     values: dict[str, pd.Series] = {}
     columns: list[Column] = []
@@ -153,8 +162,9 @@ def _features(
         if kind not in ("numeric", "date", "categorical"):
             left_out.setdefault(kind, []).append(name)
         elif kind == "categorical":
-            values[name], coded = _categories(sites)
+            values[name], coded, changes = _categories(name, sites, SEX_WORDS if name == sex else {})
             columns.append(Column(name, "categorical", limits=ranges.get(name), coded=coded))
+            notes.extend(changes)
         else:
             values[name], changes = _numbers(name, sites, as_dates=kind == "date")
             columns.append(Column(name, "numeric", limits=ranges.get(name)))
@@ -185,44 +195,53 @@ def _numbers(name: str, sites: Sites, as_dates: bool) -> tuple["pd.Series[float]
     return pd.Series(np.concatenate(parts)), notes
 
 
-def _categories(sites: Sites) -> tuple[pd.Series, bool]:
-    """The texts, and whether all of them are numbers."""
+def _categories(name: str, sites: Sites, joined: dict[str, str]) -> tuple[pd.Series, bool, list[str]]:
+    """The texts, and whether all of them are numbers. `joined` gives one word for several, by their lower case."""
     coded = all(np.isfinite(cells.numbers).all() for cells in sites.values())
-    parts = [cells.spread(one_spelling(cells) if coded else cells.levels, None) for cells in sites.values()]
-    return pd.Series(np.concatenate(parts), dtype=object), coded
+    words = {site: one_spelling(cells) if coded else cells.levels for site, cells in sites.items()}
+    words = {site: [joined.get(word.lower(), word) for word in found] for site, found in words.items()}
+    parts = [cells.spread(words[site], None) for site, cells in sites.items()]
+    recorded = {level for cells in sites.values() for level in cells.levels}
+    levels = {word for found in words.values() for word in found}
+    notes = []
+    if len(levels) < len(recorded):
+        notes.append(f"{name!r}: {len(recorded)} spellings joined into {len(levels)} levels")
+    if len({level.casefold() for level in levels}) < len(levels):  # not joined: in blood groups, C and c are two things
+        notes.append(f"{name!r}: levels that differ only in upper and lower case count as different")
+    return pd.Series(np.concatenate(parts), dtype=object), coded, notes
+
+
+def _first_called(wanted: tuple[str, ...], names: Iterable[str]) -> str | None:
+    return next((name for word in wanted for name in names if name.lower() == word), None)
 
 
 def _groups(across: dict[str, Sites], age: str | None, sex: str | None) -> tuple[pd.DataFrame, list[str]]:
     """`age` in years and `sex` as text; they also stay features."""
     rows = sum(len(cells.codes) for cells in next(iter(across.values()), {}).values())
     groups, notes = pd.DataFrame(index=pd.RangeIndex(rows)), []
-    by_name = {name.lower(): name for name in reversed(across)}
-    age_column = age or next((by_name[name] for name in AGE_NAMES if name in by_name), None)
-    sex_column = sex or next((by_name[name] for name in SEX_NAMES if name in by_name), None)
-    if age_column is not None:
-        readable = all(shape(cells) in ("numbers", "empty") for cells in across[age_column].values())
+    column = age or _first_called(AGE_NAMES, across)
+    if column is not None:
+        readable = all(shape(cells) in ("numbers", "empty") for cells in across[column].values())
         if readable or age is not None:
-            groups["age"] = _numbers(age_column, across[age_column], as_dates=False)[0]
+            groups["age"] = _numbers(column, across[column], as_dates=False)[0]
         else:
-            notes.append(f"{age_column!r} is not in years, so there are no age groups")
-    if sex_column is not None:
-        words = {site: [SEX_WORDS.get(w.lower(), w) for w in one_spelling(c)] for site, c in across[sex_column].items()}
-        parts = [cells.spread(words[site], None) for site, cells in across[sex_column].items()]
-        groups["sex"] = pd.Series(np.concatenate(parts), dtype=object)
+            notes.append(f"{column!r} is not in years, so there are no age groups")
+    if sex is not None:
+        groups["sex"] = _categories(sex, across[sex], SEX_WORDS)[0]
     return groups, notes
 
 
-def _patients(tables: dict[str, Table], patient: str | None) -> tuple[np.ndarray | None, list[str]]:
-    """Hashed, so that identifiers do not travel; the same patient stays the same, at two hospitals too."""
+def _patients(tables: dict[str, Table], patient: str | None, shared_ids: bool) -> tuple[np.ndarray | None, list[str]]:
+    """Hashed, so that identifiers do not travel; one patient stays one, at two hospitals too where ids are shared."""
     if patient is None:
         return None, []
     parts, notes = [], []
     for site, table in tables.items():
         cells = table[patient]
-        hashed = cells.spread([_hash(level) for level in cells.levels], "")
+        hashed = cells.spread([_hash(level if shared_ids else f"{site}\x1f{level}") for level in cells.levels], "")
         unknown = np.flatnonzero(cells.codes < 0)
         # Rows of unknown patients are not one patient's: each gets a name of its own.
-        hashed[unknown] = [_hash(f"{site}\x1f{line}") for line in cells.lines[unknown]]
+        hashed[unknown] = [_hash(f"{site}\x1fline {line}\x1f") for line in cells.lines[unknown]]
         if len(unknown):
             notes.append(f"{site!r}: {len(unknown)} rows without a value in {patient!r}, each taken as another patient")
         parts.append(hashed)

@@ -13,7 +13,7 @@ Values are never shown. The class names of a target are, which is why a target m
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -122,7 +122,7 @@ def _spelling(text: str, number: float) -> str:
 
 
 def read_target(
-    name: str, sites: Mapping[str, Cells], positive: str | None
+    name: str, sites: Mapping[str, Cells], positive: str | None, listed: Sequence[str] | None = None
 ) -> tuple[tuple[str, ...], dict[str, np.ndarray], list[str]]:
     """Class names (for two, the second is the positive one), a class number per row of every site, and notes."""
     words = {site: _words(cells) for site, cells in sites.items()}
@@ -133,12 +133,15 @@ def read_target(
     where = f"target {name!r}"
     _refuse_measurements_and_free_text(where, sites, spellings)
     wanted = None if positive is None else _spelling(positive.strip(), to_number(positive)).casefold()
-    if all(word in MEANINGS for word in spellings):
+    notes: list[str] = []
+    if listed is not None:
+        order = _as_listed(where, spellings, listed)
+    elif all(word in MEANINGS for word in spellings):
         order, notes = _known_pairs(where, words, spellings, wanted)
     elif wanted is not None:
-        order, notes = _one_pair(where, spellings, wanted), []
+        order = _one_pair(where, spellings, wanted)
     else:
-        order, notes = _several(where, words, spellings), []
+        order = _several(where, words, spellings)
     number = {word: label for label, group in enumerate(order) for word in group}
     classes = tuple(next((spellings[word] for word in group if word in spellings), group[0]) for group in order)
     labels = {s: c.spread([number[w] for w in words[s]], None).astype(np.int64) for s, c in sites.items()}
@@ -197,6 +200,17 @@ def _one_pair(where: str, spellings: Mapping[str, str], wanted: str) -> Order:
     return [(others[0] if others else f"not {spellings[wanted]}",), (wanted,)]
 
 
+def _as_listed(where: str, spellings: Mapping[str, str], listed: Sequence[str]) -> Order:
+    order: Order = [(_spelling(name.strip(), to_number(name)).casefold(),) for name in listed]
+    unknown = spellings.keys() - {word for group in order for word in group}
+    if len(order) < 3 or len(set(order)) < len(order):
+        raise DataError(where, "`classes` must list three or more different classes", "For two, use `positive`.")
+    if unknown:
+        problem = f"{len(unknown)} classes are not in the study's list: {_listed(spellings[word] for word in unknown)}"
+        raise DataError(where, problem, "Add them to `classes`, or correct the files.")
+    return order
+
+
 def _several(where: str, words: Mapping[str, list[str]], spellings: Mapping[str, str]) -> Order:
     shown = _listed(spellings.values())
     if len(spellings) < 3:
@@ -207,7 +221,8 @@ def _several(where: str, words: Mapping[str, list[str]], spellings: Mapping[str,
         problem = (
             f"the labels differ between the hospitals, and none has them all, so they may differ in meaning: {said}"
         )
-        raise DataError(where, problem, "Agree on one word for each class, and write it at every hospital.")
+        remedy = "Agree on one word for each class; if they mean the same everywhere, list them: `classes = [...]`."
+        raise DataError(where, problem, remedy)
     numeric = all(re.fullmatch("-?[0-9]+", word) for word in spellings)
     return [(word,) for word in (sorted(spellings, key=int) if numeric else sorted(spellings))]
 

@@ -22,7 +22,8 @@ import pyarrow.compute as pc
 
 from wardround.errors import DataError
 
-MISSING_WORDS = ("", "na", "n/a", "nan", "null", "none", "?", "-", "unknown")  # in any case, with or without spaces
+# In any case, with or without spaces. "none" is not among them: to a clinician it is an answer ("allergies: none").
+MISSING_WORDS = ("", "na", "n/a", "nan", "null", "?", "-", "unknown")
 SEPARATORS = {",": ",", ";": ";", "tab": "\t"}
 Separator = Literal["auto", ",", ";", "tab"]
 

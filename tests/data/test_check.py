@@ -1,0 +1,113 @@
+"""Checks before training: each trap is found, named and counted, and no patient's value is in a message."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from wardround.data.check import CHECKS, Finding, check_splits, refuse_errors
+from wardround.data.cohort import Cohort
+from wardround.data.records import Column, Records
+from wardround.data.split import Split, fingerprints
+from wardround.errors import CheckError
+
+
+def cohort(rows: int = 80, **columns: np.ndarray) -> Cohort:
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"age": rng.normal(60, 10, rows), **columns})
+    records = Records(
+        table,
+        np.arange(rows) % 2,
+        ("no", "yes"),
+        np.array(["a"] * (rows // 2) + ["b"] * (rows - rows // 2), dtype=object),
+        tuple(Column(name) for name in table.columns),
+    )
+    return Cohort(records, np.arange(rows), fingerprints(records), ())
+
+
+def splits(rows: int = 80) -> list[Split]:
+    half, empty = rows // 2, np.array([], dtype=np.int64)
+    return [
+        Split("a", np.arange(0, half - 10), empty, np.arange(half - 10, half)),
+        Split("b", np.arange(half, rows - 10), empty, np.arange(rows - 10, rows)),
+    ]
+
+
+def found(data: Cohort, sides: list[Split], overlapping: bool = False) -> dict[tuple[str, str], Finding]:
+    findings = check_splits(data, sides, overlapping)
+    assert {finding.check for finding in findings} <= set(CHECKS)
+    return {(finding.check, finding.site): finding for finding in findings}
+
+
+def test_sound_data_give_no_finding() -> None:
+    assert found(cohort(), splits()) == {}
+
+
+def test_copies_at_two_sites_are_an_error_with_their_count() -> None:
+    data = cohort()
+    table = data.records.features
+    assert isinstance(table, pd.DataFrame)
+    table.iloc[70:75] = table.iloc[0:5].to_numpy()  # b's test rows are a's training rows again
+    again = Cohort(data.records, data.row_numbers, fingerprints(data.records), ())
+    findings = found(again, splits())
+    assert findings["shared-rows", "a"].message == "5 of 40 rows are also at another site"
+    assert findings["leak", "b"].level == "error"
+    assert findings["leak", "b"].message.startswith("5 of 10 test rows are also training rows")
+    with pytest.raises(CheckError, match=r'accept = \["shared-rows"\]') as refused:
+        refuse_errors(findings.values())
+    assert "Also: b: 5 of 10 test rows" in str(refused.value)
+
+
+def test_the_same_patient_at_two_sites_is_found_by_id_even_when_the_rows_differ() -> None:
+    data = cohort()
+    patient = np.array([f"p{i}" for i in range(80)], dtype=object)
+    patient[40:44] = patient[0:4]
+    records = Records(**{**vars(data.records), "patient": patient})
+    findings = found(Cohort(records, data.row_numbers, data.prints, ()), splits())
+    assert findings["shared-rows", "b"].level == "error"
+    assert findings["shared-rows", "b"].message.startswith("4 of 40")
+
+
+def test_a_partition_that_overlaps_by_design_is_warned_of_and_a_study_may_accept_an_error() -> None:
+    data = cohort()
+    shared = [splits()[0], Split("b", np.arange(20, 60), np.array([], dtype=np.int64), np.arange(60, 80))]
+    assert {finding.level for finding in found(data, shared, overlapping=True).values()} == {"warning"}
+    assert "error" in {finding.level for finding in found(data, shared).values()}
+    accepted = check_splits(data, shared, False, accept=["shared-rows", "leak"])
+    refuse_errors(accepted)
+    assert all("accepted by the study" in finding.message for finding in accepted)
+
+
+def test_empty_and_constant_columns_are_named_for_the_site_that_has_them() -> None:
+    never = np.where(np.arange(80) < 40, np.nan, np.arange(80.0))
+    constant = np.where(np.arange(80) < 40, np.arange(80.0), 7.0)
+    findings = found(cohort(crp=never, hr=constant), splits())
+    assert findings["empty-column", "a"].message == "crp: never recorded (filled from the other sites)"
+    assert findings["constant-column", "b"].message == "hr: the same in all training rows"
+    assert ("constant-column", "a") not in findings
+
+
+def test_a_missing_class_and_few_rows_are_warnings() -> None:
+    data = cohort()
+    even = np.arange(40, 80, 2)
+    sides = [splits()[0], Split("b", even[:15], np.array([], dtype=np.int64), even[15:])]
+    findings = found(data, sides)
+    assert findings["missing-class", "b"].message == "no test row of class 'yes' (1 of 2 classes)"
+    assert findings["few-rows", "b"].message.startswith("only 20 rows (5 of them for testing)")
+
+
+def test_a_site_without_test_rows_cannot_be_accepted_away() -> None:
+    sides = [splits()[0], Split("b", np.arange(40, 80), *[np.array([], dtype=np.int64)] * 2)]
+    with pytest.raises(CheckError, match="40 rows leave no test rows") as refused:
+        refuse_errors(check_splits(cohort(), sides, False))
+    assert "accept" not in refused.value.remedy
+
+
+def test_no_value_of_a_patient_is_in_any_message() -> None:
+    secret = np.full(80, 77310.25)
+    data = cohort(marker=secret)
+    table = data.records.features
+    assert isinstance(table, pd.DataFrame)
+    table.iloc[70:75] = table.iloc[0:5].to_numpy()
+    findings = found(Cohort(data.records, data.row_numbers, fingerprints(data.records), ()), splits())
+    assert findings
+    assert not any("77310" in finding.message + finding.remedy for finding in findings.values())

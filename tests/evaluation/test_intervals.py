@@ -1,0 +1,35 @@
+import numpy as np
+import pytest
+from scipy import stats
+
+from wardround.evaluation.intervals import Resampling, mean_interval, p_value
+from wardround.study import Evaluation, Seeds
+
+
+def test_without_resampling_it_is_the_ordinary_t_interval() -> None:
+    x = np.random.default_rng(0).normal(size=12)
+    expected = stats.t.interval(0.95, 11, loc=x.mean(), scale=stats.sem(x))
+    assert mean_interval(x, Resampling(0.0)) == pytest.approx(expected)
+    assert p_value(x, Resampling(0.0)) == pytest.approx(stats.ttest_1samp(x, 0).pvalue)
+
+
+def test_the_correction_is_nadeau_and_bengios() -> None:
+    """With J = 50 splits of 80/20: variance of the mean (1/50 + 0.25) s^2 instead of s^2 / 50, a factor of 13.5."""
+    resampling = Resampling.of(Evaluation(test_share=0.2, seeds=Seeds(0, 50)))
+    assert resampling.extra == pytest.approx(0.25)
+    x = np.random.default_rng(1).normal(size=50)
+    low, high = mean_interval(x, resampling) or (0.0, 0.0)
+    plain_low, plain_high = mean_interval(x, Resampling(0.0)) or (0.0, 0.0)
+    assert (high - low) / (plain_high - plain_low) == pytest.approx(np.sqrt(13.5))
+
+
+def test_a_fixed_split_speaks_of_training_only() -> None:
+    fixed = Resampling.of(Evaluation(vary=("batches",)))
+    assert fixed.extra == 0
+    assert fixed.covers.startswith("training only")
+
+
+def test_one_seed_has_no_interval_and_equal_arms_no_difference() -> None:
+    assert mean_interval([0.8], Resampling(0.25)) is None
+    assert p_value([0.1], Resampling(0.25)) is None
+    assert p_value([0.0, 0.0, 0.0], Resampling(0.25)) == 1.0
