@@ -1,7 +1,8 @@
-"""The only local training loop. Every engine runs this one."""
+"""The only local training loop. Every engine runs `descend`: for one site, or for a stack of sites."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -10,9 +11,11 @@ from torch import Tensor
 from wardround import tree
 from wardround.algorithms.algorithm import Algorithm, Work
 from wardround.data.site import Rows
-from wardround.models.model import Model
+from wardround.models.model import Gradient, Model
 from wardround.optimisers import Optimiser
 from wardround.tree import State, Tree
+
+Batch = TypeVar("Batch")
 
 
 @dataclass(frozen=True)
@@ -34,10 +37,50 @@ class Outcome:
     loss: Tensor  # mean over the round's batches
 
 
+@dataclass(frozen=True)
+class Point:
+    """Where local work stands: everything that a step changes."""
+
+    params: Tree  # shared leaves
+    private: Tree
+    buffers: Tree
+    optimiser: State
+    loss: Tensor  # summed over the steps so far
+
+
+GradientAt = Callable[[Tree, Tree, Batch], Gradient]  # all leaves, buffers, a batch
+
+
+def descend(
+    algorithm: Algorithm,
+    optimiser: Optimiser,
+    gradient: GradientAt[Batch],
+    point: Point,
+    batches: Iterable[Batch],
+    shared: State,
+    memory: State,
+    lr: float,
+) -> Point:
+    """One step per batch. For one site, or for a stack of sites along the leading axis of every leaf."""
+    params, private, buffers, state, total = point.params, point.private, point.buffers, point.optimiser, point.loss
+    for batch in batches:
+        grad, loss, buffers = gradient({**params, **private}, buffers, batch)
+        corrected = algorithm.correct({name: grad[name] for name in params}, params, shared, memory)
+        both, state = optimiser.step({**params, **private}, {**grad, **corrected}, state, lr)
+        params, private = {name: both[name] for name in params}, {name: both[name] for name in private}
+        total = total + loss
+    return Point(params, private, buffers, state, total)
+
+
+def orders(rows: int, epochs: int, rng: np.random.Generator) -> np.ndarray:
+    """The order of rows in each epoch. Fewer epochs give the first of the same orders, so stragglers are comparable."""
+    return rng.permuted(np.broadcast_to(np.arange(rows), (epochs, rows)), axis=1)
+
+
 def batches(rows: int, epochs: int, batch_size: int, rng: np.random.Generator) -> list[Tensor]:
-    """Row numbers of every step. Fewer epochs give a beginning of the same list, so that stragglers are comparable."""
-    orders = (torch.from_numpy(rng.permutation(rows)) for _ in range(epochs))
-    return [batch for order in orders for batch in torch.split(order, batch_size)]
+    """Row numbers of every step."""
+    drawn = torch.from_numpy(orders(rows, epochs, rng))
+    return [batch for order in drawn for batch in torch.split(order, batch_size)]
 
 
 def local_train(
@@ -51,39 +94,30 @@ def local_train(
     lr: float,
     mask_rng: np.random.Generator,
 ) -> Outcome:
-    """One step per batch in `order`, from the model that the site was sent; what leaves, what stays."""
+    """One site's work: a step per batch in `order`, from the model that it was sent; what leaves, what stays."""
     start = algorithm.begin(shared, memory.algorithm)
     dtype = next(iter(start.values())).dtype
-    start_loss = (
-        _loss_on(model, {**start, **memory.private}, memory.buffers, rows) if algorithm.needs_start_loss else None
-    )
-    params, private, buffers = start, memory.private, memory.buffers
-    state = optimiser.init({**params, **private})
-    losses = []
-    for batch, x, y in _fetch(rows, order, dtype):
-        masks = model.masks(mask_rng, len(batch), dtype)
-        grad, loss, buffers = model.gradient({**params, **private}, buffers, x, y, masks)
-        losses.append(loss)
-        corrected = algorithm.correct({name: grad[name] for name in params}, params, shared, memory.algorithm)
-        both, state = optimiser.step({**params, **private}, {**grad, **corrected}, state, lr)
-        params, private = {name: both[name] for name in params}, {name: both[name] for name in private}
 
     def number(value: float) -> Tensor:
         return torch.tensor(value, dtype=dtype)
 
+    def gradient(leaves: Tree, buffers: Tree, batch: Tensor) -> Gradient:
+        x, y = rows.take(batch, dtype)
+        return model.gradient(leaves, buffers, x, y, model.masks(mask_rng, len(batch), dtype))
+
+    full = {**start, **memory.private}
+    start_loss = _loss_on(model, full, memory.buffers, rows) if algorithm.needs_start_loss else number(float("nan"))
+    point = Point(start, memory.private, memory.buffers, optimiser.init(full), number(0.0))
+    point = descend(algorithm, optimiser, gradient, point, order, shared, memory.algorithm, lr)
     work = Work(
         steps=number(len(order)),
         lr_sum=number(lr * len(order)),
         gradient_weight=number(optimiser.gradient_weight(len(order))),
-        start_loss=number(float("nan")) if start_loss is None else start_loss,
+        start_loss=start_loss,
     )
-    update, kept = algorithm.finish(params, shared, memory.algorithm, work)
-    return Outcome(update, Memory(kept, private, buffers), tree.sub(params, start), torch.stack(losses).mean())
-
-
-def _fetch(rows: Rows, order: Sequence[Tensor], dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    for batch in order:
-        yield batch, *rows.take(batch, dtype)
+    update, kept = algorithm.finish(point.params, shared, memory.algorithm, work)
+    kept_here = Memory(kept, point.private, point.buffers)
+    return Outcome(update, kept_here, tree.sub(point.params, start), point.loss / len(order))
 
 
 def _loss_on(model: Model, params: Tree, buffers: Tree, rows: Rows, chunk: int = 4096) -> Tensor:

@@ -1,7 +1,8 @@
 """Arithmetic on parameter trees: flat dicts from name to tensor.
 
-Every function returns a new tree and never writes into its arguments. There is no branching on values,
-so that one formula serves a single site and a whole stack of them under `torch.func.vmap`.
+Every function returns a new tree and never writes into its arguments. Leaves may carry leading axes (a stack of sites,
+a stack of runs): plain broadcasting then applies one formula to all of them at once. A number per site or run, such
+as mu, has the leading axes alone; `scale` lines it up. Nothing here branches on a value.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -26,7 +27,15 @@ def sub(a: Tree, b: Tree) -> Tree:
 
 
 def scale(a: Tree, factor: float | Tensor) -> Tree:
+    """Multiply by one number, or by one for each position of the leading axes."""
+    if isinstance(factor, Tensor) and factor.dim():
+        return {name: leaf * align(factor, leaf) for name, leaf in a.items()}
     return {name: leaf * factor for name, leaf in a.items()}
+
+
+def align(factor: Tensor, leaf: Tensor) -> Tensor:
+    """`factor` with axes of length 1 added behind, until it has as many as `leaf`."""
+    return factor.reshape(factor.shape + (1,) * (leaf.dim() - factor.dim()))
 
 
 def zeros_like(a: Tree) -> Tree:

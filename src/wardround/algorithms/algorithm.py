@@ -12,7 +12,8 @@ One round, wherever it runs:
 `server`, `shared`, `memory` and `update` are dicts of named trees, so saving a run is saving data. A setting that a
 study may sweep (mu, the server's learning rate) is a leaf of `server`, so that one program can run many values at once.
 An algorithm sees the shared leaves of a model only; private leaves and buffers are the local loop's business.
-Nothing here branches on a tensor's value, except `aggregate_each`, which runs once a round at the coordinator.
+Nothing here branches on a tensor's value or counts its axes: written with `wardround.tree`, the same lines run one site
+or a stack of sites and runs along leading axes. Only `aggregate_each`, once a round, sees one run at a time.
 """
 
 from collections.abc import Callable, Sequence
@@ -60,6 +61,7 @@ class Algorithm:
     sound_with: frozenset[Optimiser] = ANY_OPTIMISER
     data_free: frozenset[str] = frozenset()  # parts of the update that do not depend on patients
     needs_start_loss: bool = False
+    personal: bool = False  # sites predict with models of their own, so `broadcast` or `begin` differs between them
     pools: bool = False  # all rows at one site: a yardstick that only a simulation can have
 
     @property

@@ -70,7 +70,7 @@ def clustered(
         cluster = {"of_site": of_site, "used": torch.tensor(used), "round": server["cluster"]["round"] + 1}
         return {"params": models, "cluster": cluster}
 
-    return replace(fedavg(), init=init, broadcast=broadcast, aggregate_each=aggregate_each)
+    return replace(fedavg(), init=init, broadcast=broadcast, aggregate_each=aggregate_each, personal=True)
 
 
 def split(members: Sequence[Arrival], mean: Tree, ratio: float, smallest: float, gamma: float) -> list[int]:

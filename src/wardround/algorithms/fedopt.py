@@ -56,7 +56,8 @@ def _fedopt(second: Callable[[Tensor, Tensor], Tensor], server_lr: float, beta1:
         delta, settings = mean["params"], server["settings"]
         m = tree.apply(lambda old, d: beta1 * old + (1 - beta1) * d, server["m"], delta)  # line 11
         v = tree.apply(second, server["v"], delta)  # lines 12-14, one of them
-        step = tree.apply(lambda m, v: settings["server_lr"] * m / (v.sqrt() + settings["tau"]), m, v)  # line 15
-        return {**server, "params": tree.add(server["params"], step), "m": m, "v": v}
+        step = tree.apply(lambda m, v: m / (v.sqrt() + tree.align(settings["tau"], v)), m, v)  # line 15
+        params = tree.add(server["params"], tree.scale(step, settings["server_lr"]))
+        return {**server, "params": params, "m": m, "v": v}
 
     return replace(base, init=init, aggregate=aggregate)

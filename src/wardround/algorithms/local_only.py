@@ -34,4 +34,5 @@ def local() -> Algorithm:
         begin=begin,
         finish=finish,
         aggregate=aggregate,
+        personal=True,
     )

@@ -90,7 +90,8 @@ def progress_bar(shown: bool) -> Iterator[Callable[["Progress"], None] | None]:
     try:
         yield show
     finally:
-        bar.stop()
+        if bar.live.is_started:
+            bar.stop()
 
 
 def show_run(run: "StudyRun") -> None:

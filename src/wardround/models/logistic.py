@@ -25,21 +25,26 @@ def logistic(l2: NonNegative = 0.0) -> ModelBuilder:
             return linear if len(shape.inputs) == 1 else nn.Sequential(nn.Flatten(), linear)
 
         def penalty(params: Tree) -> Tensor:
-            return l2 / 2 * params[weight].square().sum()
+            return l2 / 2 * params[weight].square().sum((-2, -1))
 
-        def closed_gradient(params: Tree, x: Tensor, y: Tensor) -> tuple[Tree, Tensor]:
-            # d loss / d scores is (probability - label) / rows, for one score as for several
-            x = x.flatten(1)
-            scores = torch.addmm(params[bias], x, params[weight].T)
+        def closed_gradient(params: Tree, x: Tensor, y: Tensor, share: Tensor) -> tuple[Tree, Tensor]:
+            # d loss / d score is share x (probability - label), for one score as for several
+            x = x.flatten(start_dim=x.dim() - len(shape.inputs))
+            scores = x @ params[weight].mT + params[bias].unsqueeze(-2)
             if shape.classes == 2:
-                labels = y.to(x.dtype).unsqueeze(1)
-                loss = F.binary_cross_entropy_with_logits(scores, labels)
-                error = (torch.sigmoid(scores) - labels) / len(x)
+                labels = y.to(x.dtype).unsqueeze(-1)
+                losses = F.binary_cross_entropy_with_logits(scores, labels, reduction="none").squeeze(-1)
+                error = torch.sigmoid(scores) - labels
             else:
-                loss = F.cross_entropy(scores, y)
-                error = (torch.softmax(scores, 1) - F.one_hot(y, shape.classes)) / len(x)
-            grad = {weight: error.T @ x + l2 * params[weight], bias: error.sum(0)}
-            return grad, loss + penalty(params) if l2 else loss
+                losses = scores.logsumexp(-1) - scores.gather(-1, y.unsqueeze(-1)).squeeze(-1)
+                error = torch.softmax(scores, -1) - F.one_hot(y, shape.classes)
+            error = error * share.unsqueeze(-1)
+            loss = (losses * share).sum(-1)
+            grad = {weight: error.mT @ x, bias: error.sum(-2)}
+            if l2:
+                grad[weight] = grad[weight] + l2 * params[weight]
+                loss = loss + penalty(params)
+            return grad, loss
 
         model = from_module(module, shape.classes)
         weight, bias = ("weight", "bias") if len(shape.inputs) == 1 else ("1.weight", "1.bias")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional as F
 
 from wardround.errors import StudyError
@@ -15,6 +15,8 @@ from wardround.models.dropout import Dropout, draw_masks, mask_shapes
 from wardround.tree import Tree, clone
 
 Gradient = tuple[Tree, Tensor, Tree]  # of the loss, the loss, the buffers after the step
+# params, x, y and each row's share of the mean -> gradient and loss; all of them may carry leading axes
+ClosedGradient = Callable[[Tree, Tensor, Tensor, Tensor], tuple[Tree, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Model:
     private: tuple[str, ...] = ()
     mask_shapes: dict[str, tuple[float, tuple[int, ...]]] = field(default_factory=dict)
     penalty: Callable[[Tree], Tensor] | None = None
-    closed_gradient: Callable[[Tree, Tensor, Tensor], tuple[Tree, Tensor]] | None = None
+    closed_gradient: ClosedGradient | None = None
 
     def is_private(self, name: str) -> bool:
         return name.startswith(self.private) if self.private else False
@@ -61,12 +63,30 @@ class Model:
     def gradient(self, params: Tree, buffers: Tree, x: Tensor, y: Tensor, masks: Tree) -> Gradient:
         """Of `loss`, for one training step."""
         if self.closed_gradient is not None:
-            grad, value = self.closed_gradient(params, x, y)
+            grad, value = self.closed_gradient(params, x, y, x.new_full((len(x),), 1 / len(x)))
             return grad, value, buffers
         leaves = {name: leaf.detach().requires_grad_() for name, leaf in params.items()}
         loss, buffers = self.loss(leaves, buffers, x, y, masks)
         grads = torch.autograd.grad(loss, list(leaves.values()))
         return dict(zip(leaves, grads, strict=True)), loss.detach(), {k: v.detach() for k, v in buffers.items()}
+
+    def stacked_gradient(self, params: Tree, x: Tensor, y: Tensor, share: Tensor, masks: Tree) -> tuple[Tree, Tensor]:
+        """The same for a stack of sites along the first axis. `share` is each row's part of its site's mean; a row
+        that only fills up a short batch has 0."""
+        if self.closed_gradient is not None:
+            return self.closed_gradient(params, x, y, share)
+
+        def loss(params: Tree, x: Tensor, y: Tensor, share: Tensor, masks: Tree) -> Tensor:
+            scores, _ = self.logits(params, {}, x, masks)
+            total = (row_losses(scores, y, self.classes) * share).sum()
+            return total + self.penalty(params) if self.penalty else total
+
+        grads, value = vmap(grad_and_value(loss))(params, x, y, share, masks)
+        return grads, value.detach()
+
+    def stacked_logits(self, params: Tree, x: Tensor) -> Tensor:
+        """Scores for a stack of models, each with rows of its own."""
+        return vmap(lambda params, x: self.logits(params, {}, x, None)[0])(params, x)
 
 
 ModelBuilder = Callable[[Shape], Model]  # what a model's factory returns, once the data are known
