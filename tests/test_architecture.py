@@ -33,6 +33,7 @@ LAYERS = [
     ["artifacts"],
     ["catalog"],
     ["plan"],
+    ["units"],
     ["execute", "health"],
     ["cli"],
 ]
@@ -83,7 +84,9 @@ def test_public_names_exist_and_are_documented() -> None:
         assert f"`{name}" in DOCS["python.md"], f"{name} is not in docs/reference/python.md"
 
 
-@pytest.mark.parametrize("family", [SOURCES, PARTITIONERS, MODELS, ALGORITHMS], ids=["sources", "partitions", "models", "algorithms"])
+@pytest.mark.parametrize(
+    "family", [SOURCES, PARTITIONERS, MODELS, ALGORITHMS], ids=["sources", "partitions", "models", "algorithms"]
+)
 def test_every_member_and_its_settings_are_in_the_reference(family: dict[str, object]) -> None:
     reference = DOCS["study-file.md"]
     for name, factory in family.items():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from wardround.catalog import load_study as load_study
     from wardround.execute import StudyRun as StudyRun
+    from wardround.execute import resume_study as resume_study
     from wardround.execute import run_study as run_study
     from wardround.plan import check_study as check_study
     from wardround.plan import load_plan as load_plan
@@ -20,9 +21,10 @@ _HOMES = {
     "check_study": "wardround.plan",
     "load_plan": "wardround.plan",
     "load_study": "wardround.catalog",
+    "resume_study": "wardround.execute",
     "run_study": "wardround.execute",
 }
-__all__ = ["StudyRun", "check_study", "load_plan", "load_study", "run_study"]
+__all__ = ["StudyRun", "check_study", "load_plan", "load_study", "resume_study", "run_study"]
 
 
 def __getattr__(name: str) -> Any:

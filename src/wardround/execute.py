@@ -1,36 +1,39 @@
-"""From a study to a run folder: train every arm with every seed, predict, compute.
+"""From a study to a run folder: train every arm with every seed, predict, compute. Dies at any moment, resumes exactly.
 
 `execute` is a generator of progress, so that a terminal, a notebook or a test decides what to show. Nothing is printed.
 """
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from wardround.artifacts.checkpoint import Checkpoint, Pace, read_checkpoint, write_checkpoint
 from wardround.artifacts.environment import describe_environment
-from wardround.artifacts.folder import JsonLines, ParquetStream, RunFolder
+from wardround.artifacts.folder import JsonLines, RunFolder
 from wardround.artifacts.tables import group_table, prediction_table, saved_leaves
 from wardround.catalog import load_study
-from wardround.engines import ENGINES
-from wardround.errors import RunError, StudyError, suggest
-from wardround.evaluation.predict import predict, quick_figures
+from wardround.errors import RunError
+from wardround.evaluation.curves import Curves
+from wardround.evaluation.predict import predict
 from wardround.evaluation.results import results
 from wardround.plan import Plan, describe_sites, device_for, load_plan
-from wardround.rounds import Run, TrainSites, Trial, rounds, start
+from wardround.rounds import Run, Trial
 from wardround.settings import Factory
 from wardround.study import Study
+from wardround.units import Unit, cut, engine_named, total_rounds
+
+SAME = ("data_fingerprint", "engine", "versions", "torch_threads")  # without which a resumed run would differ in bits
 
 
 @dataclass(frozen=True)
 class Progress:
-    done: int  # rounds
+    done: int  # rounds, over all arms and seeds
     total: int
-    arm: str
-    seed: int
+    title: str
 
 
 @dataclass(frozen=True)
@@ -62,9 +65,10 @@ def run_study(
     sources: Mapping[str, Factory] | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> StudyRun:
-    """Run a study and return its results. A complete run with the same hash and data is shown, not repeated."""
+    """Run a study and return its results. A complete run is shown, an unfinished one goes on where it stopped."""
     parsed, known = load_study(study, quick, changes, models, sources)
-    train_sites = engine_for(engine)
+    if engine != "auto":
+        engine_named(engine)
     for arm in parsed.arms:
         device_for(arm)  # refused now rather than after an hour
     plan = load_plan(parsed, known)
@@ -74,62 +78,95 @@ def run_study(
             remedy = "Give another --out, or --again to replace it."
             raise RunError(str(folder.path), "holds a complete run of this study on other data", remedy)
         return StudyRun(folder.path, folder.read_json("results.json"), fresh=False)
-    for step in execute(plan, folder, train_sites):
+    for step in execute(plan, folder, engine, again):
         if progress is not None:
             progress(step)
     return StudyRun(folder.path, folder.read_json("results.json"), fresh=True)
 
 
-def engine_for(name: str) -> TrainSites:
-    """`auto` takes the fastest engine that gives the study's numbers."""
-    if name == "auto":
-        name = "serial"
-    if name not in ENGINES:
-        raise StudyError("--engine", f"{name!r} is not known", suggest(name, [*ENGINES, "auto"], "Engines"))
-    return ENGINES[name]
+def resume_study(path: str | Path, progress: Callable[[Progress], None] | None = None) -> StudyRun:
+    """Go on with the run in a folder, by the study and the engine that it holds."""
+    folder = Path(path)
+    if not (folder / "study.toml").is_file():
+        raise RunError(str(folder), "is not a run folder", "Name a folder that `wardround run` has made.")
+    engine = RunFolder(folder).read_json("environment.json").get("engine", "auto")
+    return run_study(folder / "study.toml", folder.parent, engine=engine, progress=progress)
 
 
-def execute(plan: Plan, folder: RunFolder, train_sites: TrainSites) -> Generator[Progress]:
-    """Run every arm with every seed and fill the run folder. Stopping early leaves an incomplete folder."""
-    study, path = plan.study, folder.path
-    total = study.evaluation.seeds.count * sum(arm.training.rounds for arm in study.arms)
-    done = 0
-    first = plan.trial(study.arms[0], study.evaluation.seeds.first)  # what is refused is refused before a file is made
+def execute(plan: Plan, folder: RunFolder, engine: str = "auto", again: bool = False) -> Generator[Progress]:
+    """Fill the run folder, from its beginning or from its last checkpoint."""
+    study = plan.study
+    plan.check_all()  # what is refused is refused before a file is made
+    units = cut(plan, engine)
+    environment = {**describe_environment(), "engine": engine, "data_fingerprint": plan.cohort.fingerprint}
     with folder.locked():
-        folder.begin(study, {**describe_environment(), "data_fingerprint": plan.cohort.fingerprint})
-        with ParquetStream(path / "predictions.parquet") as predictions, JsonLines(path / "records.jsonl") as lines:
-            for seed in study.evaluation.seeds:
-                for arm in study.arms:
-                    trial = first if done == 0 else plan.trial(arm, seed)
-                    finished = start(trial)
-                    for run, record in timed(trial, finished, train_sites, study.evaluation.every):
-                        lines.add(record)
-                        finished = run
-                        done += 1
-                        yield Progress(done, total, arm.name, seed)
-                    made = predict(trial, finished)
-                    predictions.add(prediction_table(arm.name, seed, made, plan.cohort.records.classes))
-                    folder.save_model(arm.name, seed, saved_leaves(finished))
-        groups = group_table(plan.cohort)
-        groups.to_parquet(path / "groups.parquet", index=False)
-        content = results(study, folder.predictions(), groups, folder.records())
-        folder.write_json("results.json", {**content, "sites": describe_sites(plan), "warnings": plan.warnings})
+        place = None if again else read_checkpoint(folder.path)
+        if place is None:
+            folder.begin(study, environment)
+            place = Checkpoint(0, 0, 0, {})
+        else:
+            refuse_other_circumstances(folder, environment)
+        total = total_rounds(plan, units)
+        done = total_rounds(plan, units[: place.unit])
+        with JsonLines(folder.path / "records.jsonl", place.records) as lines:
+            for number in range(place.unit, len(units)):
+                begun = place if number == place.unit else Checkpoint(number, 0, lines.position, {})
+                for rounds in run_unit(plan, units[number], begun, folder, lines):
+                    yield Progress(done + rounds, total, units[number].title)
+                done += total_rounds(plan, [units[number]])
+        finish(plan, folder, len(units))
 
 
-def timed(trial: Trial, run: Run, train_sites: TrainSites, every: int) -> Iterator[tuple[Run, dict[str, Any]]]:
-    """The rounds of a trial, each with its line for records.jsonl. `seconds` is training alone, without evaluation."""
-    began = time.perf_counter()
-    for after, record in rounds(run, trial, train_sites):
-        seconds = time.perf_counter() - began
-        last = after.round == trial.training.rounds
-        figures = curve_point(trial, after) if last or (every and after.round % every == 0) else {}
-        yield after, {"arm": trial.arm, "seed": trial.seed, **asdict(record), **figures, "seconds": seconds}
+def run_unit(plan: Plan, unit: Unit, place: Checkpoint, folder: RunFolder, lines: JsonLines) -> Generator[int]:
+    """Train a unit's trials to their last round; yields how many rounds are done, over all its trials."""
+    trials, engine, every = unit.trials(plan), engine_named(unit.engine), plan.study.evaluation.every
+    begun = engine.restore(trials, place.round, place.leaves) if place.round else engine.start(trials)
+    curves, pace, last = Curves(trials), Pace(), trials[0].training.rounds
+    state, began = begun, time.perf_counter()
+    for state, records in engine.rounds(trials, begun):
+        seconds = (time.perf_counter() - began) / len(trials)
+        round_number = records[0].round
+        shown = round_number == last or (every and round_number % every == 0)
+        points = curves.after(state) if shown else [{}] * len(trials)
+        for trial, record, point in zip(trials, records, points, strict=True):
+            lines.add({"arm": trial.arm, "seed": trial.seed, **asdict(record), **point, "seconds": seconds})
+        if pace.due and round_number < last:
+            save_started = time.perf_counter()
+            write_checkpoint(folder.path, Checkpoint(place.unit, round_number, lines.flush(), engine.leaves(state)[1]))
+            pace.saved(time.perf_counter() - save_started)
+        yield round_number * len(trials)
         began = time.perf_counter()
+    keep_unit(plan, place.unit, trials, engine.runs(trials, state), folder)
+    write_checkpoint(folder.path, Checkpoint(place.unit + 1, 0, lines.flush(), {}))
 
 
-def curve_point(trial: Trial, run: Run) -> dict[str, float]:
-    """Loss and accuracy after a round: for people to look at, never to choose by."""
-    sides = {"test": predict(trial, run, "test")}
-    if any(len(site.validation) for site in trial.scored):
-        sides["validation"] = predict(trial, run, "validation")
-    return {f"{side}_{name}": value for side, made in sides.items() for name, value in quick_figures(made).items()}
+def keep_unit(plan: Plan, number: int, trials: Sequence[Trial], runs: Sequence[Run], folder: RunFolder) -> None:
+    """A finished unit's predictions and weights."""
+    tables = [
+        prediction_table(trial.arm, trial.seed, predict(trial, run), plan.cohort.records.classes)
+        for trial, run in zip(trials, runs, strict=True)
+    ]
+    folder.keep_predictions(number, pd.concat(tables, ignore_index=True))
+    for trial, run in zip(trials, runs, strict=True):
+        folder.save_model(trial.arm, trial.seed, saved_leaves(run))
+
+
+def finish(plan: Plan, folder: RunFolder, units: int) -> None:
+    """Everything that is computed from what was trained. `results.json` comes last and makes the folder complete."""
+    groups = group_table(plan.cohort)
+    groups.to_parquet(folder.path / "groups.parquet", index=False)
+    folder.join_predictions(units)
+    content = results(plan.study, folder.predictions(), groups, folder.records())
+    folder.write_json("results.json", {**content, "sites": describe_sites(plan), "warnings": plan.warnings})
+    folder.remove_state()
+
+
+def refuse_other_circumstances(folder: RunFolder, environment: Mapping[str, Any]) -> None:
+    before = folder.read_json("environment.json")
+    for key in SAME:
+        if before.get(key) != environment[key]:
+            what = key.replace("_", " ")
+            problem = (
+                f"holds an unfinished run that was begun with other {what}, so it cannot go on to the same numbers"
+            )
+            raise RunError(str(folder.path), problem, "Restore what has changed, or start anew with --again.")

@@ -26,6 +26,10 @@ class Memory:
     private: Tree = field(default_factory=dict)
     buffers: Tree = field(default_factory=dict)
 
+    def settled(self) -> "Memory":
+        model = tree.settle({"private": self.private, "buffers": self.buffers})
+        return Memory(tree.settle(self.algorithm), model["private"], model["buffers"])
+
 
 @dataclass(frozen=True)
 class Outcome:

@@ -47,7 +47,11 @@ def adam(beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> Opt
     """Kingma and Ba, ICLR 2015, arXiv:1412.6980, Algorithm 1."""
 
     def init(params: Tree) -> State:
-        return {"m": tree.zeros_like(params), "v": tree.zeros_like(params), "steps": {"taken": torch.zeros(())}}
+        return {
+            "m": tree.zeros_like(params),
+            "v": tree.zeros_like(params),
+            "steps": {"taken": torch.zeros((), dtype=torch.float64)},
+        }
 
     def step(params: Tree, grad: Tree, state: State, lr: float) -> tuple[Tree, State]:
         taken = state["steps"]["taken"] + 1

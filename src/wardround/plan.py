@@ -1,6 +1,6 @@
 """A study with its data loaded and checked: everything that can be known before anything trains."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +19,7 @@ from wardround.rounds import Trial
 from wardround.study import Arm, Choice, Study
 from wardround.studyfile import Families
 
+CACHE_BYTES = 2**30
 COMPARED_SITES = 50  # heterogeneity is measured between at most so many sites: pairs grow with their square
 
 
@@ -33,7 +34,13 @@ class Plan:
 
     def __post_init__(self) -> None:
         # arms mostly share their sites, so that one seed's tensors serve them all
-        self.sites_of = lru_cache(maxsize=4)(self._sites_of)
+        self.sites_of = lru_cache(maxsize=self._seeds_in_memory())(self._sites_of)
+
+    def _seeds_in_memory(self) -> int:
+        """Prepared tables are kept for as many seeds as fit; images are never copied, so that all seeds fit."""
+        records = self.cohort.records
+        cells = len(records) * max(len(records.columns), 1) if records.is_table else 1
+        return max(4, CACHE_BYTES // (16 * cells))  # some 4 bytes a cell, times 4 for one-hot columns and indicators
 
     def splits(self, arm: Arm, seed: int) -> tuple[Split, ...]:
         partitioner = self.families.partitioners[arm.sites.name](**arm.sites.options)
@@ -56,10 +63,7 @@ class Plan:
         return prepare_sites(self.cohort, splits, self.study.preparation, dtype)[0]
 
     def trial(self, arm: Arm, seed: int) -> Trial:
-        alike = next(
-            a for a in self.study.arms if (a.sites, a.training.precision) == (arm.sites, arm.training.precision)
-        )
-        sites = tuple(_on_device(site, device_for(arm)) for site in self.sites_of(alike.name, seed))
+        sites = tuple(_on_device(site, device_for(arm)) for site in self.sites_of(self._alike(arm).name, seed))
         algorithm = self.families.algorithms[arm.algorithm.name](**arm.algorithm.options)
         model = self.families.models[arm.model.name](**arm.model.options)
         trainers = (_pooled(sites),) if algorithm.pools else sites
@@ -69,12 +73,23 @@ class Plan:
             seed=seed,
             algorithm=algorithm,
             model=model(Shape(tuple(sites[0].train.x.shape[1:]), len(self.cohort.records.classes))),
-            training=arm.training,
+            training=arm.training if algorithm.federated else replace(arm.training, share=1.0, stragglers=None),
             sites=trainers,
             scored=sites,
             batch_seed=evaluation.seed_for("batches", seed),
             init_seed=evaluation.seed_for("init", seed),
         )
+
+    def check_all(self) -> None:
+        """Every set of sites with every seed, before anything trains: what is refused costs no training."""
+        for arm in site_choices(self.study).values():
+            for seed in self.study.evaluation.seeds:
+                self.sites_of(self._alike(arm).name, seed)
+
+    def _alike(self, arm: Arm) -> Arm:
+        """The first arm that has the same sites in the same precision."""
+        kind = (arm.sites, arm.training.precision)
+        return next(other for other in self.study.arms if (other.sites, other.training.precision) == kind)
 
     @property
     def warnings(self) -> list[str]:

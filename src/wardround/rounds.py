@@ -64,7 +64,7 @@ class RoundRecord:
     loss: float | None  # mean over the counted sites' batches
     update_norm: float | None  # mean length of the sites' local changes
     divergence: float | None  # root mean square distance of the sites' models from their mean
-    change: float  # length of the shared model's change
+    change: float | None  # length of the shared model's change; None where sites have models of their own
     sites: tuple[str, ...]  # whose work counted
     dropped: tuple[str, ...]
     bytes_down: int
@@ -94,8 +94,9 @@ def rounds(run: Run, trial: Trial, train_sites: TrainSites) -> Iterator[tuple[Ru
         memories = dict(run.memories)
         for assignment, outcome in train_sites(trial, run, counted):
             intake.add(assignment, outcome)
-            memories[assignment.site.name] = outcome.memory  # only now: a dropped update leaves the old memory in force
-        server = intake.aggregate(run.server, len(trial.sites))
+            # only now: a dropped update leaves the old memory in force
+            memories[assignment.site.name] = outcome.memory.settled()
+        server = tree.settle(intake.aggregate(run.server, len(trial.sites)))
         down = sum(tree.count_bytes(trial.algorithm.broadcast(run.server, a.number)) for a in assignments)
         record = intake.record(run, server, assignments, down)
         if trial.algorithm.pools:
@@ -112,7 +113,7 @@ class Intake:
         self.arrivals: list[Arrival] = []
         self.sum: State | None = None
         self.moved: Tree = {}
-        self.weight = self.loss = self.norm = self.square = 0.0
+        self.weight = self.loss = self.norm = self.spread = 0.0
         self.count = self.bytes = 0
 
     def add(self, assignment: Assignment, outcome: Outcome) -> None:
@@ -122,13 +123,15 @@ class Intake:
         else:
             weighted = tree.scale_state(outcome.update, weight)
             self.sum = weighted if self.sum is None else tree.add_states(self.sum, weighted)
-        moved = tree.scale(outcome.moved, weight)
-        self.moved = tree.add(self.moved, moved) if self.moved else moved
-        square = float(tree.squared_norm(outcome.moved))
         self.weight += weight
         self.loss += weight * float(outcome.loss)
-        self.norm += weight * square**0.5
-        self.square += weight * square
+        self.norm += weight * float(tree.squared_norm(outcome.moved)) ** 0.5
+        # Welford's running mean and spread: no update has to be kept, and nothing cancels
+        before = tree.sub(outcome.moved, self.moved) if self.moved else outcome.moved
+        step = tree.scale(before, weight / self.weight)
+        self.moved = tree.add(self.moved, step) if self.moved else step
+        after = tree.sub(outcome.moved, self.moved)
+        self.spread += weight * float(sum((before[name] * after[name]).sum() for name in before))
         self.count += 1
         self.bytes += tree.count_bytes(outcome.update)
 
@@ -141,17 +144,12 @@ class Intake:
         return self.algorithm.aggregate(server, mean, self.count / sites)
 
     def record(self, run: Run, server: State, assignments: Sequence[Assignment], down: int) -> RoundRecord:
-        spread = None
-        if self.count:
-            # E|d - mean d|^2 = E|d|^2 - |mean d|^2, so that no update has to be kept
-            mean_square = float(tree.squared_norm(self.moved)) / self.weight**2
-            spread = max(self.square / self.weight - mean_square, 0.0) ** 0.5
         return RoundRecord(
             round=run.round + 1,
             loss=self.loss / self.weight if self.count else None,
             update_norm=self.norm / self.weight if self.count else None,
-            divergence=spread,
-            change=_distance(run.server.get("params", {}), server.get("params", {})),
+            divergence=max(self.spread / self.weight, 0.0) ** 0.5 if self.count else None,
+            change=None if self.algorithm.personal else _distance(run.server["params"], server["params"]),
             sites=tuple(a.site.name for a in assignments if a.counts),
             dropped=tuple(a.site.name for a in assignments if not a.counts),
             bytes_down=down,
@@ -160,21 +158,37 @@ class Intake:
         )
 
 
-def assign(trial: Trial, round_number: int) -> list[Assignment]:
-    """Which sites work in a round, and how much. Depends on (seed, round) only, so every arm sees the same draw."""
-    training, count = trial.training, len(trial.sites)
-    wanted = max(1, round(training.share * count))
-    rng = seeds.generator(trial.batch_seed, "participation", round_number)
-    chosen = sorted(rng.choice(count, size=wanted, replace=False).tolist())
+@dataclass(frozen=True)
+class Roster:
+    """Which sites work in a round, by number, and how much."""
+
+    numbers: tuple[int, ...]
+    epochs: Mapping[int, int]
+    dropped: frozenset[int]  # stragglers whose work does not count
+
+
+def roster(training: Training, sites: int, seed: int, round_number: int) -> Roster:
+    """Depends on (seed, round) only, so that every arm sees the same draw."""
+    wanted = max(1, round(training.share * sites))
+    chosen = list(range(sites))
+    if wanted < sites:
+        rng = seeds.generator(seed, "participation", round_number)
+        chosen = sorted(rng.choice(sites, size=wanted, replace=False).tolist())
     epochs = dict.fromkeys(chosen, training.local_epochs)
     slow: list[int] = []
     if training.stragglers is not None:
-        rng = seeds.generator(trial.batch_seed, "stragglers", round_number)
+        rng = seeds.generator(seed, "stragglers", round_number)
         slow = rng.choice(chosen, size=round(training.stragglers.share * wanted), replace=False).tolist()
         # x epochs, uniform between 1 and E, as in the FedProx paper
         epochs |= {number: int(rng.integers(1, training.local_epochs + 1)) for number in slow}
     drop = training.stragglers is not None and training.stragglers.policy == "drop"
-    return [Assignment(trial.sites[n], n, epochs[n], not (drop and n in slow)) for n in chosen]
+    return Roster(tuple(chosen), epochs, frozenset(slow) if drop else frozenset())
+
+
+def assign(trial: Trial, round_number: int) -> list[Assignment]:
+    """The round's work, site by site."""
+    drawn = roster(trial.training, len(trial.sites), trial.batch_seed, round_number)
+    return [Assignment(trial.sites[n], n, drawn.epochs[n], n not in drawn.dropped) for n in drawn.numbers]
 
 
 def site_model(trial: Trial, run: Run, trainer: int) -> tuple[Tree, Tree]:
@@ -185,4 +199,4 @@ def site_model(trial: Trial, run: Run, trainer: int) -> tuple[Tree, Tree]:
 
 
 def _distance(before: Tree, after: Tree) -> float:
-    return float(tree.squared_norm(tree.sub(after, before)).sqrt()) if before else 0.0
+    return float(tree.squared_norm(tree.sub(after, before)).sqrt())

@@ -255,7 +255,7 @@ def test_interrupting_a_run_stops_it_cleanly_and_says_how_to_go_on(tmp_path: Pat
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "Stopped." in errors
+    assert "wardround resume" in errors
     assert "Traceback" not in errors
     assert not list(tmp_path.glob("*/results.json"))
     assert os.listdir(tmp_path)

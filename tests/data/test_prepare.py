@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from wardround.data.prepare import agree, fit, transform
+from wardround.data.prepare import agree, encode, fit, transform
 from wardround.data.records import Column, Records
 from wardround.errors import DataError
 from wardround.study import Preparation
@@ -42,8 +42,10 @@ TRAIN = {"a": np.array([0, 1, 2]), "b": np.array([3, 4, 5])}
 
 def prepared(settings: Preparation, site: str, rows: list[int]) -> tuple[tuple[str, ...], np.ndarray]:
     data = records()
-    layout = agree(data, TRAIN, settings)
-    return layout.names, transform(data, np.array(rows), layout, fit(data, TRAIN, layout, settings)[site], settings)
+    layout = agree(encode(data), TRAIN, settings)
+    return layout.names, transform(
+        encode(data), np.array(rows, dtype=np.int64), layout, fit(encode(data), TRAIN, layout, settings)[site], settings
+    )
 
 
 def test_the_layout_is_agreed_across_sites() -> None:
@@ -74,13 +76,13 @@ def test_mean_and_median_differ_as_they_should() -> None:
     table_of(data).loc[5, "crp"] = 100.0
     for missing, expected in (("mean", 5.0), ("median", 5.0)):
         settings = Preparation(missing=missing, scale="none")  # type: ignore[arg-type]
-        layout = agree(data, TRAIN, settings)
-        assert fit(data, TRAIN, layout, settings)["a"].fill["crp"] == expected
+        layout = agree(encode(data), TRAIN, settings)
+        assert fit(encode(data), TRAIN, layout, settings)["a"].fill["crp"] == expected
     three = {"a": np.array([0, 1, 2, 5]), "b": np.array([3, 4])}  # 7, 3, 100: mean 36.67, median 7
     for missing, expected in (("mean", 110 / 3), ("median", 7.0)):
         settings = Preparation(missing=missing, scale="none")  # type: ignore[arg-type]
-        layout = agree(data, three, settings)
-        assert fit(data, three, layout, settings)["a"].fill["crp"] == pytest.approx(expected)
+        layout = agree(encode(data), three, settings)
+        assert fit(encode(data), three, layout, settings)["a"].fill["crp"] == pytest.approx(expected)
 
 
 def test_per_site_scaling_uses_the_sites_training_rows_alone() -> None:
@@ -92,8 +94,8 @@ def test_per_site_scaling_uses_the_sites_training_rows_alone() -> None:
 def test_federated_scaling_equals_scaling_of_the_pooled_rows() -> None:
     data = records()
     settings = Preparation(scale="federated", indicator=False)
-    layout = agree(data, TRAIN, settings)
-    fits = fit(data, TRAIN, layout, settings)
+    layout = agree(encode(data), TRAIN, settings)
+    fits = fit(encode(data), TRAIN, layout, settings)
     ages = np.array([40, 50, 60, 70, 80, 90])  # the gap is filled with b's median before scaling
     assert fits["a"].centre[0] == pytest.approx(ages.mean())
     assert fits["b"].spread[0] == pytest.approx(ages.std())
@@ -105,8 +107,8 @@ def test_ranges_need_no_data_and_clip_what_lies_outside() -> None:
     keep = Records(data.features[["age"]], data.target, data.classes, data.hospital, data.columns[:1])
     table_of(keep).loc[0, "age"] = 120.0
     settings = Preparation(scale="ranges", indicator=False)
-    layout = agree(keep, TRAIN, settings)
-    x = transform(keep, np.array([0, 1]), layout, fit(keep, TRAIN, layout, settings)["a"], settings)
+    layout = agree(encode(keep), TRAIN, settings)
+    x = transform(encode(keep), np.array([0, 1]), layout, fit(encode(keep), TRAIN, layout, settings)["a"], settings)
     assert x[:, 0].tolist() == [1.0, 0.5]
 
 
@@ -125,8 +127,8 @@ def test_a_level_that_no_training_row_had_becomes_zeros() -> None:
     table_of(data).loc[5, "ward"] = "garden"
     settings = Preparation(scale="none", indicator=False)
     train = {"a": np.array([0, 1, 2]), "b": np.array([3, 4])}
-    layout = agree(data, train, settings)
-    x = transform(data, np.array([5]), layout, fit(data, train, layout, settings)["b"], settings)
+    layout = agree(encode(data), train, settings)
+    x = transform(encode(data), np.array([5]), layout, fit(encode(data), train, layout, settings)["b"], settings)
     assert layout.levels["ward"] == ("icu", "medicine", "surgery")
     assert x[0, 2:5].tolist() == [0, 0, 0]
 
@@ -135,10 +137,10 @@ def test_nothing_is_fitted_on_rows_outside_the_training_rows() -> None:
     settings = Preparation()
     data = records()
     train = {"a": np.array([0, 1]), "b": np.array([3, 5])}
-    layout = agree(data, train, settings)
-    before = fit(data, train, layout, settings)
+    layout = agree(encode(data), train, settings)
+    before = fit(encode(data), train, layout, settings)
     table_of(data).loc[[2, 4], "age"] = 1e6
-    after = fit(data, train, layout, settings)
+    after = fit(encode(data), train, layout, settings)
     assert np.array_equal(before["a"].centre, after["a"].centre)
     assert before["b"].fill == after["b"].fill
 
@@ -147,8 +149,8 @@ def test_a_constant_column_is_not_divided_by_zero() -> None:
     data = records()
     data.features["age"] = 50.0
     settings = Preparation(indicator=False)
-    layout = agree(data, TRAIN, settings)
-    x = transform(data, np.array([0, 1]), layout, fit(data, TRAIN, layout, settings)["a"], settings)
+    layout = agree(encode(data), TRAIN, settings)
+    x = transform(encode(data), np.array([0, 1]), layout, fit(encode(data), TRAIN, layout, settings)["a"], settings)
     assert x[:, 0].tolist() == [0.0, 0.0]
 
 

@@ -62,7 +62,8 @@ class Algorithm:
     data_free: frozenset[str] = frozenset()  # parts of the update that do not depend on patients
     needs_start_loss: bool = False
     personal: bool = False  # sites predict with models of their own, so `broadcast` or `begin` differs between them
-    pools: bool = False  # all rows at one site: a yardstick that only a simulation can have
+    federated: bool = True  # False: a yardstick without coordinator, to which share and stragglers do not apply
+    pools: bool = False  # all rows at one site: only a simulation can have that
 
     @property
     def needs(self) -> Literal["mean", "each"]:

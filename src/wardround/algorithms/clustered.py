@@ -3,8 +3,9 @@
 All sites start in one cluster. When a cluster's mean update has become small while single updates have not, its sites
 pull in different directions, and it is split in two so that the largest cosine similarity across the cut is smallest
 (the optimal bipartition). The paper's two thresholds are in the units of the weights; here the first is a ratio (mean
-update over largest update) so that one value suits models of any size. A cluster is split only in a round in which
-all of its sites took part. There are `slots` models in all; a full house splits no further.
+update over largest update) and the second a share of the largest update seen so far, so that one value suits models of
+any size. A cluster is split only in a round in which all of its sites took part. There are `slots` models in all; a
+full house splits no further.
 """
 
 import math
@@ -13,10 +14,12 @@ from dataclasses import replace
 from typing import Annotated
 
 import torch
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import squareform
 from torch import Tensor
 
 from wardround import tree
-from wardround.algorithms.algorithm import Algorithm, Arrival
+from wardround.algorithms.algorithm import Algorithm, Arrival, setting
 from wardround.algorithms.fedavg import fedavg
 from wardround.settings import Count, Fraction, NonNegative, Range
 from wardround.tree import State, Tree
@@ -25,7 +28,7 @@ from wardround.tree import State, Tree
 def clustered(
     slots: Annotated[int, Range(low=2)] = 4,
     ratio: Fraction = 0.4,
-    smallest_update: NonNegative = 0.0,
+    smallest_update: NonNegative = 0.2,
     gamma: Fraction = 0.5,
     warm_up: Count = 5,
 ) -> Algorithm:
@@ -41,6 +44,7 @@ def clustered(
                 "of_site": torch.zeros(sites, dtype=torch.int64),
                 "used": torch.tensor(1),
                 "round": torch.tensor(0),
+                "peak": setting(0.0, params),  # length of the largest update so far
             },
         }
 
@@ -52,6 +56,8 @@ def clustered(
         of_site, used = server["cluster"]["of_site"].clone(), int(server["cluster"]["used"])
         models = tree.clone(server["params"])
         warm = int(server["cluster"]["round"]) >= warm_up
+        lengths = [tree.squared_norm(arrival.update["params"]).sqrt() for arrival in arrivals]
+        peak = torch.stack([server["cluster"]["peak"], *lengths]).max()
         for slot in range(used):
             members = [arrival for arrival in arrivals if of_site[arrival.site] == slot]
             if not members:
@@ -61,13 +67,14 @@ def clustered(
                 leaf[slot] += mean[name]
             complete = len(members) == int((of_site == slot).sum())
             if warm and complete and used < slots:
-                leaving = split(members, mean, ratio, smallest_update, gamma)
+                leaving = split(members, mean, ratio, smallest_update * float(peak), gamma)
                 if leaving:
                     for leaf in models.values():
                         leaf[used] = leaf[slot]
                     of_site[leaving] = used
                     used += 1
-        cluster = {"of_site": of_site, "used": torch.tensor(used), "round": server["cluster"]["round"] + 1}
+        count = server["cluster"]["round"] + 1
+        cluster = {"of_site": of_site, "used": torch.tensor(used), "round": count, "peak": peak}
         return {"params": models, "cluster": cluster}
 
     return replace(fedavg(), init=init, broadcast=broadcast, aggregate_each=aggregate_each, personal=True)
@@ -80,20 +87,15 @@ def split(members: Sequence[Arrival], mean: Tree, ratio: float, smallest: float,
     if len(members) < 2 or largest <= smallest or float(tree.squared_norm(mean).sqrt()) >= ratio * largest:
         return []
     unit = vectors / vectors.norm(dim=1, keepdim=True).clamp(min=torch.finfo(vectors.dtype).tiny)
-    side = bipartition(unit @ unit.T)
-    across = float((unit @ unit.T)[side][:, ~side].max())
-    if gamma >= math.sqrt(max(0.0, (1 - across) / 2)):
+    similarity = unit @ unit.T
+    side = bipartition(similarity)
+    if not side.any() or gamma >= math.sqrt(max(0.0, (1 - float(similarity[side][:, ~side].max())) / 2)):
         return []
     return [member.site for member, leaves in zip(members, side.tolist(), strict=True) if leaves]
 
 
 def bipartition(similarity: Tensor) -> Tensor:
-    """Merge the most similar pair until two groups are left. True marks the group that the first is not in."""
-    group = list(range(len(similarity)))
-    order = torch.argsort(similarity.flatten(), descending=True, stable=True).tolist()
-    for pair in order:
-        if len(set(group)) == 2:
-            break
-        a, b = group[pair // len(group)], group[pair % len(group)]
-        group = [min(a, b) if g in (a, b) else g for g in group]
-    return torch.tensor([g != group[0] for g in group])
+    """Join the most similar until two groups are left (single linkage). True marks the group without the first."""
+    distance = squareform((1 - similarity).double().numpy(), checks=False)
+    groups = fcluster(linkage(distance, method="single"), 2, criterion="maxclust")
+    return torch.from_numpy(groups != groups[0])

@@ -30,7 +30,8 @@ def fedprox_adaptive(
 
     def aggregate(server: State, mean: State, share: float) -> State:
         loss, last = mean["loss"]["start"], server["watch"]["last_loss"]
-        falls = torch.where(loss < last, server["watch"]["falls"] + 1, torch.zeros_like(loss))
+        fell = (loss < last) & last.isfinite()  # the first loss has nothing to fall from
+        falls = torch.where(fell, server["watch"]["falls"] + 1, torch.zeros_like(loss))
         rises = loss > last
         lower = falls >= patience
         old = server["settings"]["mu"]

@@ -35,4 +35,5 @@ def local() -> Algorithm:
         finish=finish,
         aggregate=aggregate,
         personal=True,
+        federated=False,
     )

@@ -11,12 +11,12 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
-from types import TracebackType
+from shutil import rmtree
 from typing import Any, Self
 
 import pandas as pd
-import pyarrow as pa
 import pyarrow.parquet as pq
 import tomli_w
 import torch
@@ -26,7 +26,7 @@ from wardround.errors import RunError
 from wardround.study import Study
 from wardround.tree import Tree
 
-WRITTEN_ANEW = ("records.jsonl", "predictions.parquet", "groups.parquet", "results.json")
+WRITTEN_ANEW = ("results.json", "records.jsonl", "predictions.parquet", "groups.parquet")
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class RunFolder:
     def begin(self, study: Study, environment: Mapping[str, Any]) -> None:
         """Make the folder and clear what an earlier, unfinished or repeated run left in it."""
         self.path.mkdir(parents=True, exist_ok=True)
-        for name in ("results.json", *WRITTEN_ANEW):
+        for name in WRITTEN_ANEW:
             (self.path / name).unlink(missing_ok=True)
-        for old in sorted((self.path / "models").glob("*/*.safetensors")):
-            old.unlink()
+        for name in ("models", "state"):
+            rmtree(self.path / name, ignore_errors=True)
         write_atomically(self.path / "study.toml", tomli_w.dumps(dict(study.resolved)).encode())
         self.write_json("environment.json", environment)
 
@@ -72,6 +72,29 @@ class RunFolder:
     def load_model(self, arm: str, seed: int) -> Tree:
         return load_file(self.path / "models" / arm / f"seed-{seed}.safetensors")
 
+    def keep_predictions(self, unit: int, table: pd.DataFrame) -> None:
+        """Of one finished unit, until all are finished."""
+        (self.path / "state" / "predictions").mkdir(parents=True, exist_ok=True)
+        content = BytesIO()
+        table.to_parquet(content, index=False, compression="zstd")
+        write_atomically(self._part(unit), content.getvalue())
+
+    def join_predictions(self, units: int) -> None:
+        """One file, written part by part, so that predictions never pile up in memory."""
+        partial = self.path / ".predictions.parquet.partial"
+        first = pq.read_schema(self._part(0))
+        with pq.ParquetWriter(partial, first, compression="zstd") as writer:
+            for unit in range(units):
+                writer.write_table(pq.read_table(self._part(unit)).cast(first))
+        os.replace(partial, self.path / "predictions.parquet")
+
+    def remove_state(self) -> None:
+        """What was only needed to resume."""
+        rmtree(self.path / "state", ignore_errors=True)
+
+    def _part(self, unit: int) -> Path:
+        return self.path / "state" / "predictions" / f"unit-{unit:05}.parquet"
+
     def records(self) -> pd.DataFrame:
         return pd.read_json(self.path / "records.jsonl", lines=True)
 
@@ -91,56 +114,38 @@ class RunFolder:
             yield
 
 
-class ParquetStream:
-    """A Parquet file written part by part, so that predictions never pile up in memory."""
+class JsonLines:
+    """One line of JSON per round. What stands behind `length`, from after the last checkpoint, is cut off."""
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.partial = path, path.with_name(f".{path.name}.partial")
-        self.writer: pq.ParquetWriter | None = None
-
-    def add(self, part: pd.DataFrame) -> None:
-        table = pa.Table.from_pandas(part, preserve_index=False)
-        if self.writer is None:
-            self.writer = pq.ParquetWriter(self.partial, table.schema, compression="zstd")
-        self.writer.write_table(table)
+    def __init__(self, path: Path, length: int = 0) -> None:
+        self.path, self.length = path, length
 
     def __enter__(self) -> Self:
+        self.file = self.path.open("r+b" if self.path.exists() else "w+b")
+        self.file.truncate(self.length)
+        self.file.seek(self.length)
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.writer is not None:
-            self.writer.close()
-            if kind is None:
-                os.replace(self.partial, self.path)
-            else:
-                self.partial.unlink()
-
-
-class JsonLines:
-    """One line of JSON per round."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
 
     def add(self, record: Mapping[str, Any]) -> None:
-        self.file.write(json.dumps(without_nan(record), allow_nan=False) + "\n")
+        self.file.write((json.dumps(without_nan(record), allow_nan=False) + "\n").encode())
 
-    def __enter__(self) -> Self:
-        self.file = self.path.open("w", encoding="utf-8")
-        return self
+    @property
+    def position(self) -> int:
+        return self.file.tell()
+
+    def flush(self) -> int:
+        """Hand everything to the operating system; the length of the file."""
+        self.file.flush()
+        return self.file.tell()
 
     def __exit__(self, *error: object) -> None:
         self.file.close()
 
 
 def write_atomically(path: Path, content: bytes) -> None:
+    """Whoever reads `path`, at whatever moment the writer died, finds the old content or the new."""
     partial = path.with_name(f".{path.name}.partial")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    partial.write_bytes(content)
     os.replace(partial, path)
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from wardround.cli import check, data, doctor, run, studies
+from wardround.cli import check, data, doctor, resume, run, studies
 from wardround.errors import WardroundError
 
 app = typer.Typer(
@@ -16,6 +16,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.command("run")(run.run)
+app.command("resume")(resume.resume)
 app.command("check")(check.check)
 app.command("studies")(studies.studies)
 app.add_typer(data.app, name="data")

@@ -29,6 +29,7 @@ SHOWN = {
     "brier": "Brier",
 }
 SPREAD_SHOWN = ("accuracy", "auc", "f1")  # with their SD; more would not fit a terminal
+INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
 MOST_SITES = 12  # a table of more is not readable in a terminal; results.json has them all
 MOST_WARNINGS = 12
 
@@ -44,6 +45,14 @@ def show_json(content: Any) -> None:
 
 def warn(message: str) -> None:
     Console(stderr=True, highlight=False).print(Text(message, style="yellow"))
+
+
+def stopped(folder: Path) -> Exception:
+    """After Ctrl-C: what state the run is in, and the exit that goes with it."""
+    from typer import Exit
+
+    warn(f"Stopped. What was done is kept. Go on with: wardround resume {folder}")
+    return Exit(INTERRUPTED)
 
 
 def show_error(error: WardroundError, as_json: bool) -> None:
@@ -84,14 +93,20 @@ def progress_bar(shown: bool) -> Iterator[Callable[["Progress"], None] | None]:
 
     def show(progress: "Progress") -> None:
         bar.start()  # only now, so that a study that is refused shows its error and nothing else
-        text = f"{progress.arm}, seed {progress.seed}"
-        bar.update(task, description=text, completed=progress.done, total=progress.total)
+        bar.update(task, description=progress.title, completed=progress.done, total=progress.total)
 
     try:
         yield show
     finally:
         if bar.live.is_started:
             bar.stop()
+
+
+def show_finished(run: "StudyRun", as_json: bool) -> None:
+    if as_json:
+        show_json({"folder": str(run.folder), "fresh": run.fresh, "results": run.results})
+    else:
+        show_run(run)
 
 
 def show_run(run: "StudyRun") -> None:

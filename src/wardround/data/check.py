@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import pandas as pd
 
 from wardround.data.cohort import Cohort
 from wardround.data.split import Split
@@ -96,25 +95,22 @@ def _classes(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Finding]:
 
 
 def _columns(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Finding]:
-    table = cohort.records.features
-    if not isinstance(table, pd.DataFrame):
+    if not cohort.records.is_table:
         return
-    codes = np.column_stack([pd.factorize(table[name])[0] for name in table.columns]) if len(table.columns) else None
-    if codes is None:
-        return
+    table = cohort.table
+    values = np.where(np.isnan(table.numbers), table.codes, table.numbers)  # a number for every recorded value
     for split in splits:
-        if not len(split.train):
+        gaps, part = table.missing[split.train], values[split.train]
+        if not len(part):
             continue
-        part = codes[split.train]
-        empty = (part < 0).all(axis=0)
-        largest = part.max(axis=0)
-        smallest = np.where(part < 0, largest, part).min(axis=0)
-        constant = (largest == smallest) & ~empty & (len(split.train) > 1)
+        empty = gaps.all(axis=0)
+        lowest, highest = np.where(gaps, np.inf, part).min(axis=0), np.where(gaps, -np.inf, part).max(axis=0)
+        constant = (lowest == highest) & (len(part) > 1)
         for check, mask, words in (
             ("empty-column", empty, "never recorded (filled from the other sites)"),
             ("constant-column", constant, "the same in all training rows"),
         ):
-            names = [str(name) for name, hit in zip(table.columns, mask, strict=True) if hit]
+            names = [column.name for column, hit in zip(table.columns, mask, strict=True) if hit]
             if names:
                 remedy = "Nothing need be done, but this site can say nothing about it."
                 yield Finding("warning", check, split.site, f"{', '.join(names)}: {words}", remedy)

@@ -9,7 +9,7 @@ import torch
 
 from wardround import seeds
 from wardround.data.partition import Partitioner
-from wardround.data.prepare import Layout, agree, complete_rows, fit, transform
+from wardround.data.prepare import Encoded, Layout, agree, complete_rows, encode, fit, transform
 from wardround.data.records import Records
 from wardround.data.site import Rows, Site
 from wardround.data.sources import Source
@@ -30,6 +30,10 @@ class Cohort:
     @cached_property
     def patient(self) -> np.ndarray:
         return same_patient(self.records, self.prints)
+
+    @cached_property
+    def table(self) -> Encoded:
+        return encode(self.records)
 
     @cached_property
     def images(self) -> torch.Tensor:
@@ -83,6 +87,10 @@ def split_sites(cohort: Cohort, partitioner: Partitioner, evaluation: Evaluation
     partition_seed = evaluation.seed_for("partition", seed)
     split_seed = evaluation.seed_for("split", seed)
     assigned = partitioner.assign(cohort.records, seeds.generator(partition_seed, "partition"))
+    # names become parts of file and tensor names, where '/' means something else
+    named = {name.replace("/", "-"): rows for name, rows in assigned.items()}
+    if len(named) < len(assigned):
+        raise DataError("sites", "two names differ only in '/' and '-'", "Rename one of the hospitals.")
     return tuple(
         split_site(
             name,
@@ -93,7 +101,7 @@ def split_sites(cohort: Cohort, partitioner: Partitioner, evaluation: Evaluation
             evaluation.validation_share,
             seeds.generator(split_seed, "split", site=name),
         )
-        for name, rows in assigned.items()
+        for name, rows in named.items()
     )
 
 
@@ -104,11 +112,11 @@ def prepare_sites(
     if not cohort.records.is_table:
         return tuple(_image_site(cohort, split) for split in splits), None
     train = {split.site: split.train for split in splits}
-    layout = agree(cohort.records, train, preparation)
-    fits = fit(cohort.records, train, layout, preparation)
+    layout = agree(cohort.table, train, preparation)
+    fits = fit(cohort.table, train, layout, preparation)
 
     def rows(split: Split, chosen: np.ndarray) -> Rows:
-        prepared = transform(cohort.records, chosen, layout, fits[split.site], preparation)
+        prepared = transform(cohort.table, chosen, layout, fits[split.site], preparation)
         return Rows(torch.from_numpy(prepared).to(dtype), cohort.labels[chosen])
 
     sites = tuple(

@@ -16,6 +16,30 @@ from wardround.study import Preparation
 
 
 @dataclass(frozen=True)
+class Encoded:
+    """A table as two arrays, made once: splits and sites are then a matter of picking rows."""
+
+    columns: tuple[Column, ...]
+    numbers: np.ndarray  # (rows, columns); NaN where missing, or where the column is text
+    codes: np.ndarray  # (rows, columns); place of the level, -1 where missing or where the column has no levels
+    levels: tuple[tuple[str, ...], ...]  # of each categorical column, in alphabetical order
+    missing: np.ndarray  # (rows, columns)
+
+    def numeric_places(self, layout: "Layout") -> list[int]:
+        return [self._place(column.name) for column in layout.numeric]
+
+    def _place(self, name: str) -> int:
+        return next(i for i, column in enumerate(self.columns) if column.name == name)
+
+    def category(self, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
+        place = self._place(name)
+        return self.codes[:, place], self.levels[place]
+
+    def gaps(self, name: str) -> np.ndarray:
+        return self.missing[:, self._place(name)]
+
+
+@dataclass(frozen=True)
 class Layout:
     """What the sites agree on. No site's rows can be read from it."""
 
@@ -45,31 +69,53 @@ def complete_rows(records: Records) -> np.ndarray:
     return np.flatnonzero(records.features.notna().all(axis=1).to_numpy())
 
 
-def agree(records: Records, train: Mapping[str, np.ndarray], settings: Preparation) -> Layout:
+def encode(records: Records) -> Encoded:
+    table = records.features
+    if not isinstance(table, pd.DataFrame):
+        raise TypeError("only tables are prepared column by column")
+    shape = (len(table), len(records.columns))
+    numbers, codes, levels = np.full(shape, np.nan), np.full(shape, -1), []
+    for i, column in enumerate(records.columns):
+        values = table[column.name]
+        if column.kind == "categorical":
+            names = sorted(values.dropna().unique().tolist())
+            codes[:, i] = pd.Categorical(values, categories=names).codes
+            levels.append(tuple(map(str, names)))
+        else:
+            levels.append(())
+        if column.kind == "numeric" or column.coded:
+            numbers[:, i] = values.astype(float).to_numpy()
+    return Encoded(
+        records.columns, numbers, codes, tuple(levels), table[[c.name for c in records.columns]].isna().to_numpy()
+    )
+
+
+def agree(table: Encoded, train: Mapping[str, np.ndarray], settings: Preparation) -> Layout:
     """`train` holds each site's training rows."""
-    table = _table(records)
     rows = np.unique(np.concatenate(list(train.values())))
-    seen = table.iloc[rows]
-    present = [column for column in records.columns if seen[column.name].notna().any()]  # empty everywhere: no use
+    gaps = table.missing[rows]
     as_codes = settings.categories == "codes"
-    if as_codes and (text := [c.name for c in present if c.kind == "categorical" and not c.coded]):
-        raise DataError(
-            "data: categories",
-            f'"codes" needs categories that are numbers; not so: {", ".join(text)}',
-            'Use categories = "one-hot".',
-        )
-    numeric = tuple(c for c in present if c.kind == "numeric" or as_codes)
-    levels = {c.name: tuple(sorted(seen[c.name].dropna().unique())) for c in present if c not in numeric}
-    gaps = tuple(c.name for c in present if seen[c.name].isna().any()) if settings.indicator else ()
-    return Layout(numeric, levels, gaps)
+    present = [(i, c) for i, c in enumerate(table.columns) if not gaps[:, i].all()]  # empty everywhere: no use
+    if as_codes and (text := [c.name for _, c in present if c.kind == "categorical" and not c.coded]):
+        problem = f'"codes" needs categories that are numbers; not so: {", ".join(text)}'
+        raise DataError("data: categories", problem, 'Use categories = "one-hot".')
+    numeric = tuple(c for _, c in present if c.kind == "numeric" or as_codes)
+    levels = {
+        c.name: tuple(table.levels[i][code] for code in np.unique(table.codes[rows, i]) if code >= 0)
+        for i, c in present
+        if c not in numeric
+    }
+    indicators = tuple(c.name for i, c in present if gaps[:, i].any()) if settings.indicator else ()
+    return Layout(numeric, levels, indicators)
 
 
-def fit(records: Records, train: Mapping[str, np.ndarray], layout: Layout, settings: Preparation) -> dict[str, Fit]:
+def fit(table: Encoded, train: Mapping[str, np.ndarray], layout: Layout, settings: Preparation) -> dict[str, Fit]:
     """Each site's statistics. A site that never recorded a column takes the mean of the others' for it."""
-    numbers = {site: _numbers(records, layout, rows) for site, rows in train.items()}
+    places = table.numeric_places(layout)
+    numbers = {site: table.numbers[rows][:, places] for site, rows in train.items()}
     fills = _fills(numbers, settings)
-    modes = {site: _modes(records, layout, rows) for site, rows in train.items()}
-    everywhere = _modes(records, layout, np.concatenate(list(train.values())))
+    modes = {site: _modes(table, layout, rows) for site, rows in train.items()}
+    everywhere = _modes(table, layout, np.concatenate(list(train.values())))
     filled = {site: np.where(np.isnan(values), fills[site], values) for site, values in numbers.items()}
     scales = _scales(filled, layout, settings)
     names = [column.name for column in layout.numeric]
@@ -79,19 +125,20 @@ def fit(records: Records, train: Mapping[str, np.ndarray], layout: Layout, setti
     }
 
 
-def transform(records: Records, rows: np.ndarray, layout: Layout, fitted: Fit, settings: Preparation) -> np.ndarray:
+def transform(table: Encoded, rows: np.ndarray, layout: Layout, fitted: Fit, settings: Preparation) -> np.ndarray:
     """Prepared features of `rows`, float64. A level that no training row had becomes zeros."""
-    table = _table(records).iloc[rows]
-    numbers = _numbers(records, layout, rows)
+    numbers = table.numbers[rows][:, table.numeric_places(layout)]
     fill = np.array([fitted.fill[column.name] for column in layout.numeric])
     numbers = (np.where(np.isnan(numbers), fill, numbers) - fitted.centre) / fitted.spread
     if settings.scale == "ranges":
         numbers = np.clip(numbers, 0, 1)
     blocks = [numbers]
     for name, levels in layout.levels.items():
-        values = table[name].fillna(fitted.fill_level[name]).to_numpy(dtype=object)
-        blocks.append(np.stack([values == level for level in _written(levels)], axis=1).astype(float))
-    blocks += [table[name].isna().to_numpy(dtype=float)[:, None] for name in layout.indicators]
+        codes, known = table.category(name)
+        code = np.where(codes[rows] < 0, known.index(fitted.fill_level[name]), codes[rows])
+        written = np.array([known.index(level) for level in _written(levels)])
+        blocks.append((code[:, None] == written).astype(float))
+    blocks += [table.gaps(name)[rows].astype(float)[:, None] for name in layout.indicators]
     return np.concatenate(blocks, axis=1)
 
 
@@ -100,31 +147,22 @@ def _written(levels: Sequence[str]) -> Sequence[str]:
     return levels[1:] if len(levels) == 2 else levels
 
 
-def _table(records: Records) -> pd.DataFrame:
-    if not isinstance(records.features, pd.DataFrame):
-        raise TypeError("only tables are prepared column by column")
-    return records.features
-
-
-def _numbers(records: Records, layout: Layout, rows: np.ndarray) -> np.ndarray:
-    names = [column.name for column in layout.numeric]
-    return _table(records)[names].iloc[rows].astype(float).to_numpy().reshape(len(rows), len(names))
-
-
-def _modes(records: Records, layout: Layout, rows: np.ndarray) -> dict[str, str]:
-    table = _table(records).iloc[rows]
-    counts = {name: table[name].value_counts() for name in layout.levels}
-    # ties go to the first in the alphabet, not to the order of rows
-    return {name: str(min(c[c == c.max()].index)) for name, c in counts.items() if len(c)}
+def _modes(table: Encoded, layout: Layout, rows: np.ndarray) -> dict[str, str]:
+    """The commonest level of each category; ties go to the first in the alphabet."""
+    modes = {}
+    for name in layout.levels:
+        codes, levels = table.category(name)
+        counts = np.bincount(codes[rows][codes[rows] >= 0], minlength=len(levels))
+        if counts.any():
+            modes[name] = levels[int(counts.argmax())]
+    return modes
 
 
 def _fills(numbers: Mapping[str, np.ndarray], settings: Preparation) -> dict[str, np.ndarray]:
-    statistic = np.mean if settings.missing == "mean" else np.median
+    statistic = np.nanmean if settings.missing == "mean" else np.nanmedian
     counts = {site: (~np.isnan(values)).sum(axis=0) for site, values in numbers.items()}
-    own = {
-        site: np.array([statistic(c[~np.isnan(c)]) if (~np.isnan(c)).any() else 0.0 for c in values.T])
-        for site, values in numbers.items()
-    }
+    # a column without any value would make numpy warn; its statistic is replaced below
+    own = {site: statistic(np.where(counts[site] > 0, values, 0.0), axis=0) for site, values in numbers.items()}
     total = np.maximum(sum(counts.values()), 1)
     across = sum(own[site] * counts[site] for site in numbers) / total
     return {site: np.where(counts[site] > 0, own[site], across) for site in numbers}

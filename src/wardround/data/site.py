@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rows:
     """Prepared rows. `x` may be shared by many sites; then `index` says which rows of it are meant, without a copy."""
 
@@ -31,7 +31,7 @@ class Rows:
         return self.take(torch.arange(len(self)), dtype)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Site:
     """`test_rows` and `validation_rows` are row numbers in the source, so that its owner can trace a prediction."""
 

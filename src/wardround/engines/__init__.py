@@ -1,6 +1,11 @@
-"""Engines by name. An engine is one function, `train_sites`; the round around it is `wardround.rounds`."""
+"""Engines by name: `serial` is the truth, `stacked` the fast one that must equal it."""
 
-from wardround.engines import serial
-from wardround.rounds import TrainSites
+from typing import Any
 
-ENGINES: dict[str, TrainSites] = {"serial": serial.train_sites}
+from wardround.engines.engine import Engine
+from wardround.engines.serial import SERIAL
+from wardround.engines.stacked import STACKED
+
+ENGINES: dict[str, Engine[Any]] = {"serial": SERIAL, "stacked": STACKED}
+
+__all__ = ["ENGINES", "Engine"]

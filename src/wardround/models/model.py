@@ -67,7 +67,7 @@ class Model:
             return grad, value, buffers
         leaves = {name: leaf.detach().requires_grad_() for name, leaf in params.items()}
         loss, buffers = self.loss(leaves, buffers, x, y, masks)
-        grads = torch.autograd.grad(loss, list(leaves.values()))
+        grads = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)  # unused weights do not move
         return dict(zip(leaves, grads, strict=True)), loss.detach(), {k: v.detach() for k, v in buffers.items()}
 
     def stacked_gradient(self, params: Tree, x: Tensor, y: Tensor, share: Tensor, masks: Tree) -> tuple[Tree, Tensor]:
@@ -105,36 +105,48 @@ def probabilities(scores: Tensor, classes: int) -> Tensor:
 
 
 def from_module(build: Callable[[], nn.Module], classes: int, private: tuple[str, ...] = ()) -> Model:
-    """Any torch module as a model. Dropout must be `wardround.models.Dropout`, whose masks are seeded inputs."""
-    with torch.random.fork_rng(devices=[]):
-        training = build()
+    """Any torch module as a model. Dropout must be `wardround.models.Dropout`, whose masks are seeded inputs.
+
+    Weights that the module freezes (`requires_grad = False`) are part of the module: neither trained nor sent.
+    """
+    training = _built(build, 0)
     _refuse_hidden_randomness(training)
     predicting = deepcopy(training).eval()
     training.train()
     shapes = mask_shapes(training)
+    frozen = {name: leaf.detach() for name, leaf in training.named_parameters() if not leaf.requires_grad}
 
     def init(seed: int) -> tuple[Tree, Tree]:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            fresh = build()
-        params = {name: leaf.detach().clone() for name, leaf in fresh.named_parameters()}
+        fresh = _built(build, seed)
+        params = {name: leaf.detach().clone() for name, leaf in fresh.named_parameters() if leaf.requires_grad}
         buffers = {name: leaf.detach().clone() for name, leaf in fresh.named_buffers() if name not in shapes}
         return params, buffers
 
     def logits(params: Tree, buffers: Tree, x: Tensor, masks: Tree | None) -> tuple[Tensor, Tree]:
+        fixed = {name: leaf.to(x.dtype) for name, leaf in frozen.items()}
         if masks is None:
-            return functional_call(predicting, {**params, **buffers}, (x,)), buffers
+            return functional_call(predicting, {**fixed, **params, **buffers}, (x,)), buffers
         buffers = clone(buffers)  # BatchNorm writes into them
-        return functional_call(training, {**params, **buffers, **masks}, (x,)), buffers
+        return functional_call(training, {**fixed, **params, **buffers, **masks}, (x,)), buffers
 
     return Model(init, logits, classes, private, shapes)
 
 
+def _built(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """Torch's modules draw their first weights from the global generator; it is lent for the moment and put back."""
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        return build()
+
+
 def _refuse_hidden_randomness(module: nn.Module) -> None:
     for name, part in module.named_modules():
-        if isinstance(part, nn.modules.dropout._DropoutNd) and not isinstance(part, Dropout):
+        hidden = (
+            isinstance(part, nn.modules.dropout._DropoutNd | nn.RReLU) or float(getattr(part, "dropout", 0) or 0) > 0
+        )
+        if hidden and not isinstance(part, Dropout):
             raise StudyError(
                 f"model: {name}",
-                "torch's own dropout draws from a global generator, so runs would not repeat",
+                f"{type(part).__name__} draws from torch's global generator, so runs would not repeat",
                 "Use wardround.models.Dropout instead.",
             )

@@ -1,0 +1,24 @@
+"""`wardround resume`: go on with a run that was stopped or died, to the same numbers."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wardround.cli.options import Json
+
+
+def resume(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of an unfinished run.")],
+    json: Json = False,
+) -> None:
+    """Go on with an unfinished run, exactly where its last checkpoint stands."""
+    from wardround.cli import render
+    from wardround.execute import resume_study
+
+    with render.progress_bar(shown=not json) as show:
+        try:
+            finished = resume_study(run, show)
+        except KeyboardInterrupt:
+            raise render.stopped(run) from None
+    render.show_finished(finished, json)

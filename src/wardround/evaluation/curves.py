@@ -1,0 +1,95 @@
+"""Loss and accuracy after each round, for people to look at and never to choose by.
+
+A stack's curves are computed for all its trials at once; they equal `quick_figures` of each trial's predictions.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+
+from wardround.engines.lanes import RowPool
+from wardround.engines.stacked import StackState, runs_of_stack
+from wardround.evaluation.predict import predict, quick_figures
+from wardround.models.model import row_losses
+from wardround.rounds import Run, Trial, site_model
+from wardround.tree import Tree
+
+Side = Literal["validation", "test"]
+CELLS = 2**24  # numbers in one piece of a stack's held-out rows
+
+
+class StackCurves:
+    """Held-out rows of a stack, laid out once. Rows of one model stand together, filled up to the longest."""
+
+    def __init__(self, trials: Sequence[Trial], side: Side) -> None:
+        self.trials, self.side = trials, side
+        self.personal = trials[0].algorithm.personal or bool(trials[0].model.private)
+        sites = [[getattr(site, side) for site in trial.scored] for trial in trials]
+        self.pool = RowPool([rows for row in sites for rows in row])
+        per_site = [[self.pool.of(rows) for rows in row] for row in sites]
+        groups = (
+            [rows for row in per_site for rows in row] if self.personal else [np.concatenate(row) for row in per_site]
+        )
+        width = max(map(len, groups))
+        self.rows = torch.from_numpy(np.stack([np.pad(group, (0, width - len(group))) for group in groups]))
+        self.real = torch.from_numpy(np.stack([np.arange(width) < len(group) for group in groups]))
+
+    def figures(self, state: StackState) -> list[dict[str, float]]:
+        trial, dtype = self.trials[0], self.trials[0].dtype
+        leaves = self._models(state)
+        per_row = max(1, self.pool.x[0].numel()) * len(self.rows)
+        losses, hits = (
+            torch.zeros(len(self.rows), dtype=torch.float64),
+            torch.zeros(len(self.rows), dtype=torch.float64),
+        )
+        with torch.no_grad():
+            for part in torch.split(torch.arange(self.rows.shape[1]), max(1, CELLS // per_row)):
+                x, y = self.pool.take(self.rows[:, part], dtype)
+                scores = trial.model.stacked_logits(leaves, x)
+                real = self.real[:, part]
+                flat = scores.flatten(0, 1)
+                loss = row_losses(flat, y.flatten(), trial.model.classes).reshape(real.shape)
+                called = (scores.squeeze(-1) >= 0).long() if trial.model.classes == 2 else scores.argmax(-1)
+                losses += (loss * real).sum(1, dtype=torch.float64)
+                hits += ((called == y) & real).sum(1)
+        counts = self.real.sum(1)
+        lanes = len(self.rows) // len(self.trials)
+        total = counts.reshape(-1, lanes).sum(1)
+        loss, accuracy = (value.reshape(-1, lanes).sum(1) / total for value in (losses, hits))
+        return [
+            {f"{self.side}_loss": one, f"{self.side}_accuracy": two}
+            for one, two in zip(loss.tolist(), accuracy.tolist(), strict=True)
+        ]
+
+    def _models(self, state: StackState) -> Tree:
+        """One model for each group of rows."""
+        algorithm = self.trials[0].algorithm
+        if not self.personal:
+            return algorithm.begin(algorithm.broadcast(state.server, 0), {})
+        made = [
+            site_model(trial, run, trial.trainer_of(number))[0]
+            for trial, run in zip(self.trials, runs_of_stack(self.trials, state), strict=True)
+            for number in range(len(trial.scored))
+        ]
+        return {name: torch.stack([one[name] for one in made]) for name in made[0]}
+
+
+class Curves:
+    """Curves of a unit, whichever engine runs it."""
+
+    def __init__(self, trials: Sequence[Trial]) -> None:
+        self.trials = trials
+        with_validation = any(len(site.validation) for site in trials[0].scored)
+        self.sides: tuple[Side, ...] = ("test", "validation") if with_validation else ("test",)
+        self.stacks: list[StackCurves] = []
+
+    def after(self, state: StackState | Run) -> list[dict[str, float]]:
+        if isinstance(state, Run):
+            made = {side: quick_figures(predict(self.trials[0], state, side)) for side in self.sides}
+            return [{f"{side}_{name}": value for side, figures in made.items() for name, value in figures.items()}]
+        if not self.stacks:
+            self.stacks = [StackCurves(self.trials, side) for side in self.sides]
+        parts = [stack.figures(state) for stack in self.stacks]
+        return [{name: value for part in one for name, value in part.items()} for one in zip(*parts, strict=True)]

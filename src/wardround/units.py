@@ -1,0 +1,115 @@
+"""How a study's work is cut into units, and which engine runs each.
+
+The cut depends on the study alone, never on the machine or the moment, so that a resumed run repeats the same bits.
+
+The rule of `auto`: a small model (below SMALL_MODEL parameters) without buffers runs stacked, because its steps are
+shorter than the time to start them; a larger one, or one with BatchNorm, runs on the reference engine, one site at a
+time with all threads.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wardround.engines import ENGINES, Engine
+from wardround.engines.threads import SMALL_MODEL
+from wardround.errors import RunError, StudyError, suggest
+from wardround.plan import Plan
+from wardround.rounds import Trial, start
+from wardround.study import Arm
+
+STACK_BYTES = 256 * 2**20  # a stack's tensors stay below this, as far as whole trials allow
+COPIES = 10  # of each lane's parameters while it works: start, gradient, correction, optimiser, update, ...
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Trials that run together: (arm, seed)."""
+
+    engine: str
+    members: tuple[tuple[str, int], ...]
+
+    def trials(self, plan: Plan) -> list[Trial]:
+        return [plan.trial(plan.study.arm(arm), seed) for arm, seed in self.members]
+
+    @property
+    def title(self) -> str:
+        arms = list(dict.fromkeys(arm for arm, _ in self.members))
+        seeds = {seed for _, seed in self.members}
+        return f"{arms[0]}{f' and {len(arms) - 1} more' if len(arms) > 1 else ''}, " + (
+            f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {next(iter(seeds))}"
+        )
+
+
+def engine_named(name: str) -> Engine[Any]:
+    if name not in ENGINES:
+        raise StudyError("--engine", f"{name!r} is not known", suggest(name, [*ENGINES, "auto"], "Engines"))
+    return ENGINES[name]
+
+
+def cut(plan: Plan, engine: str) -> list[Unit]:
+    """All arms with all seeds, in the order of the study file."""
+    if engine != "auto":
+        engine_named(engine)
+    units: list[Unit] = []
+    open_stacks: dict[Any, list[tuple[str, int]]] = {}
+    room: dict[Any, int] = {}
+    for arm in plan.study.arms:
+        for seed in plan.study.evaluation.seeds:
+            trial = plan.trial(arm, seed)
+            size = parameters(trial)
+            stacked = engine == "stacked" or (engine == "auto" and suits_stack(trial, size))
+            if not stacked:
+                refuse_batches_of_one(trial)
+                units.append(Unit("serial", ((arm.name, seed),)))
+                continue
+            refuse_buffers(trial)
+            key = _key(arm, trial)
+            open_stacks.setdefault(key, []).append((arm.name, seed))
+            room[key] = most_trials(trial, size)
+            if len(open_stacks[key]) == room[key]:
+                units.append(Unit("stacked", tuple(open_stacks.pop(key))))
+    return units + [Unit("stacked", tuple(members)) for members in open_stacks.values()]
+
+
+def suits_stack(trial: Trial, size: int) -> bool:
+    return size < SMALL_MODEL and not trial.model.init(0)[1]
+
+
+def refuse_batches_of_one(trial: Trial) -> None:
+    if any(name.endswith("running_var") for name in trial.model.init(0)[1]):
+        for site in trial.sites:
+            if len(site.train) % trial.training.batch_size == 1:
+                problem = f"{len(site.train)} training rows leave one row for the last batch, and BatchNorm needs two"
+                raise RunError(f"arm {trial.arm}: {site.name}", problem, "Change training.batch_size.")
+
+
+def refuse_buffers(trial: Trial) -> None:
+    if trial.model.init(0)[1]:
+        problem = "the stacked engine cannot run a model with buffers such as BatchNorm statistics"
+        raise RunError(f"arm {trial.arm}", problem, "Use --engine auto or serial.")
+
+
+def parameters(trial: Trial) -> int:
+    return sum(leaf.numel() for leaf in trial.model.init(0)[0].values())
+
+
+def most_trials(trial: Trial, size: int) -> int:
+    """How many trials of this kind fit into a stack."""
+    lanes = max(1, round(trial.training.share * len(trial.sites)))
+    batch = trial.training.batch_size * max(1, trial.sites[0].train.x[0].numel())
+    kept = sum(leaf.numel() for part in trial.algorithm.init_memory({}).values() for leaf in part.values())
+    bytes_each = 8 * (lanes * (COPIES * size + 4 * batch) + len(trial.sites) * (kept + size))
+    return max(1, STACK_BYTES // bytes_each)
+
+
+def _key(arm: Arm, trial: Trial) -> Any:
+    """What trials of one stack have in common. A setting that is a leaf of the server's state may differ."""
+    leaves = start(trial).server.get("settings", {})
+    fixed = {name: value for name, value in arm.algorithm.options.items() if name not in leaves}
+    shapes = tuple((name, tuple(leaf.shape)) for name, leaf in trial.model.init(0)[0].items())
+    return repr((arm.algorithm.name, fixed, arm.model, arm.training, len(trial.sites), shapes))
+
+
+def total_rounds(plan: Plan, units: Sequence[Unit]) -> int:
+    return sum(plan.study.arm(arm).training.rounds for unit in units for arm, _ in unit.members)

@@ -1,0 +1,197 @@
+"""The fast engine equals the slow one, for every algorithm, in every circumstance that changes the arithmetic."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from wardround import load_plan, load_study
+from wardround.algorithms import ALGORITHMS
+from wardround.engines.serial import SERIAL
+from wardround.engines.stacked import STACKED
+from wardround.evaluation.curves import Curves
+from wardround.plan import Plan
+from wardround.rounds import RoundRecord, Run, Trial
+from wardround.units import cut
+
+CIRCUMSTANCES: dict[str, dict[str, Any]] = {
+    "everyone": {},
+    "some, late": {"share": 0.5, "stragglers": {"share": 0.5, "policy": "keep"}},
+    "some, dropped": {"share": 0.7, "stragglers": {"share": 0.4, "policy": "drop"}, "weight_decay": 0.01},
+    "momentum": {"momentum": 0.9, "lr": 0.02},
+    "adam": {"optimiser": "adam", "lr": 0.01},
+}
+MODELS: dict[str, dict[str, Any]] = {
+    "logistic": {"kind": "logistic", "l2": 0.01},
+    "mlp": {"kind": "mlp", "hidden": [6], "dropout": 0.3},
+}
+TOLERANCE = {"float64": 1e-10, "float32": 1e-5}
+
+
+def study(
+    algorithm: str, model: str, training: dict[str, Any], precision: str = "float64", **data: Any
+) -> dict[str, Any]:
+    """Five ragged sites, two seeds; rows and columns complete, so that both seeds have the same shape."""
+    return {
+        "name": "equal",
+        "data": {"source": "heart", "hospitals": ["cleveland"], "missing": "drop", "categories": "codes", **data},
+        "sites": {"partition": "dirichlet", "count": 5, "alpha": 0.7, "smallest": 12},
+        "model": MODELS[model],
+        "training": {"rounds": 5, "local_epochs": 2, "batch_size": 16, "lr": 0.1, "precision": precision, **training},
+        "evaluation": {"seeds": {"first": 3, "count": 2}, "validation_share": 0.1},
+        "arms": [{"algorithm": algorithm}],
+    }
+
+
+def planned(raw: dict[str, Any]) -> tuple[Plan, list[Trial]]:
+    plan = load_plan(*load_study(raw))
+    return plan, [plan.trial(arm, seed) for arm in plan.study.arms for seed in plan.study.evaluation.seeds]
+
+
+def last_run(engine: Any, trials: list[Trial]) -> tuple[list[Run], list[list[RoundRecord]], list[dict[str, float]]]:
+    state, records, curves = engine.start(trials), [], Curves(trials)
+    for after, made in engine.rounds(trials, state):
+        state = after
+        records.append(made)
+    return engine.runs(trials, state), records, curves.after(state)
+
+
+def assert_equal(fast: Run, slow: Run, tolerance: float) -> None:
+    pairs = [(fast.server, slow.server)]
+    assert set(fast.memories) == set(slow.memories)
+    pairs += [(fast.memories[site].algorithm, slow.memories[site].algorithm) for site in slow.memories]
+    for one, other in pairs:
+        assert set(one) == set(other)
+        for part in other:
+            for name, leaf in other[part].items():
+                torch.testing.assert_close(one[part][name], leaf, rtol=0, atol=tolerance)
+
+
+def allowed(algorithm: str, circumstance: str) -> bool:
+    sound = ALGORITHMS[algorithm]().sound_with
+    return circumstance not in ("momentum", "adam") or circumstance in sound
+
+
+@pytest.mark.parametrize("circumstance", CIRCUMSTANCES)
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_stacked_equals_serial(algorithm: str, model: str, circumstance: str) -> None:
+    if not allowed(algorithm, circumstance):
+        pytest.skip(f"{algorithm} is not sound with {circumstance}")
+    _, trials = planned(study(algorithm, model, CIRCUMSTANCES[circumstance]))
+    runs, records, curves = last_run(STACKED, trials)
+    for t, trial in enumerate(trials):
+        (slow,), slow_records, slow_curves = last_run(SERIAL, [trial])
+        assert_equal(runs[t], slow, TOLERANCE["float64"])
+        assert curves[t] == pytest.approx(slow_curves[0], abs=1e-9)
+        for fast_record, slow_record in zip(records, slow_records, strict=True):
+            fast, (slow_one,) = vars(fast_record[t]), slow_record
+            for name, value in vars(slow_one).items():
+                assert fast[name] == (pytest.approx(value, abs=1e-9) if isinstance(value, float | dict) else value), (
+                    name
+                )
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_single_precision_stays_within_its_tolerance(algorithm: str) -> None:
+    _, trials = planned(study(algorithm, "logistic", CIRCUMSTANCES["some, late"], "float32"))
+    runs, _, _ = last_run(STACKED, trials)
+    for fast, trial in zip(runs, trials, strict=True):
+        assert_equal(fast, last_run(SERIAL, [trial])[0][0], TOLERANCE["float32"])
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_stack_resumes_to_the_same_bits(algorithm: str) -> None:
+    _, trials = planned(study(algorithm, "mlp", CIRCUMSTANCES["some, dropped"], "float32"))
+    straight, _, _ = last_run(STACKED, trials)
+    steps = STACKED.rounds(trials, STACKED.start(trials))
+    next(steps)
+    number, leaves = STACKED.leaves(next(steps)[0])
+    saved = {name: leaf.clone() for name, leaf in leaves.items()}
+    resumed = STACKED.restore(trials, number, saved)
+    for after, _ in STACKED.rounds(trials, resumed):
+        resumed = after
+    for one, other in zip(STACKED.runs(trials, resumed), straight, strict=True):
+        assert_equal(one, other, 0.0)
+
+
+def test_stragglers_that_are_all_dropped_change_nothing() -> None:
+    _, trials = planned(study("scaffold", "logistic", {"stragglers": {"share": 1.0, "policy": "drop"}}))
+    runs, records, _ = last_run(STACKED, trials)
+    assert not any(leaf.any() for leaf in runs[0].server["params"].values())
+    slow = last_run(SERIAL, trials[:1])[1]
+    assert [vars(record[0]) for record in records] == [vars(record[0]) for record in slow]
+
+
+def test_images_are_shared_and_equal_too() -> None:
+    import numpy as np
+
+    from wardround.data.records import Records
+    from wardround.data.sources import Source
+
+    def dots() -> Source:
+        images = np.random.default_rng(0).integers(0, 255, (150, 1, 6, 6), dtype=np.uint8)
+        label = images.reshape(150, -1)[:, :3].argmax(axis=1)
+        return Source(lambda: Records(images, label, ("a", "b", "c"), np.array(["all"] * 150, dtype=object)))
+
+    raw = study("fedprox", "mlp", {"share": 0.6})
+    raw |= {"data": {"source": "dots"}}
+    plan = load_plan(*load_study(raw, sources={"dots": dots}))
+    trials = [plan.trial(plan.study.arms[0], seed) for seed in plan.study.evaluation.seeds]
+    assert trials[0].sites[0].train.x is trials[1].sites[1].test.x  # one array for all
+    runs, _, _ = last_run(STACKED, trials)
+    for fast, trial in zip(runs, trials, strict=True):
+        assert_equal(fast, last_run(SERIAL, [trial])[0][0], 1e-10)
+
+
+def test_values_of_a_sweep_share_a_stack_and_other_settings_do_not() -> None:
+    raw = study("fedprox", "logistic", {})
+    raw["arms"] = [
+        {"algorithm": "fedprox", "mu": [0.1, 1.0], "server_lr": 0.5},
+        {"algorithm": "fedadam", "beta1": [0.5, 0.9]},
+        {"name": "longer", "algorithm": "fedprox", "training": {"rounds": 6}},
+    ]
+    plan, _ = planned(raw)
+    sizes = [(unit.engine, len(unit.members)) for unit in cut(plan, "auto")]
+    assert sizes == [("stacked", 4), ("stacked", 2), ("stacked", 2), ("stacked", 2)]
+    assert {unit.engine for unit in cut(plan, "serial")} == {"serial"}
+
+
+def test_the_rule_of_auto_large_models_and_buffers_run_on_the_reference_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = study("fedavg", "logistic", {})
+    raw["model"] = {"kind": "mlp", "hidden": [400, 300]}  # 13 x 400 + 400 x 300 + ... = 126,201 parameters
+    plan, _ = planned(raw)
+    assert [unit.engine for unit in cut(plan, "auto")] == ["serial", "serial"]
+    assert [unit.engine for unit in cut(plan, "stacked")] == ["stacked"]
+    small, _ = planned(study("fedavg", "mlp", {}))
+    assert [unit.engine for unit in cut(small, "auto")] == ["stacked"]
+    monkeypatch.setattr("wardround.units.STACK_BYTES", 1)
+    assert [len(unit.members) for unit in cut(small, "auto")] == [1, 1]
+
+
+def test_batch_norm_runs_on_the_reference_engine_and_refuses_a_batch_of_one() -> None:
+    from torch import nn
+
+    from wardround.errors import RunError
+    from wardround.models import Model, ModelBuilder, Shape, from_module
+
+    def normed() -> ModelBuilder:
+        def build(shape: Shape) -> Model:
+            layers = (nn.Linear(shape.inputs[0], 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+            return from_module(lambda: nn.Sequential(*layers), shape.classes)
+
+        return build
+
+    raw = study("fedavg", "logistic", {"batch_size": 10})
+    raw["model"] = {"kind": "normed"}
+    plan = load_plan(*load_study(raw, models={"normed": normed}))
+    with pytest.raises(RunError, match="cannot run a model with buffers"):
+        cut(plan, "stacked")
+    sizes = {len(site.train) for seed in plan.study.evaluation.seeds for site in plan.sites_of("fedavg", seed)}
+    size = next(b for b in range(5, 100) if all(n % b != 1 for n in sizes))
+    raw["training"]["batch_size"] = size
+    fine = load_plan(*load_study(raw, models={"normed": normed}))
+    assert {unit.engine for unit in cut(fine, "auto")} == {"serial"}
+    raw["training"]["batch_size"] = max(sizes) - 1
+    with pytest.raises(RunError, match="leave one row for the last batch"):
+        cut(load_plan(*load_study(raw, models={"normed": normed})), "auto")
