@@ -89,23 +89,24 @@ MUTANTS = (
     Mutant(
         "fedprox forgets the square",
         "algorithms/fedprox.py",
-        'pull = tree.scale(tree.sub(params, shared["params"]), shared["settings"]["mu"])',
+        'return tree.add_scaled(grad, tree.sub(params, shared["params"]), shared["settings"]["mu"])',
         'away = tree.sub(params, shared["params"])\n'
-        '    pull = tree.scale(away, shared["settings"]["mu"] / tree.squared_norm(away).sqrt().clamp(min=1e-12))',
+        '    unit = shared["settings"]["mu"] / tree.squared_norm(away).sqrt().clamp(min=1e-12)\n'
+        "    return tree.add_scaled(grad, away, unit)",
         "fedprox or pull or mu",
     ),
     Mutant(
         "fedprox forgets the half",
         "algorithms/fedprox.py",
-        'pull = tree.scale(tree.sub(params, shared["params"]), shared["settings"]["mu"])',
-        'pull = tree.scale(tree.sub(params, shared["params"]), 2 * shared["settings"]["mu"])',
+        'shared["params"]), shared["settings"]["mu"])',
+        'shared["params"]), 2 * shared["settings"]["mu"])',
         "fedprox or pull or mu",
     ),
     Mutant(
         "fedprox pushes instead of pulling",
         "algorithms/fedprox.py",
-        "return tree.add(grad, pull)",
-        "return tree.sub(grad, pull)",
+        'shared["params"]), shared["settings"]["mu"])',
+        'shared["params"]), -shared["settings"]["mu"])',
         "fedprox or pull or mu",
     ),
     Mutant(

@@ -86,6 +86,8 @@ def load_study(
     """A shipped name, a path, the same content as a dict, or a study that is parsed already."""
     known = families(models, sources)
     if isinstance(study, Study):
+        if quick or changes:
+            raise StudyError(f"study {study.name}", "is parsed already", "Give `quick` and `changes` to load_study.")
         parsed = study
     elif isinstance(study, Mapping):
         parsed = parse_study(study, known, "study", Path.cwd(), quick, changes)

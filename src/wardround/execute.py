@@ -19,7 +19,7 @@ from wardround.catalog import load_study
 from wardround.errors import RunError
 from wardround.evaluation.curves import Curves
 from wardround.evaluation.predict import predict
-from wardround.evaluation.results import results
+from wardround.evaluation.results import results, score_columns
 from wardround.plan import Plan, describe_sites, device_for, load_plan
 from wardround.rounds import Run, Trial
 from wardround.settings import Factory
@@ -72,7 +72,12 @@ def run_study(
     for arm in parsed.arms:
         device_for(arm)  # refused now rather than after an hour
     plan = load_plan(parsed, known)
-    folder = RunFolder.of(parsed, Path(out))
+    return run_plan(plan, RunFolder.of(parsed, Path(out)), engine, again, progress)
+
+
+def run_plan(
+    plan: Plan, folder: RunFolder, engine: str, again: bool, progress: Callable[[Progress], None] | None
+) -> StudyRun:
     if folder.complete and not again:
         if folder.read_json("environment.json").get("data_fingerprint") != plan.cohort.fingerprint:
             remedy = "Give another --out, or --again to replace it."
@@ -84,13 +89,20 @@ def run_study(
     return StudyRun(folder.path, folder.read_json("results.json"), fresh=True)
 
 
-def resume_study(path: str | Path, progress: Callable[[Progress], None] | None = None) -> StudyRun:
-    """Go on with the run in a folder, by the study and the engine that it holds."""
-    folder = Path(path)
-    if not (folder / "study.toml").is_file():
-        raise RunError(str(folder), "is not a run folder", "Name a folder that `wardround run` has made.")
-    engine = RunFolder(folder).read_json("environment.json").get("engine", "auto")
-    return run_study(folder / "study.toml", folder.parent, engine=engine, progress=progress)
+def resume_study(
+    path: str | Path,
+    *,
+    models: Mapping[str, Factory] | None = None,
+    sources: Mapping[str, Factory] | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> StudyRun:
+    """Go on with the run in a folder, by the study and the engine that it holds. It may have been moved."""
+    folder = RunFolder(Path(path))
+    if not (folder.path / "study.toml").is_file() or not (folder.path / "environment.json").is_file():
+        raise RunError(str(folder.path), "is not a run folder", "Name a folder that `wardround run` has made.")
+    study, known = load_study(folder.path / "study.toml", models=models, sources=sources)
+    engine = folder.read_json("environment.json").get("engine", "auto")
+    return run_plan(load_plan(study, known), folder, engine, again=False, progress=progress)
 
 
 def execute(plan: Plan, folder: RunFolder, engine: str = "auto", again: bool = False) -> Generator[Progress]:
@@ -156,9 +168,20 @@ def finish(plan: Plan, folder: RunFolder, units: int) -> None:
     groups = group_table(plan.cohort)
     groups.to_parquet(folder.path / "groups.parquet", index=False)
     folder.join_predictions(units)
-    content = results(plan.study, folder.predictions(), groups, folder.records())
-    folder.write_json("results.json", {**content, "sites": describe_sites(plan), "warnings": plan.warnings})
+    predictions = folder.predictions()
+    content = results(plan.study, predictions, groups, folder.records())
+    warnings = [*diverged(predictions), *plan.warnings]
+    folder.write_json("results.json", {**content, "sites": describe_sites(plan), "warnings": warnings})
     folder.remove_state()
+
+
+def diverged(predictions: pd.DataFrame) -> list[str]:
+    """Arms whose scores are not numbers, which usually means a learning rate that is too high."""
+    lost = predictions[predictions[score_columns(predictions)].isna().any(axis=1)]
+    return [
+        f"{arm}: training diverged with {len(seeds)} of the seeds; their scores are not numbers and count nowhere"
+        for arm, seeds in lost.groupby("arm", sort=False)["seed"].unique().items()
+    ]
 
 
 def refuse_other_circumstances(folder: RunFolder, environment: Mapping[str, Any]) -> None:

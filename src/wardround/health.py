@@ -49,7 +49,7 @@ def _packages() -> list[Condition]:
         "rich",
         "typer",
     )
-    remedy = "Run `make setup`, or `pip install -c constraints.txt wardround`."
+    remedy = "Run `make setup`."
     return [Condition(name, installed(name) is not None, installed(name) or "not installed", remedy) for name in names]
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
@@ -78,7 +79,12 @@ def descend(
 
 def orders(rows: int, epochs: int, rng: np.random.Generator) -> np.ndarray:
     """The order of rows in each epoch. Fewer epochs give the first of the same orders, so stragglers are comparable."""
-    return rng.permuted(np.broadcast_to(np.arange(rows), (epochs, rows)), axis=1)
+    return rng.permuted(_unshuffled(rows, epochs), axis=1)
+
+
+@lru_cache(maxsize=1024)
+def _unshuffled(rows: int, epochs: int) -> np.ndarray:
+    return np.tile(np.arange(rows), (epochs, 1))
 
 
 def batches(rows: int, epochs: int, batch_size: int, rng: np.random.Generator) -> list[Tensor]:
@@ -107,7 +113,8 @@ def local_train(
 
     def gradient(leaves: Tree, buffers: Tree, batch: Tensor) -> Gradient:
         x, y = rows.take(batch, dtype)
-        return model.gradient(leaves, buffers, x, y, model.masks(mask_rng, len(batch), dtype))
+        masks = {name: mask.to(x.device) for name, mask in model.masks(mask_rng, len(batch), dtype).items()}
+        return model.gradient(leaves, buffers, x, y, masks)
 
     full = {**start, **memory.private}
     start_loss = _loss_on(model, full, memory.buffers, rows) if algorithm.needs_start_loss else number(float("nan"))

@@ -30,7 +30,7 @@ def sgd(momentum: float) -> Optimiser:
         if momentum:
             grad = tree.add(tree.scale(state["velocity"], momentum), grad)
             state = {"velocity": grad}
-        return tree.apply(lambda leaf, g: leaf - lr * g, params, grad), state
+        return tree.apply(lambda leaf, g: torch.sub(leaf, g, alpha=lr), params, grad), state
 
     def gradient_weight(steps: int) -> float:
         # step k moves by the sum over j <= k of momentum^(k-j) g_j: a gradient keeps pushing after its own step

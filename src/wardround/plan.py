@@ -8,14 +8,14 @@ import numpy as np
 import torch
 
 from wardround import seeds
-from wardround.data.check import Finding, check_splits, refuse_errors
+from wardround.data.check import CHECKS, Finding, check_splits, refuse_errors
 from wardround.data.cohort import Cohort, load_cohort, prepare_sites, split_sites
 from wardround.data.heterogeneity import measure
 from wardround.data.site import Rows, Site, join
 from wardround.data.split import Split
-from wardround.errors import MachineError
-from wardround.models import Shape
-from wardround.rounds import Trial
+from wardround.errors import MachineError, StudyError, suggest
+from wardround.models import SMALL_MODEL, Model, ModelBuilder, Shape
+from wardround.rounds import Trial, site_model, start
 from wardround.study import Arm, Choice, Study
 from wardround.studyfile import Families
 
@@ -30,11 +30,12 @@ class Plan:
     study: Study
     families: Families
     cohort: Cohort
-    findings: dict[tuple[str, str], list[Finding]] = field(default_factory=dict)
+    findings: dict[tuple[str, str, str], list[Finding]] = field(default_factory=dict)  # by kind, one for each seed
 
     def __post_init__(self) -> None:
         # arms mostly share their sites, so that one seed's tensors serve them all
         self.sites_of = lru_cache(maxsize=self._seeds_in_memory())(self._sites_of)
+        self.model_of = lru_cache(maxsize=None)(self._model_of)
 
     def _seeds_in_memory(self) -> int:
         """Prepared tables are kept for as many seeds as fit; images are never copied, so that all seeds fit."""
@@ -53,7 +54,7 @@ class Plan:
         found = check_splits(self.cohort, splits, overlapping, self.study.evaluation.accept)
         refuse_errors(found)
         for finding in found:
-            self.findings.setdefault((finding.check, finding.site), []).append(finding)
+            self.findings.setdefault(finding.kind, []).append(finding)
         return splits
 
     def _sites_of(self, key: str, seed: int) -> tuple[Site, ...]:
@@ -62,17 +63,23 @@ class Plan:
         dtype = torch.float64 if arm.training.precision == "float64" else torch.float32
         return prepare_sites(self.cohort, splits, self.study.preparation, dtype)[0]
 
+    def _model_of(self, arm_name: str, inputs: tuple[int, ...]) -> Model:
+        choice = self.study.arm(arm_name).model
+        build: ModelBuilder = self.families.models[choice.name](**choice.options)
+        return build(Shape(inputs, len(self.cohort.records.classes)))
+
     def trial(self, arm: Arm, seed: int) -> Trial:
-        sites = tuple(_on_device(site, device_for(arm)) for site in self.sites_of(self._alike(arm).name, seed))
+        prepared = self.sites_of(self._alike(arm).name, seed)
         algorithm = self.families.algorithms[arm.algorithm.name](**arm.algorithm.options)
-        model = self.families.models[arm.model.name](**arm.model.options)
+        model = self.model_of(arm.name, tuple(prepared[0].train.x.shape[1:]))
+        sites = tuple(_on_device(site, device_for(arm, model)) for site in prepared)
         trainers = (_pooled(sites),) if algorithm.pools else sites
         evaluation = self.study.evaluation
         return Trial(
             arm=arm.name,
             seed=seed,
             algorithm=algorithm,
-            model=model(Shape(tuple(sites[0].train.x.shape[1:]), len(self.cohort.records.classes))),
+            model=model,
             training=arm.training if algorithm.federated else replace(arm.training, share=1.0, stragglers=None),
             sites=trainers,
             scored=sites,
@@ -103,18 +110,24 @@ class Plan:
 
 
 def load_plan(study: Study, families: Families) -> Plan:
+    for name in study.evaluation.accept:
+        if name not in CHECKS:
+            raise StudyError("evaluation: accept", f"there is no check {name!r}", suggest(name, CHECKS, "Checks"))
     source = families.sources[study.data.name](**study.data.options)
     return Plan(study, families, load_cohort(source, study.preparation))
 
 
 def check_study(plan: Plan) -> list[Finding]:
-    """Every finding for every different set of sites, with the study's first seed. Errors do not raise here."""
+    """The first finding of each kind, over every set of sites with every seed. Errors do not raise here."""
     found: dict[tuple[str, str, str], Finding] = {}
     for arm in site_choices(plan.study).values():
         overlapping = plan.families.partitioners[arm.sites.name](**arm.sites.options).overlapping
-        splits = plan.splits(arm, plan.study.evaluation.seeds.first)
-        for finding in check_splits(plan.cohort, splits, overlapping, plan.study.evaluation.accept):
-            found[finding.check, finding.site, finding.message] = finding
+        for seed in plan.study.evaluation.seeds:
+            splits = plan.splits(arm, seed)
+            for finding in check_splits(plan.cohort, splits, overlapping, plan.study.evaluation.accept):
+                known = found.get(finding.kind)
+                if known is None or (finding.level == "error" and known.level == "warning"):
+                    found[finding.kind] = finding
     return list(found.values())
 
 
@@ -151,12 +164,35 @@ def site_choices(study: Study) -> dict[str, Arm]:
     return {_key(arm.sites): arm for arm in reversed(study.arms)}
 
 
-def device_for(arm: Arm) -> torch.device:
+def device_for(arm: Arm, model: Model | None = None) -> torch.device:
+    """`auto` takes a CUDA device for a large model; a small one is faster on the processor."""
     wanted = arm.training.device
     if wanted == "cuda" and not torch.cuda.is_available():
         remedy = 'Set training.device = "auto" or "cpu".'
         raise MachineError(f"arms: {arm.name}: training: device", "this machine has no usable CUDA device", remedy)
-    return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
+    if wanted == "auto" and torch.cuda.is_available() and model is not None:
+        wanted = "cuda" if model.size >= SMALL_MODEL else "cpu"
+    return torch.device("cuda" if wanted == "cuda" else "cpu")
+
+
+def rehearse(plan: Plan) -> None:
+    """What `run` would meet before its first round, for every arm: a model that does not fit its data, for instance."""
+    for arm in plan.study.arms:
+        trial = plan.trial(arm, plan.study.evaluation.seeds.first)
+        params, buffers = site_model(trial, start(trial), 0)
+        x, _ = trial.sites[0].train.take(torch.arange(min(2, len(trial.sites[0].train))), trial.dtype)
+        try:
+            logits, _ = trial.model.logits(params, buffers, x, None)
+        except RuntimeError as error:
+            shape = " x ".join(map(str, x.shape[1:]))
+            problem = f"does not fit the data, whose rows are {shape} numbers ({error})"
+            raise StudyError(
+                f"arms: {arm.name}: model: {arm.model.name}", problem, "Build it from `shape.inputs`."
+            ) from None
+        outputs = Shape(tuple(x.shape[1:]), trial.model.classes).outputs
+        if tuple(logits.shape) != (len(x), outputs):
+            problem = f"gives {tuple(logits.shape[1:])} scores a row where {outputs} are needed"
+            raise StudyError(f"arms: {arm.name}: model: {arm.model.name}", problem, "Build it from `shape.outputs`.")
 
 
 def _on_device(site: Site, device: torch.device) -> Site:

@@ -77,8 +77,11 @@ TrainSites = Callable[[Trial, Run, Sequence[Assignment]], Iterable[tuple[Assignm
 
 def start(trial: Trial) -> Run:
     params, buffers = trial.model.init(seeds.number(trial.init_seed, "init") >> 1)
-    params = {name: leaf.to(trial.dtype) for name, leaf in params.items()}
-    buffers = {name: leaf.to(trial.dtype) if leaf.is_floating_point() else leaf for name, leaf in buffers.items()}
+    device = trial.sites[0].train.x.device
+    params = {name: leaf.to(device, trial.dtype) for name, leaf in params.items()}
+    buffers = {
+        n: leaf.to(device, trial.dtype if leaf.is_floating_point() else leaf.dtype) for n, leaf in buffers.items()
+    }
     shared = {name: leaf for name, leaf in params.items() if not trial.model.is_private(name)}
     private = {name: leaf for name, leaf in params.items() if trial.model.is_private(name)}
     memories = {site.name: Memory(trial.algorithm.init_memory(shared), private, buffers) for site in trial.sites}

@@ -68,13 +68,17 @@ def settings_of(target: Any) -> dict[str, Setting]:
             for field in fields(target)
         }
     return {
-        name: Setting(name, hints[name], MISSING if parameter.default is Parameter.empty else parameter.default)
+        name: Setting(
+            name, hints.get(name, Any), MISSING if parameter.default is Parameter.empty else parameter.default
+        )
         for name, parameter in signature(target).parameters.items()
     }
 
 
 def parse(kind: Any, value: Any, where: str, base: Path = Path()) -> Any:
     """Turn plain data into `kind`. Relative paths are taken from `base`, the study file's folder."""
+    if kind is Any:  # a user's own factory that does not say
+        return value
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _in_range(parse(arguments[0], value, where, base), arguments[1], where)

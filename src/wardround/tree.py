@@ -33,6 +33,11 @@ def scale(a: Tree, factor: float | Tensor) -> Tree:
     return {name: leaf * factor for name, leaf in a.items()}
 
 
+def add_scaled(a: Tree, b: Tree, factor: Tensor) -> Tree:
+    """a + factor x b, in one pass."""
+    return {name: torch.addcmul(leaf, b[name], align(factor, leaf)) for name, leaf in a.items()}
+
+
 def align(factor: Tensor, leaf: Tensor) -> Tensor:
     """`factor` with axes of length 1 added behind, until it has as many as `leaf`."""
     return factor.reshape(factor.shape + (1,) * (leaf.dim() - factor.dim()))

@@ -7,15 +7,16 @@ shorter than the time to start them; a larger one, or one with BatchNorm, runs o
 time with all threads.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from wardround.engines import ENGINES, Engine
-from wardround.engines.threads import SMALL_MODEL
 from wardround.errors import RunError, StudyError, suggest
+from wardround.models import SMALL_MODEL
 from wardround.plan import Plan
-from wardround.rounds import Trial, start
+from wardround.rounds import Trial
 from wardround.study import Arm
 
 STACK_BYTES = 256 * 2**20  # a stack's tensors stay below this, as far as whole trials allow
@@ -52,46 +53,62 @@ def cut(plan: Plan, engine: str) -> list[Unit]:
     if engine != "auto":
         engine_named(engine)
     units: list[Unit] = []
-    open_stacks: dict[Any, list[tuple[str, int]]] = {}
-    room: dict[Any, int] = {}
+    open_stacks: dict[str, list[tuple[str, int]]] = {}
+    looks: dict[int, Look] = {}
     for arm in plan.study.arms:
         for seed in plan.study.evaluation.seeds:
             trial = plan.trial(arm, seed)
-            size = parameters(trial)
-            stacked = engine == "stacked" or (engine == "auto" and suits_stack(trial, size))
+            if id(trial.model) not in looks:
+                looks[id(trial.model)] = look_at(trial)
+            look = looks[id(trial.model)]
+            stacked = engine == "stacked" or (engine == "auto" and look.size < SMALL_MODEL and not look.buffers)
             if not stacked:
-                refuse_batches_of_one(trial)
+                refuse_batches_of_one(trial, look)
                 units.append(Unit("serial", ((arm.name, seed),)))
                 continue
-            refuse_buffers(trial)
-            key = _key(arm, trial)
+            refuse_buffers(trial, look)
+            key = repr((arm.algorithm.name, look.fixed(arm), arm.model, arm.training, len(trial.sites), look.shapes))
             open_stacks.setdefault(key, []).append((arm.name, seed))
-            room[key] = most_trials(trial, size)
-            if len(open_stacks[key]) == room[key]:
+            if len(open_stacks[key]) == most_trials(trial, look.size):
                 units.append(Unit("stacked", tuple(open_stacks.pop(key))))
     return units + [Unit("stacked", tuple(members)) for members in open_stacks.values()]
 
 
-def suits_stack(trial: Trial, size: int) -> bool:
-    return size < SMALL_MODEL and not trial.model.init(0)[1]
+@dataclass(frozen=True)
+class Look:
+    """What the cut needs to know of an arm's model and algorithm."""
+
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+    buffers: tuple[str, ...]
+    swept: frozenset[str]  # settings that are leaves of the server's state, and so may differ within a stack
+
+    @property
+    def size(self) -> int:
+        return sum(math.prod(shape) for _, shape in self.shapes)
+
+    def fixed(self, arm: Arm) -> dict[str, Any]:
+        return {name: value for name, value in arm.algorithm.options.items() if name not in self.swept}
 
 
-def refuse_batches_of_one(trial: Trial) -> None:
-    if any(name.endswith("running_var") for name in trial.model.init(0)[1]):
+def look_at(trial: Trial) -> Look:
+    params, buffers = trial.model.init(0)
+    shapes = tuple((name, tuple(leaf.shape)) for name, leaf in params.items())
+    server = trial.algorithm.init(params, len(trial.sites))
+    return Look(shapes, tuple(buffers), frozenset(server.get("settings", {})))
+
+
+def refuse_batches_of_one(trial: Trial, look: Look) -> None:
+    if any(name.endswith("running_var") for name in look.buffers):
         for site in trial.sites:
             if len(site.train) % trial.training.batch_size == 1:
                 problem = f"{len(site.train)} training rows leave one row for the last batch, and BatchNorm needs two"
                 raise RunError(f"arm {trial.arm}: {site.name}", problem, "Change training.batch_size.")
 
 
-def refuse_buffers(trial: Trial) -> None:
-    if trial.model.init(0)[1]:
+def refuse_buffers(trial: Trial, look: Look) -> None:
+    if look.buffers:
         problem = "the stacked engine cannot run a model with buffers such as BatchNorm statistics"
         raise RunError(f"arm {trial.arm}", problem, "Use --engine auto or serial.")
-
-
-def parameters(trial: Trial) -> int:
-    return sum(leaf.numel() for leaf in trial.model.init(0)[0].values())
 
 
 def most_trials(trial: Trial, size: int) -> int:
@@ -101,14 +118,6 @@ def most_trials(trial: Trial, size: int) -> int:
     kept = sum(leaf.numel() for part in trial.algorithm.init_memory({}).values() for leaf in part.values())
     bytes_each = 8 * (lanes * (COPIES * size + 4 * batch) + len(trial.sites) * (kept + size))
     return max(1, STACK_BYTES // bytes_each)
-
-
-def _key(arm: Arm, trial: Trial) -> Any:
-    """What trials of one stack have in common. A setting that is a leaf of the server's state may differ."""
-    leaves = start(trial).server.get("settings", {})
-    fixed = {name: value for name, value in arm.algorithm.options.items() if name not in leaves}
-    shapes = tuple((name, tuple(leaf.shape)) for name, leaf in trial.model.init(0)[0].items())
-    return repr((arm.algorithm.name, fixed, arm.model, arm.training, len(trial.sites), shapes))
 
 
 def total_rounds(plan: Plan, units: Sequence[Unit]) -> int:

@@ -201,7 +201,7 @@ def clustered(
             moves = {v.site: descend(start, v) - start for v in here}
             end = start + mean(list(moves.values()), [len(v.y) for v in here]) if here else start
             largest = max((np.linalg.norm(move) for move in moves.values()), default=0.0)
-            peak = max([peak, *(np.linalg.norm(move) for move in moves.values())])
+            peak = max([peak, *(float(np.linalg.norm(move)) for move in moves.values())])
             pulled_apart = np.linalg.norm(end - start) < ratio * largest and largest > smallest_update * peak
             if t >= warm_up and len(here) == len(members) > 1 and pulled_apart and len(clusters) + len(new) < slots:
                 across, leaving = min((cosine_across(moves, group), group) for group in groups_without_first(members))

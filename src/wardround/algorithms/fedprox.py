@@ -25,5 +25,4 @@ def broadcast(server: State, site: int) -> State:
 
 def correct(grad: Tree, params: Tree, shared: State, memory: State) -> Tree:
     # gradient of mu/2 * ||w - w_t||^2 (equation 2): the squared distance, so the pull grows with it
-    pull = tree.scale(tree.sub(params, shared["params"]), shared["settings"]["mu"])
-    return tree.add(grad, pull)
+    return tree.add_scaled(grad, tree.sub(params, shared["params"]), shared["settings"]["mu"])

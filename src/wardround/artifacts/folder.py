@@ -104,8 +104,12 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """One process at a time. The lock dies with its process, so a crash leaves nothing to clean up."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".lock").open("w") as file:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = (self.path / ".lock").open("w")
+        except OSError as error:
+            raise RunError(str(self.path), f"cannot be made ({error.strerror})", "Give another --out.") from None
+        with lock as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -127,7 +131,11 @@ class JsonLines:
         return self
 
     def add(self, record: Mapping[str, Any]) -> None:
-        self.file.write((json.dumps(without_nan(record), allow_nan=False) + "\n").encode())
+        try:
+            line = json.dumps(record, allow_nan=False)
+        except ValueError:  # a number that is not finite; rare, so that only then the record is walked through
+            line = json.dumps(without_nan(record), allow_nan=False)
+        self.file.write(line.encode() + b"\n")
 
     @property
     def position(self) -> int:

@@ -10,12 +10,14 @@ def check(study: StudyArgument, quick: Quick = False, set_: Set = None, json: Js
     from wardround.catalog import load_study
     from wardround.cli import render
     from wardround.errors import CheckError
-    from wardround.plan import check_study, describe_sites, load_plan
+    from wardround.plan import check_study, describe_sites, load_plan, rehearse
 
     parsed, families = load_study(study, quick, changes(set_))
     plan = load_plan(parsed, families)
     findings = check_study(plan)
     refused = any(finding.level == "error" for finding in findings)
+    if not refused:
+        rehearse(plan)
     sites = [] if refused else describe_sites(plan)
     if json:
         render.show_json(

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 StudyArgument = Annotated[str, typer.Argument(metavar="STUDY", help="A study file, or the name of a shipped study.")]
-Quick = Annotated[bool, typer.Option("--quick", help="Use the study's own smaller size, from its [quick] block.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Use the study's own smaller size, from its block `quick`.")]
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one setting, e.g. training.rounds=5.")
 ]

@@ -44,14 +44,14 @@ def show_json(content: Any) -> None:
 
 
 def warn(message: str) -> None:
-    Console(stderr=True, highlight=False).print(Text(message, style="yellow"))
+    Console(stderr=True, highlight=False, soft_wrap=True).print(Text(message, style="yellow"))
 
 
 def stopped(folder: Path) -> Exception:
     """After Ctrl-C: what state the run is in, and the exit that goes with it."""
     from typer import Exit
 
-    warn(f"Stopped. What was done is kept. Go on with: wardround resume {folder}")
+    warn(f"Stopped. What was done is kept. Go on with:\n  wardround resume {folder}")
     return Exit(INTERRUPTED)
 
 
@@ -220,8 +220,10 @@ def show_check(
 def _sites_of(described: Mapping[str, Any]) -> Table:
     classes = list(next(iter(described["sites"].values()))["classes"])
     shown = classes if len(classes) <= 10 else []
-    table = Table(title=f"Sites ({described['partition']['name']})", title_justify="left", title_style="bold")
-    for name in ("site", "train", "validation", "test", *shown):
+    chosen = {name: value for name, value in described["partition"].items() if name != "name"}
+    words = ", ".join([described["partition"]["name"], *(f"{name} {value}" for name, value in chosen.items())])
+    table = Table(title=Text(f"Sites ({words}), first seed"), title_justify="left", title_style="bold")
+    for name in ("site", "train", "validation", "test", *(f"{c}, all rows" for c in shown)):
         table.add_column(Text(name), justify="left" if name == "site" else "right")
     for name, counts in list(described["sites"].items())[: 3 * MOST_SITES]:
         numbers = [counts["train"], counts["validation"], counts["test"], *(counts["classes"][c] for c in shown)]
@@ -241,14 +243,16 @@ def show_studies(listed: Sequence[Mapping[str, Any]]) -> None:
 def show_members(listed: Mapping[str, Mapping[str, Any]]) -> None:
     out = console()
     for family, members in listed.items():
-        table = Table(title=family.capitalize(), title_justify="left", title_style="bold", show_lines=True)
+        table = Table(title=family.capitalize(), title_justify="left", title_style="bold")
         for name in ("name", "setting", "type", "default"):
             table.add_column(name)
         for name, settings in members.items():
             rows = [
                 (key, s["type"], "required" if s["required"] else _default(s["default"])) for key, s in settings.items()
             ]
-            table.add_row(name, *("\n".join(column) for column in zip(*rows, strict=True)) if rows else ("", "", ""))
+            for number, row in enumerate(rows or [("", "", "")]):
+                table.add_row("" if number else name, *map(Text, row))
+            table.add_section()
         out.print(table)
 
 

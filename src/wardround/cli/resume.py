@@ -18,7 +18,7 @@ def resume(
 
     with render.progress_bar(shown=not json) as show:
         try:
-            finished = resume_study(run, show)
+            finished = resume_study(run, progress=show)
         except KeyboardInterrupt:
             raise render.stopped(run) from None
     render.show_finished(finished, json)

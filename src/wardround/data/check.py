@@ -3,6 +3,7 @@
 Nothing here prints a patient's value. An error stops the study, unless it names the check in `[evaluation] accept`.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -14,6 +15,7 @@ from wardround.data.split import Split
 from wardround.errors import CheckError
 
 FEW_ROWS = 30  # below this a site's own figures say little
+RARE = 10  # rows of a class at all sites together
 CHANCE = 0.01  # up to this share of equal rows at two sites may be chance
 
 CHECKS = {
@@ -21,6 +23,8 @@ CHECKS = {
     "few-rows": "A site has so few rows that its own figures say little.",
     "shared-rows": "The same patient, or an identical row, is at two sites.",
     "leak": "A patient in one site's test rows is in some site's training rows.",
+    "one-class": "All training rows of all sites are of one class.",
+    "rare-class": "A class has so few rows that it may be a slip of the pen.",
     "missing-class": "A site has no training or no test row of some class.",
     "empty-column": "A site never recorded a column.",
     "constant-column": "A column has one value in all training rows of a site.",
@@ -37,6 +41,11 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.site}: {self.message}"
+
+    @property
+    def kind(self) -> tuple[str, str, str]:
+        """The same for findings that differ in their counts only, as those of two seeds do."""
+        return self.check, self.site, re.sub(r"\d+", "#", self.message)
 
 
 def check_splits(
@@ -83,6 +92,16 @@ def _row_counts(splits: Sequence[Split]) -> Iterable[Finding]:
 
 def _classes(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Finding]:
     classes = np.arange(len(cohort.records.classes))
+    trained = np.unique(np.concatenate([cohort.records.target[split.train] for split in splits]))
+    if len(trained) == 1:
+        message = f"every training row is of class {cohort.records.classes[trained[0]]!r}; there is nothing to learn"
+        yield Finding("error", "one-class", "all sites", message, "Check the target column and its words.")
+    for name, count in zip(
+        cohort.records.classes, np.bincount(cohort.records.target, minlength=len(classes)), strict=True
+    ):
+        if 0 < count < RARE:
+            remedy = "If it is a slip, correct it; it makes one more class for every measure."
+            yield Finding("warning", "rare-class", "all sites", f"class {name!r} has only {count} rows", remedy)
     for split in splits:
         for side, rows in (("training", split.train), ("test", split.test)):
             absent = np.setdiff1d(classes, cohort.records.target[rows])
@@ -117,23 +136,23 @@ def _columns(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Finding]:
 
 
 def _shared(cohort: Cohort, splits: Sequence[Split], overlapping: bool) -> Iterable[Finding]:
-    own = [np.unique(cohort.patient[split.rows]) for split in splits]
-    patients, seen = np.unique(np.concatenate(own), return_counts=True)
-    at_several = patients[seen > 1]
-    if not len(at_several):
-        return
+    shared = np.zeros(len(cohort.records), dtype=bool)
+    for groups in (cohort.patient, cohort.prints):  # a copy under another patient number is still a copy
+        own = [np.unique(groups[split.rows]) for split in splits]
+        values, seen = np.unique(np.concatenate(own), return_counts=True)
+        shared |= np.isin(groups, values[seen > 1])
     for split in splits:
-        count = int(np.isin(cohort.patient[split.rows], at_several).sum())
+        count = int(shared[split.rows].sum())
         if count:
-            yield _finding(
-                "shared-rows", split.site, count, len(split.rows), "rows are also at another site", overlapping
-            )
+            words = "rows are also at another site"
+            yield _finding("shared-rows", split.site, count, len(split.rows), words, overlapping)
 
 
 def _leaks(cohort: Cohort, splits: Sequence[Split], overlapping: bool) -> Iterable[Finding]:
-    trained = np.concatenate([cohort.patient[split.train] for split in splits])
+    train = np.concatenate([split.train for split in splits])
     for split in splits:
-        count = int(np.isin(cohort.patient[split.test], trained).sum())
+        known = [np.isin(groups[split.test], groups[train]) for groups in (cohort.patient, cohort.prints)]
+        count = int(np.logical_or(*known).sum())
         if count:
             words = "test rows are also training rows of some site, so that test figures flatter"
             yield _finding("leak", split.site, count, len(split.test), words, overlapping)
@@ -144,6 +163,6 @@ def _finding(check: str, site: str, count: int, total: int, words: str, overlapp
     remedy = (
         "The partition overlaps by design; use its disjoint variant for figures without leakage."
         if overlapping
-        else "Remove the copies, or give the patient column so that copies stay together."
+        else "Remove the copies."
     )
     return Finding("warning" if tolerable else "error", check, site, f"{count} of {total} {words}", remedy)

@@ -1,8 +1,9 @@
 """All rows of a study before sites are formed, and the way from there to prepared sites."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from hashlib import sha256
 
 import numpy as np
 import torch
@@ -49,9 +50,10 @@ class Cohort:
     @property
     def fingerprint(self) -> str:
         """Changes when any row changes. Tells two data sets of one study apart; no row can be read from it."""
-        from hashlib import sha256
-
-        return sha256(np.ascontiguousarray(self.prints).tobytes()).hexdigest()
+        digest = sha256(np.ascontiguousarray(self.prints).tobytes())
+        for names in (self.records.hospital, self.records.patient):
+            digest.update("\x1f".join(map(str, [] if names is None else names.tolist())).encode())
+        return digest.hexdigest()
 
 
 def load_cohort(source: Source, preparation: Preparation) -> Cohort:
@@ -86,7 +88,11 @@ def _dropped(records: Records, complete: np.ndarray) -> list[str]:
 def split_sites(cohort: Cohort, partitioner: Partitioner, evaluation: Evaluation, seed: int) -> tuple[Split, ...]:
     partition_seed = evaluation.seed_for("partition", seed)
     split_seed = evaluation.seed_for("split", seed)
-    assigned = partitioner.assign(cohort.records, seeds.generator(partition_seed, "partition"))
+    records = cohort.records
+    copies = cohort.patient.max(initial=-1) + 1 < len(records)
+    if records.patient is None and copies and not partitioner.overlapping:
+        records = replace(records, patient=cohort.patient)  # equal rows may be one patient: they stay together
+    assigned = partitioner.assign(records, seeds.generator(partition_seed, "partition"))
     # names become parts of file and tensor names, where '/' means something else
     named = {name.replace("/", "-"): rows for name, rows in assigned.items()}
     if len(named) < len(assigned):

@@ -1,7 +1,8 @@
-"""Batches for a stack of sites. A lane is one site of one trial; lanes of one seed and site share their batches.
+"""Batches for a stack of sites. A lane is one site of one trial.
 
-Lanes are sorted by their number of steps, the longest first, so that at every step the lanes that still work are the
-first few. A short batch is filled up with rows that count nothing.
+Lanes of the same rows, seed and number of epochs (the values of a sweep, say) take the same batches: they are copies of
+one another, drawn and fetched once. Lanes are sorted by their number of steps, the longest first, so that at every step
+the lanes that still work are the first few. A short batch is filled up with rows that count nothing.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,9 @@ from wardround.local import orders
 from wardround.models.model import Model
 from wardround.tree import Tree
 
-STEPS_AT_A_TIME = 256  # index tensors are made for so many steps, so that they stay small beside the data
+# Rows are fetched for several steps at once, as long as they fit into the processor's cache or nearly so.
+MOST_STEPS = 256
+MOST_CELLS = 2**22
 
 
 class RowPool:
@@ -52,6 +55,7 @@ class Lane:
     seed: int
     site: str
     rows: Rows
+    size: int
     epochs: int
 
     @property
@@ -61,50 +65,37 @@ class Lane:
 
 @dataclass(frozen=True)
 class LaneBatch:
+    """`x`, `y` and `share` hold one batch for all copies of a lane; `copies` says how many there are."""
+
     x: Tensor
     y: Tensor
     share: Tensor  # of each row in its batch's mean; 0 for a row that fills up
     masks: Tree
+    copies: int
 
 
-class LaneBatches:
-    """All batches of a round for lanes that differ in data and length. `order` sorts the given lanes."""
+class LaneOrder:
+    """Which lanes work and in which order. The same from round to round as long as the same sites do the same work."""
 
-    def __init__(self, lanes: Sequence[Lane], batch_size: int, round_number: int, pool: RowPool, epochs: int) -> None:
-        self.pool, self.batch_size, self.round = pool, batch_size, round_number
+    def __init__(self, lanes: Sequence[Lane], batch_size: int) -> None:
         keys = [lane.key for lane in lanes]
-        self.distinct = list({lane.key: lane for lane in lanes}.values())
-        per_epoch = np.array([-(-len(lane.rows) // batch_size) for lane in self.distinct])
-        steps = per_epoch * [lane.epochs for lane in self.distinct]
+        distinct = list(dict(zip(keys, lanes, strict=True)).values())
+        steps = np.array([-(-lane.size // batch_size) * lane.epochs for lane in distinct], dtype=np.int64)
         by_steps = np.argsort(-steps, kind="stable")
-        self.distinct = [self.distinct[i] for i in by_steps]
-        self.steps_distinct = steps[by_steps]
+        self.batch_size = batch_size
+        self.width = min(batch_size, max((lane.size for lane in lanes), default=1))  # no batch is longer
+        self.distinct = [distinct[i] for i in by_steps]
+        self.distinct_steps = steps[by_steps]
         place = {lane.key: i for i, lane in enumerate(self.distinct)}
-        of_lane = np.array([place[key] for key in keys])
-        self.order = np.argsort(of_lane, kind="stable")  # positions of the given lanes, longest first
+        of_lane = np.array([place[key] for key in keys], dtype=np.int64)
+        self.order = np.argsort(of_lane, kind="stable")  # positions of the given lanes: longest first, copies together
         self.of_lane = torch.from_numpy(of_lane[self.order])
-        self.steps = self.steps_distinct[of_lane[self.order]]
-        self._groups = self._draw(epochs)
-
-    def _draw(self, epochs: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """For all lanes of one size: their places, their rows (lanes, steps, batch) and the shares (steps, batch)."""
-        by_size: dict[int, list[int]] = {}
+        self.steps = self.distinct_steps[of_lane[self.order]]
+        counts = np.bincount(of_lane)
+        self.copies = int(counts[0]) if len(set(counts.tolist())) == 1 else 0  # 0: not the same for all
+        self.groups: dict[int, list[int]] = {}  # places of the distinct lanes of each size
         for i, lane in enumerate(self.distinct):
-            by_size.setdefault(len(lane.rows), []).append(i)
-        groups = []
-        for size, members in by_size.items():
-            per_epoch = -(-size // self.batch_size)
-            width = per_epoch * self.batch_size
-            rows = np.zeros((len(members), epochs, width), dtype=np.int64)
-            for j, i in enumerate(members):
-                lane = self.distinct[i]
-                rng = seeds.generator(lane.seed, "batches", self.round, lane.site)
-                rows[j, : lane.epochs, :size] = self.pool.of(lane.rows)[orders(size, lane.epochs, rng)]
-                rows[j, :, size:] = rows[j, 0, 0]
-            real = (np.arange(width) < size).reshape(per_epoch, self.batch_size)
-            share = np.tile(real / real.sum(axis=1, keepdims=True), (epochs, 1))
-            groups.append((np.array(members), rows.reshape(len(members), epochs * per_epoch, self.batch_size), share))
-        return groups
+            self.groups.setdefault(lane.size, []).append(i)
 
     def segments(self) -> Iterator[tuple[int, int, int]]:
         """(first step, last step + 1, lanes that work) with the same lanes at work throughout."""
@@ -113,53 +104,73 @@ class LaneBatches:
             yield first, int(last), int((self.steps > first).sum())
             first = int(last)
 
-    def batches(
-        self, first: int, last: int, model: Model, dtype: torch.dtype, mask_rngs: "MaskStreams"
-    ) -> Iterator[LaneBatch]:
-        for begin in range(first, last, STEPS_AT_A_TIME):
-            end = min(begin + STEPS_AT_A_TIME, last)
-            at_work = int((self.steps_distinct > first).sum())
-            rows = np.zeros((end - begin, at_work, self.batch_size), dtype=np.int64)
-            share = np.zeros((end - begin, at_work, self.batch_size))
-            for members, group_rows, group_share in self._groups:
-                inside = members < at_work
-                if inside.any():
-                    rows[:, members[inside]] = group_rows[inside, begin:end].transpose(1, 0, 2)
-                    share[:, members[inside]] = group_share[begin:end, None]
-            lanes = self.of_lane[: int((self.steps > first).sum())]
-            all_rows, all_share = torch.from_numpy(rows), torch.from_numpy(share).to(dtype)
-            same = len(lanes) == at_work  # no two lanes share their batches
+
+class LaneBatches:
+    """All batches of one round."""
+
+    def __init__(self, order: LaneOrder, round_number: int, pool: RowPool) -> None:
+        self.order, self.pool, self.round = order, pool, round_number
+        self.masks: list[np.random.Generator] = []
+        self.drawn = [self._draw(size, members) for size, members in order.groups.items()]
+
+    def _draw(self, size: int, members: list[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """For lanes of one size: their places, their rows (lanes, steps, batch) and the shares (steps, batch)."""
+        lanes = [self.order.distinct[i] for i in members]
+        epochs, per_epoch = max(lane.epochs for lane in lanes), -(-size // self.order.batch_size)
+        width = per_epoch * self.order.width
+        rows = np.zeros((len(members), epochs, width), dtype=np.int64)
+        for j, lane in enumerate(lanes):
+            rng = seeds.generator(lane.seed, "batches", self.round, lane.site)
+            rows[j, : lane.epochs, :size] = self.pool.of(lane.rows)[orders(size, lane.epochs, rng)]
+        rows[:, :, size:] = rows[:, :1, :1]
+        real = (np.arange(width) < size).reshape(per_epoch, self.order.width)
+        share = np.tile(real / real.sum(axis=1, keepdims=True), (epochs, 1))
+        return np.array(members), rows.reshape(len(members), epochs * per_epoch, self.order.width), share
+
+    def between(self, first: int, last: int, model: Model, dtype: torch.dtype) -> Iterator[LaneBatch]:
+        """The batches of steps `first` to `last`, for the lanes that then work."""
+        at_work = int((self.order.distinct_steps > first).sum())
+        lanes = self.order.of_lane[: int((self.order.steps > first).sum())]
+        shared = self.order.copies if model.closed_gradient is not None else min(self.order.copies, 1)
+        cells = at_work * self.order.width * max(1, self.pool.x[0].numel())
+        at_a_time = max(1, min(MOST_STEPS, MOST_CELLS // cells))
+        for begin in range(first, last, at_a_time):
+            end = min(begin + at_a_time, last)
+            rows, share = self._piece(begin, end, at_work)
+            x, y = self.pool.take(torch.from_numpy(rows), dtype)
+            shares = torch.from_numpy(share).to(dtype)
             for step in range(end - begin):
-                x, y = self.pool.take(all_rows[step], dtype)
-                masks = mask_rngs.draw(model, share[step], dtype)
-                batch = LaneBatch(x, y, all_share[step], masks)
-                yield batch if same else _spread(batch, lanes)
+                masks = self._masks(model, share[step], dtype)
+                batch = LaneBatch(x[step], y[step], shares[step], masks, max(shared, 1))
+                yield batch if shared else _spread(batch, lanes)
 
+    def _piece(self, begin: int, end: int, at_work: int) -> tuple[np.ndarray, np.ndarray]:
+        shape = (end - begin, at_work, self.order.width)
+        rows, share = np.zeros(shape, dtype=np.int64), np.zeros(shape)
+        for members, group_rows, group_share in self.drawn:
+            inside = members < at_work
+            if inside.any():
+                rows[:, members[inside]] = group_rows[inside, begin:end].transpose(1, 0, 2)
+                share[:, members[inside]] = group_share[begin:end, None]
+        return rows, share
 
-def _spread(batch: LaneBatch, lanes: Tensor) -> LaneBatch:
-    """The batches of distinct lanes, repeated for all lanes that share them."""
-    masks = {name: leaf.index_select(0, lanes) for name, leaf in batch.masks.items()}
-    return LaneBatch(
-        batch.x.index_select(0, lanes), batch.y.index_select(0, lanes), batch.share.index_select(0, lanes), masks
-    )
-
-
-class MaskStreams:
-    """One stream of dropout masks for each distinct lane, the same that a site alone would draw."""
-
-    def __init__(self, batches: LaneBatches) -> None:
-        self.lanes, self.round = batches.distinct, batches.round
-        self.streams: list[np.random.Generator] | None = None
-
-    def draw(self, model: Model, share: np.ndarray, dtype: torch.dtype) -> Tree:
+    def _masks(self, model: Model, share: np.ndarray, dtype: torch.dtype) -> Tree:
+        """Dropout masks, from the stream that a site alone would draw them from."""
         if not model.mask_shapes:
             return {}
-        if self.streams is None:
-            self.streams = [seeds.generator(lane.seed, "dropout", self.round, lane.site) for lane in self.lanes]
+        if not self.masks:
+            self.masks = [seeds.generator(lane.seed, "dropout", self.round, lane.site) for lane in self.order.distinct]
         drawn = []
-        for stream, part in zip(self.streams, share, strict=False):
+        for stream, part in zip(self.masks, share, strict=False):
             rows = int((part > 0).sum())
             masks = model.masks(stream, rows, dtype)
             # rows that only fill up need a mask of the right shape and no more
             drawn.append({n: torch.cat([m, m.new_ones(len(part) - rows, *m.shape[1:])]) for n, m in masks.items()})
         return {name: torch.stack([one[name] for one in drawn]) for name in model.mask_shapes}
+
+
+def _spread(batch: LaneBatch, lanes: Tensor) -> LaneBatch:
+    """A batch of distinct lanes, repeated for all lanes that share it."""
+    masks = {name: leaf.index_select(0, lanes) for name, leaf in batch.masks.items()}
+    x, y, share = (tensor.index_select(0, lanes) for tensor in (batch.x, batch.y, batch.share))
+    return LaneBatch(x, y, share, masks, 1)

@@ -16,7 +16,7 @@ from torch import Tensor
 from wardround import tree
 from wardround.algorithms.algorithm import Arrival, Work
 from wardround.engines.engine import Engine
-from wardround.engines.lanes import Lane, LaneBatch, LaneBatches, MaskStreams, RowPool
+from wardround.engines.lanes import Lane, LaneBatch, LaneBatches, LaneOrder, RowPool
 from wardround.engines.threads import torch_threads
 from wardround.local import Memory, Point, descend
 from wardround.models.model import Gradient
@@ -49,65 +49,90 @@ def start_stack(trials: Sequence[Trial]) -> StackState:
     )
 
 
+@dataclass(frozen=True)
+class Crew:
+    """Who works in a round, for all trials of a stack. The same from round to round where everyone takes part."""
+
+    rosters: tuple[Roster, ...]
+    lanes: LaneOrder
+    counted: tuple[tuple[int, ...], ...]  # site numbers whose work counts, of each trial
+    trial_of: Tensor  # of each lane, in the order of `lanes`
+    site_of: Tensor
+    back: Tensor  # from the order of `lanes` to (trial, site)
+    weights: Tensor  # (trials, counted sites)
+    names: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]  # counted and dropped sites, of each trial
+
+
 def rounds_of_stack(trials: Sequence[Trial], state: StackState) -> Iterator[tuple[StackState, list[RoundRecord]]]:
     pool = RowPool([site.train for trial in trials for site in trial.sites])
+    sizes = [[len(site.train) for site in trial.sites] for trial in trials]
+    crew: Crew | None = None
     while state.round < trials[0].training.rounds:
         with torch_threads(1):
-            state, records = _round(trials, state, pool)
+            rosters = _rosters(trials, state.round)
+            if crew is None or crew.rosters != rosters:
+                crew = _crew(trials, sizes, rosters)
+            state, records = _round(trials, state, pool, crew)
         yield state, records
 
 
-def _round(trials: Sequence[Trial], state: StackState, pool: RowPool) -> tuple[StackState, list[RoundRecord]]:
-    first = trials[0]
-    algorithm, training = first.algorithm, first.training
-    drawn: dict[int, Roster] = {}
+def _rosters(trials: Sequence[Trial], round_number: int) -> tuple[Roster, ...]:
+    drawn: dict[tuple[int, int], Roster] = {}
     for trial in trials:
-        if trial.batch_seed not in drawn:
-            drawn[trial.batch_seed] = roster(training, len(trial.sites), trial.batch_seed, state.round)
-    rosters = [drawn[trial.batch_seed] for trial in trials]
-    counted = [[n for n in one.numbers if n not in one.dropped] for one in rosters]
-    width = len(counted[0])
-    if width == 0:
-        nothing = [_empty_record(t, r, state) for t, r in zip(trials, rosters, strict=True)]
+        key = (len(trial.sites), trial.batch_seed)
+        if key not in drawn:
+            drawn[key] = roster(trial.training, *key, round_number)
+    return tuple(drawn[len(trial.sites), trial.batch_seed] for trial in trials)
+
+
+def _crew(trials: Sequence[Trial], all_sizes: list[list[int]], rosters: tuple[Roster, ...]) -> Crew:
+    first = trials[0]
+    counted = tuple(tuple(n for n in one.numbers if n not in one.dropped) for one in rosters)
+    lanes, weights, names = [], [], []
+    for trial, known, one, numbers in zip(trials, all_sizes, rosters, counted, strict=True):
+        sites, sizes = [trial.sites[n] for n in numbers], [known[n] for n in numbers]
+        lanes += [
+            Lane(trial.batch_seed, site.name, site.train, size, one.epochs[n])
+            for n, site, size in zip(numbers, sites, sizes, strict=True)
+        ]
+        weights.append([float(size) if first.algorithm.weighting == "samples" else 1.0 for size in sizes])
+        names.append((tuple(s.name for s in sites), tuple(trial.sites[n].name for n in sorted(one.dropped))))
+    order = LaneOrder(lanes, first.training.batch_size) if lanes else LaneOrder([], 1)
+    sort = torch.from_numpy(order.order)
+    trial_of = torch.arange(len(trials)).repeat_interleave(len(counted[0]))
+    site_of = torch.tensor([n for numbers in counted for n in numbers], dtype=torch.int64)
+    back = torch.argsort(sort)
+    table = torch.tensor(weights, dtype=first.dtype)
+    return Crew(rosters, order, counted, trial_of[sort], site_of[sort], back, table, tuple(names))
+
+
+def _round(
+    trials: Sequence[Trial], state: StackState, pool: RowPool, crew: Crew
+) -> tuple[StackState, list[RoundRecord]]:
+    first = trials[0]
+    algorithm = first.algorithm
+    if not crew.weights.numel():
+        nothing = [_empty_record(t, trial, state, crew) for t, trial in enumerate(trials)]
         return StackState(state.round + 1, state.server, state.memory, state.private), nothing
-
-    lanes = [
-        Lane(trial.batch_seed, trial.sites[n].name, trial.sites[n].train, one.epochs[n])
-        for trial, one, numbers in zip(trials, rosters, counted, strict=True)
-        for n in numbers
-    ]
-    work_plan = LaneBatches(lanes, training.batch_size, state.round, pool, training.local_epochs)
-    trial_of = torch.arange(len(trials)).repeat_interleave(width)
-    site_of = torch.tensor([n for numbers in counted for n in numbers])
-    sort = torch.from_numpy(work_plan.order)
-    trial_sorted, site_sorted = trial_of[sort], site_of[sort]
-
-    shared = _broadcast(first, state.server, trial_sorted, site_sorted)
-    memory = _pick(state.memory, (trial_sorted, site_sorted))
-    private = _pick_tree(state.private, (trial_sorted, site_sorted))
+    lane = (crew.trial_of, crew.site_of)
+    shared = _broadcast(first, state.server, *lane)
+    memory, private = _pick(state.memory, lane), _pick_tree(state.private, lane)
     begin = algorithm.begin(shared, memory)
-    end, losses, work = _local_work(first, work_plan, pool, begin, private, shared, memory, state.round)
+    end, losses, work = _local_work(first, crew.lanes, pool, begin, private, shared, memory, state.round)
     update, kept = algorithm.finish(end.params, shared, memory, work)
     moved = tree.sub(end.params, begin)
 
-    back = torch.argsort(sort)
-    shape = (len(trials), width)
-    update = _map(update, lambda leaf: leaf[back].reshape(*shape, *leaf.shape[1:]))
-    weights = torch.tensor(
-        [
-            [float(len(trial.sites[n].train)) if algorithm.weighting == "samples" else 1.0 for n in numbers]
-            for trial, numbers in zip(trials, counted, strict=True)
-        ],
-        dtype=losses.dtype,
-    )
-    shares = weights / weights.sum(1, keepdim=True)
-    server = tree.settle(_aggregate(first, state.server, update, weights, shares, counted))
-    _keep(state.memory, kept, trial_sorted, site_sorted)
-    _keep({"private": state.private}, {"private": end.private}, trial_sorted, site_sorted)
+    def by_trial(leaf: Tensor) -> Tensor:
+        return leaf.index_select(0, crew.back).reshape(*crew.weights.shape, *leaf.shape[1:])
+
+    update = _map(update, by_trial)
+    shares = crew.weights / crew.weights.sum(1, keepdim=True)
+    server = tree.settle(_aggregate(first, state.server, update, crew, shares))
+    _keep(state.memory, kept, *lane)
+    _keep({"private": state.private}, {"private": end.private}, *lane)
     new = StackState(state.round + 1, server, state.memory, state.private)
-    moved = tree.apply(lambda leaf: leaf[back].reshape(*shape, *leaf.shape[1:]), moved)
-    records = _records(trials, rosters, state, new, moved, losses[back].reshape(shape), shares, shared, update)
-    return new, records
+    sent = tree.count_bytes(shared) // len(losses), tree.count_bytes(update) // len(losses)
+    return new, _records(trials, crew, state, new, tree.apply(by_trial, moved), by_trial(losses), shares, sent)
 
 
 def _broadcast(first: Trial, server: State, trial_of: Tensor, site_of: Tensor) -> State:
@@ -122,7 +147,7 @@ def _broadcast(first: Trial, server: State, trial_of: Tensor, site_of: Tensor) -
 
 def _local_work(
     trial: Trial,
-    plan: LaneBatches,
+    lanes: LaneOrder,
     pool: RowPool,
     begin: Tree,
     private: Tree,
@@ -131,80 +156,64 @@ def _local_work(
     round_number: int,
 ) -> tuple[Point, Tensor, Work]:
     """All lanes to their last step. Lanes that are done leave the stack, so that the rest goes on without them."""
-    model, optimiser = trial.model, optimiser_for(trial.training)
-    lr, masks = trial.training.lr_in(round_number), MaskStreams(plan)
+    model, optimiser, lr = trial.model, optimiser_for(trial.training), trial.training.lr_in(round_number)
+    batches = LaneBatches(lanes, round_number, pool)
 
     def gradient(leaves: Tree, buffers: Tree, batch: LaneBatch) -> Gradient:
-        grad, loss = model.stacked_gradient(leaves, batch.x, batch.y, batch.share, batch.masks)
+        grad, loss = model.stacked_gradient(leaves, batch.x, batch.y, batch.share, batch.masks, batch.copies)
         return grad, loss, buffers
 
     full = {**begin, **private}
-    lanes = len(plan.steps)
-    start_loss = torch.full((lanes,), float("nan"), dtype=trial.dtype)
+    count = len(lanes.steps)
+    start_loss = torch.full((count,), float("nan"), dtype=trial.dtype)
     if trial.algorithm.needs_start_loss:
-        start_loss = _start_losses(trial, plan, pool, full)
-    point = Point(begin, private, {}, optimiser.init(full), torch.zeros(lanes, dtype=trial.dtype))
+        start_loss = _start_losses(trial, lanes, pool, full)
+    point = Point(begin, private, {}, optimiser.init(full), torch.zeros(count, dtype=trial.dtype))
     done: list[Point] = []
-    for first, last, at_work in plan.segments():
+    for first, last, at_work in lanes.segments():
         if at_work < len(point.loss):
             done.append(_cut(point, slice(at_work, None)))
             point = _cut(point, slice(0, at_work))
         head = slice(0, at_work)
-        point = descend(
-            trial.algorithm,
-            optimiser,
-            gradient,
-            point,
-            plan.batches(first, last, model, trial.dtype, masks),
-            _pick(shared, head),
-            _pick(memory, head),
-            lr,
-        )
+        steps = batches.between(first, last, model, trial.dtype)
+        sent, kept = _pick(shared, head), _pick(memory, head)
+        point = descend(trial.algorithm, optimiser, gradient, point, steps, sent, kept, lr)
     pieces = [point, *reversed(done)]
-    steps = torch.from_numpy(plan.steps).to(trial.dtype)
-    weight = {count: optimiser.gradient_weight(count) for count in np.unique(plan.steps).tolist()}
+    taken = torch.from_numpy(lanes.steps).to(trial.dtype)
+    weight = {number: optimiser.gradient_weight(number) for number in np.unique(lanes.steps).tolist()}
     work = Work(
-        steps=steps,
-        lr_sum=lr * steps,
-        gradient_weight=torch.tensor([weight[count] for count in plan.steps.tolist()], dtype=trial.dtype),
+        steps=taken,
+        lr_sum=lr * taken,
+        gradient_weight=torch.tensor([weight[number] for number in lanes.steps.tolist()], dtype=trial.dtype),
         start_loss=start_loss,
     )
-    end = Point(
-        {name: torch.cat([piece.params[name] for piece in pieces]) for name in point.params},
-        {name: torch.cat([piece.private[name] for piece in pieces]) for name in point.private},
-        {},
-        {},
-        torch.cat([piece.loss for piece in pieces]),
+    params, private = (
+        {name: torch.cat([getattr(piece, part)[name] for piece in pieces]) for name in getattr(point, part)}
+        for part in ("params", "private")
     )
-    return end, end.loss / steps, work
+    losses = torch.cat([piece.loss for piece in pieces]) / taken
+    return Point(params, private, {}, {}, losses), losses, work
 
 
-def _start_losses(trial: Trial, plan: LaneBatches, pool: RowPool, leaves: Tree) -> Tensor:
+def _start_losses(trial: Trial, lanes: LaneOrder, pool: RowPool, leaves: Tree) -> Tensor:
     """Mean loss on each lane's training rows, of the model that it begins with."""
-    from wardround.models.model import row_losses
-
     losses = []
     with torch.no_grad():
-        for lane, place in enumerate(plan.of_lane.tolist()):
-            rows = torch.from_numpy(pool.of(plan.distinct[place].rows))
-            x, y = pool.take(rows, trial.dtype)
-            mine = _pick_tree(leaves, lane)
-            scores, _ = trial.model.logits(mine, {}, x, None)
-            loss = row_losses(scores, y, trial.model.classes).mean()
-            losses.append(loss + trial.model.penalty(mine) if trial.model.penalty else loss)
+        for lane, place in enumerate(lanes.of_lane.tolist()):
+            x, y = pool.take(torch.from_numpy(pool.of(lanes.distinct[place].rows)), trial.dtype)
+            losses.append(trial.model.loss(_pick_tree(leaves, lane), {}, x, y, None)[0])
     return torch.stack(losses)
 
 
-def _aggregate(
-    first: Trial, server: State, update: State, weights: Tensor, shares: Tensor, counted: list[list[int]]
-) -> State:
+def _aggregate(first: Trial, server: State, update: State, crew: Crew, shares: Tensor) -> State:
     algorithm = first.algorithm
     if algorithm.aggregate_each is None:
         mean = _map(update, lambda leaf: (leaf * tree.align(shares, leaf)).sum(1))
         return algorithm.aggregate(server, mean, shares.shape[1] / len(first.sites))
+    weights = crew.weights.tolist()
     made = []
-    for t, numbers in enumerate(counted):
-        arrivals = [Arrival(n, float(weights[t, k]), _pick(update, (t, k))) for k, n in enumerate(numbers)]
+    for t, numbers in enumerate(crew.counted):
+        arrivals = [Arrival(n, weights[t][k], _pick(update, (t, k))) for k, n in enumerate(numbers)]
         made.append(algorithm.aggregate_each(_pick(server, t), arrivals))
     return _stack_states(made)
 
@@ -218,26 +227,24 @@ def _keep(memory: State, kept: State, trial_of: Tensor, site_of: Tensor) -> None
 
 def _records(
     trials: Sequence[Trial],
-    rosters: Sequence[Roster],
+    crew: Crew,
     old: StackState,
     new: StackState,
     moved: Tree,
     losses: Tensor,
     shares: Tensor,
-    shared: State,
-    update: State,
+    sent: tuple[int, int],
 ) -> list[RoundRecord]:
+    algorithm = trials[0].algorithm
     mean = tree.apply(lambda leaf: (leaf * tree.align(shares, leaf)).sum(1, keepdim=True), moved)
     spread = (_sum_of_squares(tree.sub(moved, mean), 2) * shares).sum(1).sqrt().tolist()
     norms = (_sum_of_squares(moved, 2).sqrt() * shares).sum(1).tolist()
     loss = (losses * shares).sum(1).tolist()
     change: list[float | None] = [None] * len(trials)
-    if not trials[0].algorithm.personal:
+    if not algorithm.personal:
         change = _sum_of_squares(tree.sub(new.server["params"], old.server["params"]), 1).sqrt().tolist()
     settings = {name: leaf.tolist() for name, leaf in new.server.get("settings", {}).items()}
-    lanes = shares.numel()
-    down, up = tree.count_bytes(shared) // lanes, tree.count_bytes(update) // lanes
-    free = trials[0].algorithm.pools  # the rows were brought together instead
+    down, up = (0, 0) if algorithm.pools else sent  # pooled: the rows were brought together instead
     return [
         RoundRecord(
             round=new.round,
@@ -245,22 +252,23 @@ def _records(
             update_norm=norms[t],
             divergence=spread[t],
             change=change[t],
-            sites=tuple(trial.sites[n].name for n in one.numbers if n not in one.dropped),
-            dropped=tuple(trial.sites[n].name for n in one.numbers if n in one.dropped),
-            bytes_down=0 if free else down * len(one.numbers),
-            bytes_up=0 if free else up * shares.shape[1],
+            sites=crew.names[t][0],
+            dropped=crew.names[t][1],
+            bytes_down=down * len(crew.rosters[t].numbers),
+            bytes_up=up * shares.shape[1],
             settings={name: values[t] for name, values in settings.items()},
         )
-        for t, (trial, one) in enumerate(zip(trials, rosters, strict=True))
+        for t in range(len(trials))
     ]
 
 
-def _empty_record(trial: Trial, one: Roster, state: StackState) -> RoundRecord:
-    down = tree.count_bytes(trial.algorithm.broadcast(_pick(state.server, 0), 0))
-    dropped = tuple(trial.sites[n].name for n in one.numbers)
-    settings = {name: float(leaf[0]) for name, leaf in state.server.get("settings", {}).items()}
+def _empty_record(t: int, trial: Trial, state: StackState, crew: Crew) -> RoundRecord:
+    """Of a round in which everyone was dropped."""
+    server, dropped = _pick(state.server, t), crew.names[t][1]
+    down = tree.count_bytes(trial.algorithm.broadcast(server, 0)) * len(dropped)
+    settings = {name: float(leaf) for name, leaf in server.get("settings", {}).items()}
     change = None if trial.algorithm.personal else 0.0
-    return RoundRecord(state.round + 1, None, None, None, change, (), dropped, down * len(dropped), 0, settings)
+    return RoundRecord(state.round + 1, None, None, None, change, (), dropped, down, 0, settings)
 
 
 def runs_of_stack(trials: Sequence[Trial], state: StackState) -> list[Run]:

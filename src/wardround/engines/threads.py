@@ -9,9 +9,8 @@ from contextlib import contextmanager
 
 import torch
 
+from wardround.models import SMALL_MODEL
 from wardround.rounds import Run
-
-SMALL_MODEL = 100_000  # parameters
 
 
 def threads_for(run: Run) -> int:

@@ -25,7 +25,7 @@ class Resampling:
 
     @classmethod
     def of(cls, evaluation: Evaluation) -> "Resampling":
-        if "split" not in evaluation.vary:
+        if not {"split", "partition"} & set(evaluation.vary):
             return cls(0.0)
         return cls(evaluation.test_share / (1 - evaluation.test_share - evaluation.validation_share))
 

@@ -10,12 +10,13 @@ from scipy.stats import rankdata
 
 METRICS = ("accuracy", "auc", "f1", "sensitivity", "specificity", "ppv", "npv", "brier", "loss")
 THRESHOLD = 0.5
+PAIRS = 20_000  # up to so many pairs are compared one by one, which is quicker than ranking
 CLIP = 1e-7  # scores are kept this far from 0 and 1 in the loss, because one certain error would make it infinite
 
 
 def metrics(label: np.ndarray, score: np.ndarray) -> dict[str, float]:
     """`score` is the positive class's probability, or one column for each class."""
-    if len(label) == 0:
+    if len(label) == 0 or np.isnan(score).any():  # a model that has diverged has no score
         return dict.fromkeys(METRICS, float("nan"))
     return _binary(label, score) if score.ndim == 1 else _several(label, score)
 
@@ -56,6 +57,9 @@ def auc(positive: np.ndarray, score: np.ndarray) -> float:
     hits, misses = int(positive.sum()), int((~positive).sum())
     if not hits or not misses:
         return float("nan")
+    if hits * misses <= PAIRS:
+        difference = score[positive][:, None] - score[~positive]
+        return float(((difference > 0).sum() + 0.5 * (difference == 0).sum()) / (hits * misses))
     ranks = rankdata(score)[positive].sum()
     return float((ranks - hits * (hits + 1) / 2) / (hits * misses))
 

@@ -6,8 +6,10 @@ from typing import Literal
 import numpy as np
 import torch
 
+from wardround.data.site import Rows, join
 from wardround.models.model import probabilities, row_losses
 from wardround.rounds import Run, Trial, site_model
+from wardround.tree import Tree
 
 CHUNK = 4096  # rows at a time, so that images fit into memory
 
@@ -22,23 +24,34 @@ class SitePrediction:
 
 
 def predict(trial: Trial, run: Run, side: Literal["validation", "test"] = "test") -> list[SitePrediction]:
-    made = []
+    rows = [getattr(site, side) for site in trial.scored]
+    numbers = [getattr(site, f"{side}_rows") for site in trial.scored]
+    own_models = trial.algorithm.personal or trial.model.private or any(m.buffers for m in run.memories.values())
+    if own_models and not trial.algorithm.pools:
+        made = [_scores(trial, site_model(trial, run, number), one) for number, one in enumerate(rows)]
+    else:  # one model for all: one pass over all rows
+        ends = np.cumsum([len(one) for one in rows])[:-1]
+        whole = _scores(trial, site_model(trial, run, 0), join(rows))
+        made = list(zip(*(np.split(array, ends) for array in whole), strict=True))
+    return [
+        SitePrediction(site.name, places, *arrays)
+        for site, places, arrays in zip(trial.scored, numbers, made, strict=True)
+    ]
+
+
+def _scores(trial: Trial, model: tuple[Tree, Tree], rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Labels, scores and losses of all rows, in pieces."""
+    params, buffers = model
+    scores, losses, labels = [], [], []
     with torch.no_grad():
-        for number, site in enumerate(trial.scored):
-            params, buffers = site_model(trial, run, trial.trainer_of(number))
-            rows = site.test if side == "test" else site.validation
-            numbers = site.test_rows if side == "test" else site.validation_rows
-            scores, losses, labels = [], [], []
-            for part in torch.split(torch.arange(len(rows)), CHUNK):
-                x, y = rows.take(part, trial.dtype)
-                logits, _ = trial.model.logits(params, buffers, x, None)
-                scores.append(probabilities(logits, trial.model.classes))
-                losses.append(row_losses(logits, y, trial.model.classes))
-                labels.append(y)
-            made.append(
-                SitePrediction(site.name, numbers, *(torch.cat(part).numpy() for part in (labels, scores, losses)))
-            )
-    return made
+        for part in torch.split(torch.arange(len(rows)), CHUNK):
+            x, y = rows.take(part, trial.dtype)
+            logits, _ = trial.model.logits(params, buffers, x, None)
+            scores.append(probabilities(logits, trial.model.classes))
+            losses.append(row_losses(logits, y, trial.model.classes))
+            labels.append(y)
+    label, score, loss = (torch.cat(pieces).cpu().numpy() for pieces in (labels, scores, losses))
+    return label, score, loss
 
 
 def quick_figures(predictions: list[SitePrediction]) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """`results.json` as a pure function of saved predictions and records. Described in docs/reference/results.md."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,15 +17,41 @@ COMPARED = ("accuracy", "auc", "f1", "brier", "loss")
 Figures = pd.DataFrame  # one row per seed, one column per metric
 
 
+@dataclass(frozen=True)
+class Scores:
+    """Predictions as arrays, in order of seed."""
+
+    seed: np.ndarray
+    site: np.ndarray
+    row: np.ndarray
+    label: np.ndarray
+    score: np.ndarray  # (rows,) or (rows, classes)
+
+    @classmethod
+    def of(cls, predictions: pd.DataFrame) -> "Scores":
+        ordered = predictions.sort_values("seed", kind="stable")
+        columns = score_columns(predictions)
+        score = ordered[columns].to_numpy()
+        seed, site, row, label = (ordered[name].to_numpy() for name in ("seed", "site", "row", "label"))
+        return cls(seed, site, row, label, score[:, 0] if columns == ["score"] else score)
+
+    def where(self, chosen: np.ndarray) -> "Scores":
+        return Scores(*(array[chosen] for array in (self.seed, self.site, self.row, self.label, self.score)))
+
+    def per_seed(self) -> Figures:
+        seeds, starts = np.unique(self.seed, return_index=True)
+        parts = zip(np.split(self.label, starts[1:]), np.split(self.score, starts[1:]), strict=True)
+        return pd.DataFrame([metrics(label, score) for label, score in parts], index=seeds, columns=list(METRICS))
+
+
 def results(study: Study, predictions: pd.DataFrame, groups: pd.DataFrame, records: pd.DataFrame) -> dict[str, Any]:
     """`groups` gives sex and age band of rows; `records` are the rounds as `records.jsonl` has them."""
     resampling = Resampling.of(study.evaluation)
-    by_arm = dict(tuple(predictions.groupby("arm", sort=False)))
-    overall = {arm.name: _per_seed(by_arm[arm.name]) for arm in study.arms}
+    scores = {str(arm): Scores.of(part) for arm, part in predictions.groupby("arm", sort=False)}
+    of_arm = {str(arm): part for arm, part in records.groupby("arm", sort=False)}
+    overall = {arm.name: scores[arm.name].per_seed() for arm in study.arms}
     arms = {
-        arm.name: _arm(
-            arm, by_arm[arm.name], overall[arm.name], groups, records[records["arm"] == arm.name], resampling
-        )
+        arm.name: _arm(arm, scores[arm.name], overall[arm.name], groups, of_arm[arm.name], resampling)
         for arm in study.arms
     }
     return {
@@ -43,33 +70,18 @@ def score_columns(predictions: pd.DataFrame) -> list[str]:
 
 
 def _arm(
-    arm: Arm,
-    predictions: pd.DataFrame,
-    overall: Figures,
-    groups: pd.DataFrame,
-    records: pd.DataFrame,
-    resampling: Resampling,
+    arm: Arm, scores: Scores, overall: Figures, groups: pd.DataFrame, records: pd.DataFrame, resampling: Resampling
 ) -> dict[str, Any]:
+    sites = list(dict.fromkeys(scores.site.tolist()))
     return {
         "family": arm.family,
         "algorithm": {"name": arm.algorithm.name, **arm.algorithm.options},
         "metrics": _summary(overall, resampling),
-        "sites": {
-            str(site): _summary(_per_seed(part), resampling) for site, part in predictions.groupby("site", sort=False)
-        },
-        "subgroups": _subgroups(predictions, groups, resampling),
+        "sites": {site: _summary(scores.where(scores.site == site).per_seed(), resampling) for site in sites},
+        "subgroups": _subgroups(scores, groups, resampling),
         "convergence": _convergence(records),
         "cost": _cost(records),
     }
-
-
-def _per_seed(predictions: pd.DataFrame) -> Figures:
-    columns = score_columns(predictions)
-    rows = {}
-    for seed, part in predictions.groupby("seed", sort=True):
-        score = part[columns].to_numpy()
-        rows[seed] = metrics(part["label"].to_numpy(), score[:, 0] if columns == ["score"] else score)
-    return pd.DataFrame.from_dict(rows, orient="index", columns=list(METRICS))
 
 
 def _summary(figures: Figures, resampling: Resampling) -> dict[str, Any]:
@@ -87,44 +99,40 @@ def _summary(figures: Figures, resampling: Resampling) -> dict[str, Any]:
     return summary
 
 
-def _subgroups(predictions: pd.DataFrame, groups: pd.DataFrame, resampling: Resampling) -> dict[str, Any]:
+def _subgroups(scores: Scores, groups: pd.DataFrame, resampling: Resampling) -> dict[str, Any]:
     """Seeds in which a group has fewer test rows than SMALLEST_GROUP do not count; none left means suppressed."""
     found: dict[str, Any] = {}
-    if groups.empty:
-        return found
-    joined = predictions.merge(groups, on="row", how="left")
-    for kind in (name for name in groups.columns if name != "row"):
+    for kind in (name for name in groups.columns if name != "row" and len(groups)):
+        value_of = pd.Series(groups[kind].to_numpy(), index=groups["row"]).reindex(scores.row).to_numpy(dtype=object)
         found[kind] = {}
-        for value, part in joined.groupby(kind, sort=True):
-            sizes = part.groupby("seed").size()
-            large = sizes[sizes >= SMALLEST_GROUP].index
-            if len(large) == 0:
-                found[kind][str(value)] = {"suppressed": True}
+        for value in sorted({value for value in value_of.tolist() if isinstance(value, str)}):
+            part = scores.where(value_of == value)
+            seeds, sizes = np.unique(part.seed, return_counts=True)
+            large = sizes >= SMALLEST_GROUP
+            if large.any():
+                kept = part.where(np.isin(part.seed, seeds[large]))
+                figures = _summary(kept.per_seed(), resampling)
+                found[kind][value] = {"rows": float(sizes[large].mean()), "metrics": figures}
             else:
-                kept = part[part["seed"].isin(large)]
-                figures = _summary(_per_seed(kept), resampling)
-                found[kind][str(value)] = {"rows": float(sizes[large].mean()), "metrics": figures}
+                found[kind][value] = {"suppressed": True}
     return found
 
 
 def _convergence(records: pd.DataFrame) -> dict[str, Any]:
     """Rounds until 95 % of the last round's accuracy, on validation rows where the study has them."""
-    name = (
-        "validation_accuracy"
-        if "validation_accuracy" in records and records["validation_accuracy"].notna().any()
-        else "test_accuracy"
-    )
-    needed = []
-    for _, rounds in records.groupby("seed"):
-        curve = rounds.sort_values("round").dropna(subset=[name])
-        reached = curve[curve[name] >= 0.95 * curve[name].iloc[-1]]
-        needed.append(int(reached["round"].iloc[0]))
+    measured = "validation_accuracy" in records and records["validation_accuracy"].notna().any()
+    name = "validation_accuracy" if measured else "test_accuracy"
+    curve = records.pivot(index="seed", columns="round", values=name)  # columns in order of rounds
+    reached = curve.ge(
+        0.95 * curve.iloc[:, -1], axis=0
+    ).to_numpy()  # rounds that were not evaluated are NaN: not reached
+    needed = curve.columns.to_numpy()[reached.argmax(axis=1)]
     final = records[records["round"] == records["round"].max()]
     return {
         "measured_on": name.removesuffix("_accuracy"),
         "rounds_to_95_percent": {
-            "mean": float(np.mean(needed)),
-            "sd": float(np.std(needed, ddof=1)) if len(needed) > 1 else None,
+            "mean": float(needed.mean()),
+            "sd": float(needed.std(ddof=1)) if len(needed) > 1 else None,
         },
         "final_change": _mean(final["change"]),
         "final_divergence": _mean(final["divergence"]),

@@ -6,8 +6,8 @@ from wardround.models.cnn import cnn
 from wardround.models.dropout import Dropout
 from wardround.models.logistic import logistic
 from wardround.models.mlp import mlp
-from wardround.models.model import Model, ModelBuilder, Shape, from_module
+from wardround.models.model import SMALL_MODEL, Model, ModelBuilder, Shape, from_module
 
 MODELS: dict[str, Callable[..., ModelBuilder]] = {"logistic": logistic, "mlp": mlp, "cnn": cnn}
 
-__all__ = ["MODELS", "Dropout", "Model", "ModelBuilder", "Shape", "from_module"]
+__all__ = ["MODELS", "SMALL_MODEL", "Dropout", "Model", "ModelBuilder", "Shape", "from_module"]

@@ -27,24 +27,34 @@ def logistic(l2: NonNegative = 0.0) -> ModelBuilder:
         def penalty(params: Tree) -> Tensor:
             return l2 / 2 * params[weight].square().sum((-2, -1))
 
-        def closed_gradient(params: Tree, x: Tensor, y: Tensor, share: Tensor) -> tuple[Tree, Tensor]:
-            # d loss / d score is share x (probability - label), for one score as for several
+        def closed_gradient(params: Tree, x: Tensor, y: Tensor, share: Tensor, copies: int = 1) -> tuple[Tree, Tensor]:
             x = x.flatten(start_dim=x.dim() - len(shape.inputs))
-            scores = x @ params[weight].mT + params[bias].unsqueeze(-2)
-            if shape.classes == 2:
-                labels = y.to(x.dtype).unsqueeze(-1)
-                losses = F.binary_cross_entropy_with_logits(scores, labels, reduction="none").squeeze(-1)
-                error = torch.sigmoid(scores) - labels
-            else:
-                losses = scores.logsumexp(-1) - scores.gather(-1, y.unsqueeze(-1)).squeeze(-1)
-                error = torch.softmax(scores, -1) - F.one_hot(y, shape.classes)
+            columns, intercepts = params[weight], params[bias]
+            if copies > 1:  # models that share a batch are so many more outputs of one model
+                columns = columns.reshape(len(x), copies * shape.outputs, features)
+                intercepts = intercepts.reshape(len(x), copies * shape.outputs)
+            scores = x @ columns.mT + intercepts.unsqueeze(-2)
+            losses, error = per_row(scores, y)
             error = error * share.unsqueeze(-1)
-            loss = (losses * share).sum(-1)
-            grad = {weight: error.mT @ x, bias: error.sum(-2)}
+            loss = (share.unsqueeze(-2) @ losses).reshape(params[bias].shape[:-1])
+            grad = {
+                weight: (error.mT @ x).reshape(params[weight].shape),
+                bias: error.sum(-2).reshape(params[bias].shape),
+            }
             if l2:
                 grad[weight] = grad[weight] + l2 * params[weight]
                 loss = loss + penalty(params)
             return grad, loss
+
+        def per_row(scores: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            """Losses (..., rows, copies) and their derivatives by the scores: probability - label."""
+            if shape.classes == 2:
+                labels = y.to(scores.dtype).unsqueeze(-1)
+                return F.softplus(scores) - scores * labels, torch.sigmoid(scores) - labels
+            each = scores.reshape(*scores.shape[:-1], -1, shape.classes)
+            truth = F.one_hot(y, shape.classes).to(scores.dtype).unsqueeze(-2)
+            logs = each.log_softmax(-1)
+            return -(logs * truth).sum(-1), (logs.exp() - truth).flatten(-2)
 
         model = from_module(module, shape.classes)
         weight, bias = ("weight", "bias") if len(shape.inputs) == 1 else ("1.weight", "1.bias")

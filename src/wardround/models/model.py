@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -14,9 +15,11 @@ from wardround.errors import StudyError
 from wardround.models.dropout import Dropout, draw_masks, mask_shapes
 from wardround.tree import Tree, clone
 
+SMALL_MODEL = 100_000  # parameters; below this a step is shorter than the time to start it
 Gradient = tuple[Tree, Tensor, Tree]  # of the loss, the loss, the buffers after the step
-# params, x, y and each row's share of the mean -> gradient and loss; all of them may carry leading axes
-ClosedGradient = Callable[[Tree, Tensor, Tensor, Tensor], tuple[Tree, Tensor]]
+# params, x, y, each row's share of the mean (and copies, see `stacked_gradient`) -> gradient and loss; for one site, or
+# for a stack of sites along the first axis
+ClosedGradient = Callable[..., tuple[Tree, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,11 @@ class Model:
     penalty: Callable[[Tree], Tensor] | None = None
     closed_gradient: ClosedGradient | None = None
 
+    @cached_property
+    def size(self) -> int:
+        """Number of parameters."""
+        return sum(leaf.numel() for leaf in self.init(0)[0].values())
+
     def is_private(self, name: str) -> bool:
         return name.startswith(self.private) if self.private else False
 
@@ -70,11 +78,14 @@ class Model:
         grads = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)  # unused weights do not move
         return dict(zip(leaves, grads, strict=True)), loss.detach(), {k: v.detach() for k, v in buffers.items()}
 
-    def stacked_gradient(self, params: Tree, x: Tensor, y: Tensor, share: Tensor, masks: Tree) -> tuple[Tree, Tensor]:
+    def stacked_gradient(
+        self, params: Tree, x: Tensor, y: Tensor, share: Tensor, masks: Tree, copies: int = 1
+    ) -> tuple[Tree, Tensor]:
         """The same for a stack of sites along the first axis. `share` is each row's part of its site's mean; a row
-        that only fills up a short batch has 0."""
+        that only fills up a short batch has 0. With a closed gradient, `copies` models after one another may share a
+        batch, of which `x`, `y` and `share` then hold one."""
         if self.closed_gradient is not None:
-            return self.closed_gradient(params, x, y, share)
+            return self.closed_gradient(params, x, y, share, *([copies] if copies > 1 else []))
 
         def loss(params: Tree, x: Tensor, y: Tensor, share: Tensor, masks: Tree) -> Tensor:
             scores, _ = self.logits(params, {}, x, masks)
@@ -123,7 +134,7 @@ def from_module(build: Callable[[], nn.Module], classes: int, private: tuple[str
         return params, buffers
 
     def logits(params: Tree, buffers: Tree, x: Tensor, masks: Tree | None) -> tuple[Tensor, Tree]:
-        fixed = {name: leaf.to(x.dtype) for name, leaf in frozen.items()}
+        fixed = {name: leaf.to(x) for name, leaf in frozen.items()}
         if masks is None:
             return functional_call(predicting, {**fixed, **params, **buffers}, (x,)), buffers
         buffers = clone(buffers)  # BatchNorm writes into them

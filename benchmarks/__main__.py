@@ -1,0 +1,111 @@
+"""`python -m benchmarks [--json FILE] [--works W1,W4] [--repeats 3]`: the table, the ratios, where our time goes."""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.profile import profile_stack
+from benchmarks.work import FASHION, WORKS, Work, write_data
+
+ROOT = Path(__file__).parents[1]
+PEERS = ROOT / ".venv-peers" / "bin" / "python"
+CONTENDERS = ("stacked", "serial", "tight", "plain", "flower")
+# rounds that are measured; the whole of a long work would only repeat them
+MOST_ROUNDS = {("W3", "stacked"): 0, ("W2", "serial"): 0, ("W2", "tight"): 10, ("W2", "plain"): 10, ("W4", "flower"): 4}
+
+
+@dataclass(frozen=True)
+class Measured:
+    work: str
+    contender: str
+    per_round: float  # seconds, median over rounds after the first and over repeats; for one run of W2
+    accuracy: float
+    megabytes: float
+
+
+def measure(work: Work, contender: str, data: Path, repeats: int) -> Measured | None:
+    most = MOST_ROUNDS.get((work.name, contender), work.rounds)
+    if not most or (contender == "flower" and (not PEERS.exists() or work.name.startswith(("W2", "W5")))):
+        return None
+    found = [_run(contender, data, most) for _ in range(repeats if contender != "flower" else 1)]
+    per_round = statistics.median(statistics.median(one["seconds"][1:]) / one.get("runs", 1) for one in found)
+    megabytes = max(one["megabytes"] for one in found)
+    return Measured(work.name, contender, per_round, found[0]["accuracy"], megabytes)
+
+
+def _run(contender: str, data: Path, most: int) -> Any:
+    flower = contender == "flower"
+    module = (
+        [str(PEERS), "-m", "benchmarks.flower", str(most)]
+        if flower
+        else [sys.executable, "-m", "benchmarks.one", contender, str(data), str(most)]
+    )
+    environment = {**os.environ, "BENCH_DATA": str(data), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(module, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1800)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    if not lines:
+        raise RuntimeError(f"{contender} on {data.stem} gave no result:\n{done.stderr[-2000:]}")
+    return json.loads(lines[-1].removeprefix("RESULT "))
+
+
+def tables(measured: list[Measured]) -> Iterator[Table]:
+    for name, work in WORKS.items():
+        rows = [one for one in measured if one.work == name]
+        if not rows:
+            continue
+        best = min(one.per_round for one in rows if one.contender in ("stacked", "serial"))
+        table = Table(title=f"{name}: {work.title}", title_justify="left")
+        for heading in ("contender", "ms per round", "times ours", "accuracy", "peak MB"):
+            table.add_column(heading, justify="left" if heading == "contender" else "right")
+        for one in rows:
+            table.add_row(
+                one.contender,
+                f"{1000 * one.per_round:.2f}",
+                f"{one.per_round / best:.1f}",
+                f"{one.accuracy:.3f}",
+                f"{one.megabytes:.0f}",
+            )
+        yield table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--works", default=",".join(WORKS))
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    out, measured = Console(width=100), list[Measured]()
+    with tempfile.TemporaryDirectory() as folder:
+        for work in (WORKS[name] for name in options.works.split(",")):
+            if work.network == "cnn" and not FASHION.is_dir():
+                out.print(f"{work.name} is left out: Fashion-MNIST is not on this machine")
+                continue
+            data = Path(folder) / f"{work.name}.npz"
+            write_data(work, data)
+            for contender in CONTENDERS:
+                one = measure(work, contender, data, options.repeats)
+                if one is not None:
+                    measured.append(one)
+    for table in tables(measured):
+        out.print(table)
+    if not PEERS.exists():
+        out.print("Flower's simulation is left out: `make bench-peers` installs it into .venv-peers")
+    shares = profile_stack(WORKS["W1"])
+    out.print("Where a stacked W1 round goes: " + ", ".join(f"{name} {share:.0%}" for name, share in shares.items()))
+    if options.json:
+        options.json.write_text(json.dumps({"measured": [vars(one) for one in measured], "profile": shares}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Flower's simulation on the same rows, in the environment `.venv-peers`: `python -m benchmarks.flower DATA`."""
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+DATA = Path(os.environ.get("BENCH_DATA", ""))
+_READ: dict[str, Any] = {}
+
+
+def client() -> Any:
+    from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+    from flwr.clientapp import ClientApp
+
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        import torch
+        from torch.utils.data import DataLoader, TensorDataset
+
+        from benchmarks.work import loss_of, network, read_data
+
+        if "data" not in _READ:  # each worker reads once
+            _READ["data"] = read_data(DATA)
+        work, parts, _, _ = _READ["data"]
+        x, y = parts[int(context.node_config["partition-id"])]
+        module = network(work)
+        module.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        start = [leaf.detach().clone() for leaf in module.parameters()]
+        optimiser = torch.optim.SGD(module.parameters(), lr=work.lr)
+        for _ in range(work.epochs):
+            for rows, labels in DataLoader(TensorDataset(x, y), batch_size=work.batch, shuffle=True):
+                optimiser.zero_grad()
+                loss = loss_of(work, module(rows), labels)
+                if work.mu:
+                    pull = sum(((p - s) ** 2).sum() for p, s in zip(module.parameters(), start, strict=True))
+                    loss = loss + work.mu / 2 * pull
+                loss.backward()
+                optimiser.step()
+        content = {"arrays": ArrayRecord(module.state_dict()), "metrics": MetricRecord({"num-examples": len(y)})}
+        return Message(content=RecordDict(content), reply_to=message)
+
+    return app
+
+
+def main() -> None:
+    import json
+    import resource
+
+    from flwr.app import ArrayRecord, Context
+    from flwr.serverapp import Grid, ServerApp
+    from flwr.serverapp.strategy import FedAvg
+    from flwr.simulation import run_simulation
+
+    from benchmarks.work import accuracy, network, read_data
+
+    work, parts, x_test, y_test = read_data(DATA)
+    rounds = min(work.rounds, int(sys.argv[1]))
+    marks: list[float] = []
+    trained: dict[str, Any] = {}
+    server = ServerApp()
+
+    @server.main()
+    def serve(grid: Grid, context: Context) -> None:
+        strategy = FedAvg(fraction_train=work.share, fraction_evaluate=0.0, min_available_nodes=len(parts))
+
+        def mark(round_number: int, arrays: Any) -> None:
+            marks.append(time.perf_counter())
+
+        arrays = ArrayRecord(network(work).state_dict())
+        result = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=rounds, evaluate_fn=mark)
+        trained.update(result.arrays.to_torch_state_dict())
+
+    resources = {"num_cpus": 1, "num_gpus": 0.0}  # two workers on two processors, the fastest setting that we found
+    backend = {"init_args": {"_node_ip_address": "127.0.0.1"}, "client_resources": resources}
+    run_simulation(server_app=server, client_app=client(), num_supernodes=len(parts), backend_config=backend)
+    module = network(work)
+    module.load_state_dict(trained)
+    seconds = [after - before for before, after in zip(marks, marks[1:], strict=False)]
+    kilobytes = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    found = {"seconds": seconds, "accuracy": accuracy(work, module, x_test, y_test), "megabytes": kilobytes / 1024}
+    sys.stdout.write("RESULT " + json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""The work that every contender does. Imports torch and numpy only, because peers run in an environment of their own."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+HEART_SITES = (95, 83, 44, 71)
+FASHION = Path("/usr/share/datasets/fashion-mnist")
+
+
+@dataclass(frozen=True)
+class Work:
+    name: str
+    title: str
+    rounds: int
+    epochs: int
+    batch: int
+    lr: float
+    mu: float
+    share: float
+    network: str
+    seeds: int = 1
+    mus: tuple[float, ...] = ()
+
+    def settings(self) -> dict[str, object]:
+        return asdict(self)
+
+
+WORKS = {
+    "W1": Work("W1", "4 sites, logistic", 30, 5, 32, 0.1, 0.05, 1.0, "logistic"),
+    "W2": Work("W2", "W1 for 50 seeds x 5 mu", 30, 5, 32, 0.1, 0.05, 1.0, "logistic", 50, (0.0, 0.01, 0.05, 0.1, 0.5)),
+    "W3": Work("W3", "10 sites x 600 images, CNN", 10, 1, 32, 0.05, 0.0, 1.0, "cnn"),
+    "W4": Work("W4", "1,000 sites x 20 rows, 10 % a round", 20, 5, 32, 0.1, 0.0, 0.1, "logistic"),
+    **{
+        f"W5-{count}": Work(f"W5-{count}", f"{count} sites x 64 rows", 20, 5, 32, 0.1, 0.05, 1.0, "logistic")
+        for count in (4, 16, 64, 256, 1024)
+    },
+}
+
+
+def logistic() -> nn.Module:
+    return nn.Linear(13, 1)
+
+
+def cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(64 * 7 * 7, 512), nn.ReLU(), nn.Linear(512, 10),
+    )  # fmt: skip
+
+
+NETWORKS = {"logistic": logistic, "cnn": cnn}
+
+
+def network(work: Work, seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return NETWORKS[work.network]()
+
+
+def loss_of(work: Work, scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    if work.network == "cnn":
+        return nn.functional.cross_entropy(scores, labels)
+    return nn.functional.binary_cross_entropy_with_logits(scores.squeeze(-1), labels.float())
+
+
+def accuracy(work: Work, module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
+    with torch.no_grad():
+        scores = module(x)
+    called = scores.argmax(1) if work.network == "cnn" else (scores.squeeze(-1) > 0).long()
+    return float((called == y).float().mean())
+
+
+def write_data(work: Work, path: Path) -> None:
+    """Rows of all sites, which site each is at, and a common test set; for several seeds one after the other."""
+    rng = np.random.default_rng(0)
+    if work.network == "cnn":
+        x, y, site, x_test, y_test = _fashion()
+    else:
+        if work.name.startswith("W5"):
+            sizes = [64] * int(work.name.split("-")[1])
+        else:
+            sizes = [20] * 1000 if work.name == "W4" else list(HEART_SITES)
+        rule = rng.normal(size=13)
+        shift = rng.normal(scale=0.5, size=(len(sizes), 13))
+        x = np.concatenate([rng.normal(size=(n, 13)) + s for n, s in zip(sizes, shift, strict=True)]).astype(np.float32)
+        site = np.repeat(np.arange(len(sizes)), sizes)
+        y = (x @ rule + rng.normal(size=len(x)) > 0).astype(np.int64)
+        x_test = rng.normal(size=(2000, 13)).astype(np.float32)
+        y_test = (x_test @ rule + rng.normal(size=2000) > 0).astype(np.int64)
+    np.savez(path, x=x, y=y, site=site, x_test=x_test, y_test=y_test, work=json.dumps(work.settings()))
+
+
+def read_data(path: Path) -> tuple[Work, list[tuple[torch.Tensor, torch.Tensor]], torch.Tensor, torch.Tensor]:
+    with np.load(path) as data:
+        settings = json.loads(str(data["work"]))
+        work = Work(**{**settings, "mus": tuple(settings["mus"])})
+        x, y = torch.from_numpy(data["x"]), torch.from_numpy(data["y"])
+        site = torch.from_numpy(data["site"])
+        parts = [(x[site == k], y[site == k]) for k in range(int(site.max()) + 1)]
+        return work, parts, torch.from_numpy(data["x_test"]), torch.from_numpy(data["y_test"])
+
+
+def _fashion() -> tuple[np.ndarray, ...]:
+    import gzip
+
+    def read(name: str, skip: int) -> np.ndarray:
+        return np.frombuffer(gzip.open(FASHION / f"{name}.gz").read(), np.uint8, offset=skip)
+
+    x = read("train-images-idx3-ubyte", 16)[: 6000 * 784].reshape(-1, 1, 28, 28).astype(np.float32) / 255
+    y = read("train-labels-idx1-ubyte", 8)[:6000].astype(np.int64)
+    x_test = read("t10k-images-idx3-ubyte", 16)[: 2000 * 784].reshape(-1, 1, 28, 28).astype(np.float32) / 255
+    y_test = read("t10k-labels-idx1-ubyte", 8)[:2000].astype(np.int64)
+    return x, y, np.repeat(np.arange(10), 600), x_test, y_test

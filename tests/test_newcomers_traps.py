@@ -1,0 +1,139 @@
+"""Mistakes that newcomers made: each is met with a clear word, and none with a number that means nothing."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+import wardround
+from wardround.data.sources.csv import csv
+from wardround.errors import CheckError, RunError, StudyError
+from wardround.models import Model, ModelBuilder, Shape, from_module
+from wardround.plan import check_study, rehearse
+
+HEART: dict[str, Any] = {
+    "name": "trap",
+    "data": {"source": "heart", "hospitals": ["cleveland"]},
+    "sites": {"partition": "iid", "count": 3},
+    "training": {"rounds": 2},
+    "arms": [{"algorithm": "fedavg"}],
+}
+
+
+def write(path: Path, rows: int = 60, shift: int = 0, labels: str = "yes no") -> Path:
+    words = labels.split()
+    body = "".join(f"{i + shift},{40 + i % 30},{words[i % len(words)]}\n" for i in range(rows))
+    path.write_text("mrn,age,died\n" + body)
+    return path
+
+
+def csv_study(files: dict[str, Path], **data: Any) -> dict[str, Any]:
+    return {
+        **HEART,
+        "sites": {},
+        "data": {"source": "csv", "target": "died", "files": {k: str(v) for k, v in files.items()}, **data},
+    }
+
+
+def test_a_row_that_moves_to_another_hospital_is_other_data(tmp_path: Path) -> None:
+    files = {"north": write(tmp_path / "n.csv"), "south": write(tmp_path / "s.csv", 60, 500)}
+    raw = csv_study(files, types={"mrn": "numeric"})
+    wardround.run_study(raw, tmp_path / "runs")
+    north = files["north"].read_text().splitlines(keepends=True)
+    files["north"].write_text("".join(north[:-1]))
+    south = files["south"].read_text().splitlines(keepends=True)
+    files["south"].write_text("".join([south[0], north[-1], *south[1:]]))
+    with pytest.raises(RunError, match="on other data"):
+        wardround.run_study(raw, tmp_path / "runs")
+
+
+def test_copies_are_found_although_hospitals_number_patients_for_themselves(tmp_path: Path) -> None:
+    files = {name: write(tmp_path / f"{name}.csv") for name in ("north", "south")}
+    with pytest.raises(CheckError, match="60 of 60 rows are also at another site"):
+        wardround.run_study(csv_study(files, patient="mrn"), tmp_path / "runs")
+
+
+def test_a_model_that_diverges_has_no_metrics_and_is_named(tmp_path: Path) -> None:
+    raw = {**HEART, "model": {"kind": "mlp"}, "training": {"rounds": 30, "lr": 1e30}}
+    run = wardround.run_study(raw, tmp_path)
+    figures = run.results["arms"]["fedavg"]["metrics"]
+    assert {figure["mean"] for figure in figures.values()} == {None}
+    assert any("fedavg: training diverged" in line for line in run.results["warnings"])
+
+
+def test_a_misspelt_check_in_accept_is_an_error() -> None:
+    with pytest.raises(StudyError, match="no check 'leek'\n  Did you mean 'leak'"):
+        wardround.load_plan(*wardround.load_study({**HEART, "evaluation": {"accept": ["leek"]}}))
+
+
+def test_equal_rows_stay_together_when_sites_are_drawn() -> None:
+    """Hungary and VA have one duplicated row each; no seed may tear it apart between sites."""
+    raw = {**HEART, "data": {"source": "heart"}, "sites": {"partition": "dirichlet", "count": 6}}
+    plan = wardround.load_plan(*wardround.load_study({**raw, "evaluation": {"seeds": {"count": 10}}}))
+    assert not [f for f in check_study(plan) if f.check in ("shared-rows", "leak")]
+
+
+def test_one_class_everywhere_is_refused_and_a_stray_class_is_named(tmp_path: Path) -> None:
+    files = {"a": write(tmp_path / "a.csv", labels="yes"), "b": write(tmp_path / "b.csv", 60, 900, labels="yes")}
+    with pytest.raises(CheckError, match="every training row is of class 'yes'"):
+        wardround.run_study(csv_study(files), tmp_path / "runs")
+    stray = write(tmp_path / "c.csv", 60, 2000)
+    stray.write_text(stray.read_text().replace("yes", "transferred", 1))
+    plan = wardround.load_plan(*wardround.load_study(csv_study({"b": write(tmp_path / "b.csv", 60, 900), "c": stray})))
+    assert any(f.check == "rare-class" and "'transferred' has only 1 rows" in f.message for f in check_study(plan))
+
+
+def wide(width=4) -> ModelBuilder:  # type: ignore[no-untyped-def]
+    def build(shape: Shape) -> Model:
+        return from_module(lambda: nn.Linear(width, 1), shape.classes)
+
+    return build
+
+
+def test_an_own_model_that_does_not_fit_is_refused_before_training() -> None:
+    raw = {**HEART, "model": {"kind": "wide", "width": 5}}
+    plan = wardround.load_plan(*wardround.load_study(raw, models={"wide": wide}))
+    with pytest.raises(StudyError, match="does not fit the data"):
+        rehearse(plan)
+    cnn = wardround.load_plan(*wardround.load_study({**HEART, "model": {"kind": "cnn"}}))
+    with pytest.raises(StudyError, match="needs images"):
+        rehearse(cnn)
+
+
+def test_a_run_with_own_objects_resumes_with_them_in_a_folder_that_was_moved(tmp_path: Path) -> None:
+    def fitting() -> ModelBuilder:
+        return lambda shape: from_module(lambda: nn.Linear(shape.inputs[0], 1), shape.classes)
+
+    run = wardround.run_study({**HEART, "model": {"kind": "own"}}, tmp_path, models={"own": fitting})
+    moved = tmp_path / "elsewhere"
+    run.folder.rename(moved)
+    (moved / "results.json").unlink()
+    with pytest.raises(StudyError, match="'own' is not known"):
+        wardround.resume_study(moved)
+    again = wardround.resume_study(moved, models={"own": fitting})
+    assert again.folder == moved
+    assert again.results["arms"]["fedavg"]["metrics"] == run.results["arms"]["fedavg"]["metrics"]
+
+
+def test_what_cannot_be_written_to_is_an_error(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with pytest.raises(RunError, match="cannot be made"):
+        wardround.run_study(HEART, blocked)
+
+
+def test_changes_to_a_study_that_is_parsed_are_refused() -> None:
+    study, _ = wardround.load_study(HEART)
+    with pytest.raises(StudyError, match="is parsed already"):
+        wardround.run_study(study, quick=True)
+
+
+def test_a_hospitals_name_may_hold_a_slash(tmp_path: Path) -> None:
+    files = {"St. Mary/East": write(tmp_path / "a.csv"), "north": write(tmp_path / "b.csv", 60, 900)}
+    raw = csv_study(files, types={"mrn": "numeric"}) | {"arms": [{"algorithm": "scaffold"}]}
+    run = wardround.run_study(raw, tmp_path / "runs")
+    assert set(run.results["arms"]["scaffold"]["sites"]) == {"St. Mary-East", "north"}
+    assert csv(files, "died").load().hospitals == ("St. Mary/East", "north")
+    assert np.isfinite(run.results["arms"]["scaffold"]["metrics"]["accuracy"]["mean"])
