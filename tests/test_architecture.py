@@ -13,10 +13,9 @@ from wardround.data.check import CHECKS
 from wardround.data.partition import PARTITIONERS
 from wardround.data.sources import SOURCES
 from wardround.errors import WardroundError
-from wardround.evaluation.metrics import METRICS
 from wardround.models import MODELS
 from wardround.settings import settings_of
-from wardround.study import Evaluation, Preparation, Training
+from wardround.study import METRICS, Evaluation, Preparation, Training
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "wardround"

@@ -15,8 +15,8 @@ from sklearn.metrics import accuracy_score, roc_auc_score
 import wardround
 from wardround.artifacts.folder import RunFolder
 from wardround.errors import CheckError, MachineError, RunError
-from wardround.evaluation.metrics import METRICS
 from wardround.execute import Progress, StudyRun, execute
+from wardround.study import METRICS
 
 STUDY: dict[str, Any] = {
     "name": "small",

@@ -79,7 +79,7 @@ def run_plan(
     plan: Plan, folder: RunFolder, engine: str, again: bool, progress: Callable[[Progress], None] | None
 ) -> StudyRun:
     if folder.complete and not again:
-        if folder.read_json("environment.json").get("data_fingerprint") != plan.cohort.fingerprint:
+        if folder.read_json("environment.json").get("data_fingerprint") != plan.fingerprint:
             remedy = "Give another --out, or --again to replace it."
             raise RunError(str(folder.path), "holds a complete run of this study on other data", remedy)
         return StudyRun(folder.path, folder.read_json("results.json"), fresh=False)
@@ -110,7 +110,7 @@ def execute(plan: Plan, folder: RunFolder, engine: str = "auto", again: bool = F
     study = plan.study
     plan.check_all()  # what is refused is refused before a file is made
     units = cut(plan, engine)
-    environment = {**describe_environment(), "engine": engine, "data_fingerprint": plan.cohort.fingerprint}
+    environment = {**describe_environment(), "engine": engine, "data_fingerprint": plan.fingerprint}
     with folder.locked():
         place = None if again else read_checkpoint(folder.path)
         if place is None:
@@ -155,7 +155,7 @@ def run_unit(plan: Plan, unit: Unit, place: Checkpoint, folder: RunFolder, lines
 def keep_unit(plan: Plan, number: int, trials: Sequence[Trial], runs: Sequence[Run], folder: RunFolder) -> None:
     """A finished unit's predictions and weights."""
     tables = [
-        prediction_table(trial.arm, trial.seed, predict(trial, run), plan.cohort.records.classes)
+        prediction_table(trial.arm, trial.seed, predict(trial, run), plan.classes)
         for trial, run in zip(trials, runs, strict=True)
     ]
     folder.keep_predictions(number, pd.concat(tables, ignore_index=True))
@@ -165,7 +165,7 @@ def keep_unit(plan: Plan, number: int, trials: Sequence[Trial], runs: Sequence[R
 
 def finish(plan: Plan, folder: RunFolder, units: int) -> None:
     """Everything that is computed from what was trained. `results.json` comes last and makes the folder complete."""
-    groups = group_table(plan.cohort)
+    groups = group_table(list(plan.cohorts.values()))
     groups.to_parquet(folder.path / "groups.parquet", index=False)
     folder.join_predictions(units)
     predictions = folder.predictions()

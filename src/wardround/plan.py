@@ -1,7 +1,9 @@
 """A study with its data loaded and checked: everything that can be known before anything trains."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from wardround.data.split import Split
 from wardround.errors import MachineError, StudyError, suggest
 from wardround.models import SMALL_MODEL, Model, ModelBuilder, Shape
 from wardround.rounds import Trial, site_model, start
-from wardround.study import Arm, Choice, Study
+from wardround.study import Arm, Choice, Study, anonymous
 from wardround.studyfile import Families
 
 CACHE_BYTES = 2**30
@@ -29,7 +31,7 @@ class Plan:
 
     study: Study
     families: Families
-    cohort: Cohort
+    cohorts: Mapping[str, Cohort]  # by what an arm says of its data; mostly there is one
     findings: dict[tuple[str, str, str], list[Finding]] = field(default_factory=dict)  # by kind, one for each seed
 
     def __post_init__(self) -> None:
@@ -39,19 +41,35 @@ class Plan:
 
     def _seeds_in_memory(self) -> int:
         """Prepared tables are kept for as many seeds as fit; images are never copied, so that all seeds fit."""
-        records = self.cohort.records
-        cells = len(records) * max(len(records.columns), 1) if records.is_table else 1
+        records = [cohort.records for cohort in self.cohorts.values()]
+        cells = max(len(one) * max(len(one.columns), 1) if one.is_table else 1 for one in records)
         return max(4, CACHE_BYTES // (16 * cells))  # some 4 bytes a cell, times 4 for one-hot columns and indicators
+
+    def cohort_of(self, arm: Arm) -> Cohort:
+        return self.cohorts[_key(arm.data)]
+
+    @property
+    def fingerprint(self) -> str:
+        prints = [cohort.fingerprint for cohort in self.cohorts.values()]
+        return prints[0] if len(prints) == 1 else sha256("".join(prints).encode()).hexdigest()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(note for cohort in self.cohorts.values() for note in cohort.notes))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return next(iter(self.cohorts.values())).records.classes
 
     def splits(self, arm: Arm, seed: int) -> tuple[Split, ...]:
         partitioner = self.families.partitioners[arm.sites.name](**arm.sites.options)
-        return split_sites(self.cohort, partitioner, self.study.evaluation, seed)
+        return split_sites(self.cohort_of(arm), partitioner, self.study.evaluation, seed)
 
     def check(self, arm: Arm, seed: int) -> tuple[Split, ...]:
         """The arm's sites for a seed, refused where they must not be trained on; warnings are kept for the report."""
         splits = self.splits(arm, seed)
         overlapping = self.families.partitioners[arm.sites.name](**arm.sites.options).overlapping
-        found = check_splits(self.cohort, splits, overlapping, self.study.evaluation.accept)
+        found = check_splits(self.cohort_of(arm), splits, overlapping, self.study.evaluation.accept)
         refuse_errors(found)
         for finding in found:
             self.findings.setdefault(finding.kind, []).append(finding)
@@ -61,12 +79,12 @@ class Plan:
         arm = self.study.arm(key)
         splits = self.check(arm, seed)
         dtype = torch.float64 if arm.training.precision == "float64" else torch.float32
-        return prepare_sites(self.cohort, splits, self.study.preparation, dtype)[0]
+        return prepare_sites(self.cohort_of(arm), splits, self.study.preparation, dtype)[0]
 
     def _model_of(self, arm_name: str, inputs: tuple[int, ...]) -> Model:
         choice = self.study.arm(arm_name).model
         build: ModelBuilder = self.families.models[choice.name](**choice.options)
-        return build(Shape(inputs, len(self.cohort.records.classes)))
+        return build(Shape(inputs, len(self.classes)))
 
     def trial(self, arm: Arm, seed: int) -> Trial:
         prepared = self.sites_of(self._alike(arm).name, seed)
@@ -94,14 +112,14 @@ class Plan:
                 self.sites_of(self._alike(arm).name, seed)
 
     def _alike(self, arm: Arm) -> Arm:
-        """The first arm that has the same sites in the same precision."""
-        kind = (arm.sites, arm.training.precision)
-        return next(other for other in self.study.arms if (other.sites, other.training.precision) == kind)
+        """The first arm that has the same data at the same sites in the same precision."""
+        kind = (arm.data, arm.sites, arm.training.precision)
+        return next(o for o in self.study.arms if (o.data, o.sites, o.training.precision) == kind)
 
     @property
     def warnings(self) -> list[str]:
         count = self.study.evaluation.seeds.count
-        lines = list(self.cohort.notes)
+        lines = list(self.notes)
         for findings in self.findings.values():
             # one partition is checked once for all arms that share it, so the number of findings counts seeds
             seen = f" (with {len(findings)} of {count} seeds)" if len(findings) < count else ""
@@ -113,8 +131,13 @@ def load_plan(study: Study, families: Families) -> Plan:
     for name in study.evaluation.accept:
         if name not in CHECKS:
             raise StudyError("evaluation: accept", f"there is no check {name!r}", suggest(name, CHECKS, "Checks"))
-    source = families.sources[study.data.name](**study.data.options)
-    return Plan(study, families, load_cohort(source, study.preparation))
+    cohorts = {
+        key: load_cohort(families.sources[data.name](**data.options), study.preparation)
+        for key, data in {_key(arm.data): arm.data for arm in study.arms}.items()
+    }
+    if len({cohort.records.classes for cohort in cohorts.values()}) > 1:
+        raise StudyError("arms", "their data have different classes", "Compare arms on data with the same classes.")
+    return Plan(study, families, cohorts)
 
 
 def check_study(plan: Plan) -> list[Finding]:
@@ -124,7 +147,7 @@ def check_study(plan: Plan) -> list[Finding]:
         overlapping = plan.families.partitioners[arm.sites.name](**arm.sites.options).overlapping
         for seed in plan.study.evaluation.seeds:
             splits = plan.splits(arm, seed)
-            for finding in check_splits(plan.cohort, splits, overlapping, plan.study.evaluation.accept):
+            for finding in check_splits(plan.cohort_of(arm), splits, overlapping, plan.study.evaluation.accept):
                 known = found.get(finding.kind)
                 if known is None or (finding.level == "error" and known.level == "warning"):
                     found[finding.kind] = finding
@@ -137,8 +160,8 @@ def describe_sites(plan: Plan) -> list[dict[str, Any]]:
     seed = plan.study.evaluation.seeds.first
     for arm in site_choices(plan.study).values():
         splits = plan.splits(arm, seed)
-        sites, layout = prepare_sites(plan.cohort, splits, plan.study.preparation, torch.float32)
-        target, classes = plan.cohort.records.target, plan.cohort.records.classes
+        sites, layout = prepare_sites(plan.cohort_of(arm), splits, plan.study.preparation, torch.float32)
+        target, classes = plan.cohort_of(arm).records.target, plan.classes
         compared = sites[:COMPARED_SITES]
         rng = seeds.generator(seed, "heterogeneity")
         heterogeneity = measure(
@@ -149,8 +172,9 @@ def describe_sites(plan: Plan) -> list[dict[str, Any]]:
         )
         described.append(
             {
+                "data": {"name": arm.data.name, **anonymous(arm.data.options)},
                 "partition": {"name": arm.sites.name, **arm.sites.options},
-                "arms": [other.name for other in plan.study.arms if other.sites == arm.sites],
+                "arms": [o.name for o in plan.study.arms if (o.data, o.sites) == (arm.data, arm.sites)],
                 "features": list(layout.names) if layout else None,
                 "sites": {split.site: _counts(split, target, classes) for split in splits},
                 "heterogeneity": heterogeneity.as_dict(),
@@ -161,7 +185,8 @@ def describe_sites(plan: Plan) -> list[dict[str, Any]]:
 
 def site_choices(study: Study) -> dict[str, Arm]:
     """One arm for each different way of forming sites."""
-    return {_key(arm.sites): arm for arm in reversed(study.arms)}
+    chosen = {_key(arm.data) + _key(arm.sites): arm for arm in reversed(study.arms)}
+    return dict(reversed(chosen.items()))
 
 
 def device_for(arm: Arm, model: Model | None = None) -> torch.device:

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from wardround.errors import StudyError, suggest
 from wardround.settings import Count, Fraction, NonNegative, Positive, Range, Share, WholeNumber
 
+METRICS = ("accuracy", "auc", "f1", "sensitivity", "specificity", "ppv", "npv", "brier", "loss")
 Varied = Literal["partition", "split", "batches", "init"]
 
 
@@ -108,9 +109,23 @@ class Arm:
     name: str  # fedprox[mu=0.05]
     family: str  # fedprox
     algorithm: Choice
+    data: Choice
     sites: Choice
     model: Choice
     training: Training
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A published difference, set beside ours: the mean of `metric` over `arms` less that over `against`."""
+
+    text: str
+    source: str
+    published: float
+    tolerance: NonNegative  # how far ours may be from it and still count as reproduced
+    arms: tuple[str, ...]
+    against: tuple[str, ...]
+    metric: str = "accuracy"
 
 
 @dataclass(frozen=True)
@@ -121,13 +136,14 @@ class Study:
     preparation: Preparation
     evaluation: Evaluation
     arms: tuple[Arm, ...]
+    claims: tuple[Claim, ...]
     resolved: Mapping[str, Any] = field(compare=False)  # the file again, every default filled in
 
     @property
     def hash(self) -> str:
         """Names the run. Paths and the device are left out: every hospital computes the same hash."""
         content = {key: value for key, value in asdict(self).items() if key != "resolved"}
-        return sha256(json.dumps(_anonymous(content), sort_keys=True).encode()).hexdigest()
+        return sha256(json.dumps(anonymous(content), sort_keys=True).encode()).hexdigest()
 
     def arm(self, name: str) -> Arm:
         for arm in self.arms:
@@ -136,9 +152,10 @@ class Study:
         raise StudyError(f"study {self.name}", f"has no arm {name!r}", suggest(name, [arm.name for arm in self.arms]))
 
 
-def _anonymous(value: Any) -> Any:
+def anonymous(value: Any) -> Any:
+    """Plain data without paths and device."""
     if isinstance(value, Mapping):
-        return {key: _anonymous(item) for key, item in value.items() if key != "device"}
+        return {key: anonymous(item) for key, item in value.items() if key != "device"}
     if isinstance(value, list | tuple):
-        return [_anonymous(item) for item in value]
+        return [anonymous(item) for item in value]
     return None if isinstance(value, Path) else value

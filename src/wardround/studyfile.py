@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from wardround.errors import StudyError, suggest
-from wardround.settings import Factory, parse_settings, refuse_unknown, settings_of
-from wardround.study import Arm, Choice, Decay, Evaluation, Preparation, Stragglers, Study, Training
+from wardround.settings import Factory, parse, parse_settings, refuse_unknown, settings_of
+from wardround.study import METRICS, Arm, Choice, Claim, Decay, Evaluation, Preparation, Stragglers, Study, Training
 from wardround.sweep import NAME, Variant, flatten, set_path, variants
 
 
@@ -59,7 +59,7 @@ def parse_study(
     changes: Mapping[str, Any] | None = None,
 ) -> Study:
     """Plain data to a study. `quick` applies the `[quick]` block; `changes` are dotted keys that win over all."""
-    top = ("name", "question", "data", "sites", "model", "training", "evaluation", "arms", "quick")
+    top = ("name", "question", "data", "sites", "model", "training", "evaluation", "arms", "claims", "quick")
     refuse_unknown(raw, top, where)
     tables = {
         key: deepcopy(dict(_table(raw, key, where))) for key in ("data", "sites", "model", "training", "evaluation")
@@ -98,6 +98,7 @@ def parse_study(
         preparation=Preparation(**prepared),
         evaluation=evaluation,
         arms=arms,
+        claims=parse(tuple[Claim, ...], raw.get("claims", []), f"{where}: claims", base),
         resolved=resolved,
     )
     _check_arms(study, where)
@@ -138,7 +139,7 @@ def _arm_kinds(entry: Mapping[str, Any], tables: Mapping[str, Any], sections: Ma
     collect("training", Training)
     collect("training.lr_decay", Decay)
     collect("training.stragglers", Stragglers)
-    for key in ("sites", "model"):
+    for key in ("data", "sites", "model"):
         section = sections[key]
         kinds[f"{key}.{section.tag}"] = str
         named = overrides.get(f"{key}.{section.tag}", tables[key].get(section.tag, section.default))
@@ -156,8 +157,8 @@ def _arm(
     where: str,
     base: Path,
 ) -> Arm:
-    changed = {key: deepcopy(tables[key]) for key in ("sites", "model", "training")}
-    for key in ("sites", "model"):
+    changed = {key: deepcopy(tables[key]) for key in ("data", "sites", "model", "training")}
+    for key in ("data", "sites", "model"):
         tag = sections[key].tag
         replacement = variant.overrides.get(f"{key}.{tag}")
         if replacement is not None and replacement in sections[key].family:
@@ -173,6 +174,7 @@ def _arm(
         name=variant.name,
         family=variant.family,
         algorithm=algorithm[0],
+        data=_member(sections["data"], changed["data"], f"{where}: data", base)[0],
         sites=_member(sections["sites"], changed["sites"], f"{where}: sites", base)[0],
         model=_member(sections["model"], changed["model"], f"{where}: model", base)[0],
         training=Training(**parse_settings(settings_of(Training), changed["training"], f"{where}: training", base)),
@@ -188,6 +190,17 @@ def _check_arms(study: Study, where: str) -> None:
     if reference is not None and reference not in names:
         remedy = suggest(reference, names, "Arms")
         raise StudyError(f"{where}: evaluation: reference", f"no arm is called {reference!r}", remedy)
+    for number, claim in enumerate(study.claims):
+        for name in (*claim.arms, *claim.against):
+            if name not in names:
+                raise StudyError(
+                    f"{where}: claims[{number}]", f"no arm is called {name!r}", suggest(name, names, "Arms")
+                )
+        if not claim.arms or len(claim.arms) != len(claim.against) or claim.metric not in METRICS:
+            remedy = f"List as many `arms` as `against`, at least one, and a metric among {', '.join(METRICS)}."
+            raise StudyError(
+                f"{where}: claims[{number}]", "the arms do not pair up, or the metric is not known", remedy
+            )
     if study.evaluation.test_share + study.evaluation.validation_share >= 1:
         raise StudyError(
             f"{where}: evaluation", "test_share and validation_share leave no training rows", "Lower one of them."
@@ -211,6 +224,7 @@ def _resolve(
         "training": asdict(Training(**training)),
         "evaluation": asdict(Evaluation(**evaluation)),
         "arms": raw.get("arms"),
+        "claims": raw.get("claims"),
     }
     return plain(document), source, prepared
 

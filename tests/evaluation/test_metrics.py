@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from sklearn import metrics as sk
 
-from wardround.evaluation.metrics import METRICS, metrics
+from wardround.evaluation.metrics import metrics
+from wardround.study import METRICS
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -1,5 +1,6 @@
 """The rows of a run's files: predictions, subgroups, weights."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -29,9 +30,13 @@ def prediction_table(arm: str, seed: int, predictions: list[SitePrediction], cla
     )
 
 
-def group_table(cohort: Cohort) -> pd.DataFrame:
-    """Sex and age band of each row, for figures by subgroup. Ages themselves are not written."""
-    groups = cohort.records.groups
+def group_table(cohorts: Sequence[Cohort]) -> pd.DataFrame:
+    """Sex and age band of each row, for figures by subgroup. Ages themselves are not written.
+
+    Empty where arms have different data: a row number then means several rows.
+    """
+    cohort = cohorts[0]
+    groups = cohort.records.groups if len(cohorts) == 1 else pd.DataFrame()
     made = pd.DataFrame({"row": cohort.row_numbers})
     if "sex" in groups:
         made["sex"] = groups["sex"].to_numpy(dtype=object)

@@ -23,13 +23,13 @@ def check(study: StudyArgument, quick: Quick = False, set_: Set = None, json: Js
         render.show_json(
             {
                 "study": {"name": parsed.name, "hash": parsed.hash, "arms": [arm.name for arm in parsed.arms]},
-                "notes": plan.cohort.notes,
+                "notes": plan.notes,
                 "findings": findings,
                 "sites": sites,
                 "refused": refused,
             }
         )
     else:
-        render.show_check(parsed, plan.cohort.notes, findings, sites)
+        render.show_check(parsed, plan.notes, findings, sites)
     if refused:
         raise typer.Exit(CheckError.exit_code)

@@ -70,7 +70,7 @@ def split(
     parsed, families = load_study(study, quick, changes(set_))
     plan = load_plan(parsed, families)
     chosen = parsed.evaluation.seeds.first if seed is None else seed
-    written = export_split(plan.cohort, plan.check(parsed.arms[0], chosen), out)
+    written = export_split(plan.cohort_of(parsed.arms[0]), plan.check(parsed.arms[0], chosen), out)
     if json:
         render.show_json({"folder": str(out), "seed": chosen, "files": written})
     else:

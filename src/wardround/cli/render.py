@@ -128,6 +128,9 @@ def show_run(run: "StudyRun") -> None:
         out.print(_site_table(results, site_names))
     for line in _comparison_lines(results):
         out.print(line)
+    for claim in results["claims"]:
+        out.print(Text(f"\nClaim: {claim['text']} ({claim['source']})"), soft_wrap=True)
+        out.print(Text(f"  {claim['verdict']}", style="bold"), soft_wrap=True)
     _show_warnings(out, results["warnings"])
     out.print(f"Run folder: {run.folder}", soft_wrap=True)
 

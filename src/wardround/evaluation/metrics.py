@@ -8,7 +8,8 @@ With several classes, AUC, F1, sensitivity, specificity, PPV and NPV are average
 import numpy as np
 from scipy.stats import rankdata
 
-METRICS = ("accuracy", "auc", "f1", "sensitivity", "specificity", "ppv", "npv", "brier", "loss")
+from wardround.study import METRICS
+
 THRESHOLD = 0.5
 PAIRS = 20_000  # up to so many pairs are compared one by one, which is quicker than ranking
 CLIP = 1e-7  # scores are kept this far from 0 and 1 in the loss, because one certain error would make it infinite

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, mean_interval, p_value
-from wardround.evaluation.metrics import METRICS, metrics
-from wardround.study import Arm, Study
+from wardround.evaluation.metrics import metrics
+from wardround.study import METRICS, Arm, Claim, Study
 
 SCHEMA_VERSION = 1
 SMALLEST_GROUP = 10  # subgroups with fewer test rows are suppressed
@@ -61,6 +61,7 @@ def results(study: Study, predictions: pd.DataFrame, groups: pd.DataFrame, recor
         "interval": {"confidence": CONFIDENCE, "method": resampling.method, "covers": resampling.covers},
         "arms": arms,
         "tests": _comparisons(study, overall, resampling),
+        "claims": [_claim(claim, overall, resampling) for claim in study.claims],
     }
 
 
@@ -175,6 +176,33 @@ def _comparisons(study: Study, overall: Mapping[str, Figures], resampling: Resam
                 }
             )
     return tests
+
+
+def _claim(claim: Claim, overall: Mapping[str, Figures], resampling: Resampling) -> dict[str, Any]:
+    """What was published, what we found, and a verdict. The difference is paired over seeds and pairs of arms."""
+    pairs = [
+        overall[a][claim.metric] - overall[b][claim.metric] for a, b in zip(claim.arms, claim.against, strict=True)
+    ]
+    ours = pd.concat(pairs, axis=1).mean(axis=1).dropna().to_numpy()
+    mean = float(ours.mean()) if len(ours) else None
+    interval = mean_interval(ours, resampling) if len(ours) else None
+    if mean is None:
+        verdict = "cannot be computed"
+    elif abs(mean - claim.published) <= claim.tolerance:
+        verdict = f"reproduced: {mean:+.3f}, published {claim.published:+.3f}"
+    else:
+        verdict = f"not reproduced: {mean:+.3f}, published {claim.published:+.3f}"
+    return {
+        "text": claim.text,
+        "source": claim.source,
+        "metric": claim.metric,
+        "published": claim.published,
+        "tolerance": claim.tolerance,
+        "ours": mean,
+        "interval": list(interval) if interval else None,
+        "each": {arm: float(pair.mean()) for arm, pair in zip(claim.arms, pairs, strict=True)},
+        "verdict": verdict,
+    }
 
 
 def _mean(values: pd.Series) -> float | None:
