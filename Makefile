@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all check bench clean
+.PHONY: help setup run test test-all check bench bench-peers clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 run: $(STAMP)  ## Run the shipped heart study and show its result
-	$(BIN)/wardround run heart-fedprox --quick
+	$(BIN)/wardround run heart-fedprox
 
 test: $(STAMP)  ## Lint, check types and run the test suite
 	@sh scripts/install-test-packages.sh
@@ -38,5 +38,10 @@ check: $(STAMP)  ## Format, lint and types
 bench: $(STAMP)  ## Measure our engine beside hand-written loops on the same work
 	$(BIN)/python -m benchmarks
 
+bench-peers:  ## Install Flower's simulation into .venv-peers, so that `make bench` can measure it
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install --quiet torch==2.13.0 numpy
+	.venv-peers/bin/python -m pip install --quiet 'flwr[simulation]==1.41.0'
+
 clean:  ## Remove the environment and what tools cached
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def client() -> Any:
                 if work.mu:
                     pull = sum(((p - s) ** 2).sum() for p, s in zip(module.parameters(), start, strict=True))
                     loss = loss + work.mu / 2 * pull
-                loss.backward()
+                loss.backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
         content = {"arrays": ArrayRecord(module.state_dict()), "metrics": MetricRecord({"num-examples": len(y)})}
         return Message(content=RecordDict(content), reply_to=message)
@@ -83,7 +84,7 @@ def main() -> None:
     run_simulation(server_app=server, client_app=client(), num_supernodes=len(parts), backend_config=backend)
     module = network(work)
     module.load_state_dict(trained)
-    seconds = [after - before for before, after in zip(marks, marks[1:], strict=False)]
+    seconds = [after - before for before, after in pairwise(marks)]
     kilobytes = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     found = {"seconds": seconds, "accuracy": accuracy(work, module, x_test, y_test), "megabytes": kilobytes / 1024}
     sys.stdout.write("RESULT " + json.dumps(found) + "\n")

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from itertools import islice
 
 import torch
 from torch import nn
@@ -41,7 +42,7 @@ def plain(work: Work, parts: Parts, seed: int = 0) -> Iterator[tuple[float, nn.M
                     if work.mu:
                         pull = sum(((p - s) ** 2).sum() for p, s in zip(module.parameters(), start, strict=True))
                         loss = loss + work.mu / 2 * pull
-                    loss.backward()
+                    loss.backward()  # type: ignore[no-untyped-call]
                     optimiser.step()
             for name, leaf in module.state_dict().items():
                 sums[name] += leaf.numpy() * (len(sets[k]) / total)
@@ -67,7 +68,7 @@ def tight(work: Work, parts: Parts, seed: int = 0) -> Iterator[tuple[float, nn.M
                 for batch in order.split(work.batch):  # type: ignore[no-untyped-call]
                     grads = torch.autograd.grad(loss_of(work, module(x[batch]), y[batch]), params)
                     if work.mu:
-                        grads = torch._foreach_add(grads, torch._foreach_sub(live, shared), alpha=work.mu)  # type: ignore[assignment]
+                        grads = torch._foreach_add(grads, torch._foreach_sub(live, shared), alpha=work.mu)
                     torch._foreach_add_(live, grads, alpha=-work.lr)
             torch._foreach_add_(mean, live, alpha=len(y) / total)
         shared = mean
@@ -81,11 +82,5 @@ def run(
 ) -> dict[str, object]:
     """`most` bounds the rounds that are measured; what is left of a large work is scaled, and said to be."""
     loop = {"plain": plain, "tight": tight}[kind]
-    seconds, module = [], None
-    for spent, module in loop(work, parts):
-        seconds.append(spent)
-        if len(seconds) >= most:
-            break
-    if module is None:
-        raise RuntimeError("no round was run")
-    return {"seconds": seconds, "accuracy": accuracy(work, module, x_test, y_test)}
+    made = list(islice(loop(work, parts), most))
+    return {"seconds": [spent for spent, _ in made], "accuracy": accuracy(work, made[-1][1], x_test, y_test)}

@@ -9,7 +9,7 @@ from torch import nn
 
 from benchmarks.loops import Parts
 from benchmarks.work import NETWORKS, Work, accuracy
-from wardround.algorithms import ALGORITHMS
+from wardround.algorithms import ALGORITHMS, Algorithm
 from wardround.data.site import Rows, Site
 from wardround.engines import ENGINES
 from wardround.models import Model, Shape, from_module
@@ -24,6 +24,10 @@ def model_of(work: Work) -> Model:
     return from_module(NETWORKS[work.network], 10)
 
 
+def algorithm_of(work: Work, mu: float) -> Algorithm:
+    return ALGORITHMS["fedprox"](mu) if work.mu else ALGORITHMS["fedavg"]()
+
+
 def trials_of(work: Work, parts: Parts) -> list[Trial]:
     nothing = np.array([], dtype=np.int64)
     sites = tuple(
@@ -32,7 +36,7 @@ def trials_of(work: Work, parts: Parts) -> list[Trial]:
     training = Training(work.rounds, work.epochs, work.batch, work.lr, share=work.share)
     model = model_of(work)
     return [
-        Trial(f"mu={mu}", seed, ALGORITHMS["fedprox"](mu), model, training, sites, sites, seed, seed)
+        Trial(f"mu={mu}", seed, algorithm_of(work, mu), model, training, sites, sites, seed, seed)
         for seed in range(work.seeds)
         for mu in (work.mus or (work.mu,))
     ]

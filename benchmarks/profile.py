@@ -4,6 +4,7 @@ import cProfile
 import pstats
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from benchmarks.ours import trials_of
 from benchmarks.work import Work, read_data, write_data
@@ -11,7 +12,7 @@ from wardround.engines.stacked import STACKED
 
 PARTS = {
     "gradient": ("logistic.py", "closed_gradient"),
-    "batches": ("lanes.py", "batches"),
+    "batches": ("lanes.py", "between"),
     "drawing of orders": ("lanes.py", "_draw"),
     "correction": ("fedprox.py", "correct"),
     "optimiser": ("optimisers.py", "step"),
@@ -31,12 +32,12 @@ def profile_stack(work: Work) -> dict[str, float]:
     for _ in STACKED.rounds(trials, STACKED.start(trials)):
         pass
     watch.disable()
-    stats = pstats.Stats(watch)
-    whole = stats.total_tt  # type: ignore[attr-defined]
+    stats: Any = pstats.Stats(watch)
     spent = {
         name: sum(
             row[3] for (file, _, function), row in stats.stats.items() if file.endswith(where) and function == what
-        )  # type: ignore[attr-defined]
+        )
         for name, (where, what) in PARTS.items()
     }
+    whole = stats.total_tt
     return {name: seconds / whole for name, seconds in spent.items()} | {"the rest": 1 - sum(spent.values()) / whole}

@@ -1,4 +1,4 @@
-"""The work that every contender does. Imports torch and numpy only, because peers run in an environment of their own."""
+"""The work that every contender does. Needs torch and numpy only: peers run in an environment of their own."""
 
 import json
 from dataclasses import asdict, dataclass

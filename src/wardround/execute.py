@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 
 from wardround.artifacts.checkpoint import Checkpoint, Pace, read_checkpoint, write_checkpoint
 from wardround.artifacts.environment import describe_environment
 from wardround.artifacts.folder import JsonLines, RunFolder
 from wardround.artifacts.tables import group_table, prediction_table, saved_leaves
 from wardround.catalog import load_study
+from wardround.engines.threads import torch_threads
 from wardround.errors import RunError
 from wardround.evaluation.curves import Curves
 from wardround.evaluation.predict import predict
 from wardround.evaluation.results import results, score_columns
+from wardround.models import SMALL_MODEL
 from wardround.plan import Plan, describe_sites, device_for, load_plan
 from wardround.rounds import Run, Trial
 from wardround.settings import Factory
@@ -134,12 +137,14 @@ def run_unit(plan: Plan, unit: Unit, place: Checkpoint, folder: RunFolder, lines
     trials, engine, every = unit.trials(plan), engine_named(unit.engine), plan.study.evaluation.every
     begun = engine.restore(trials, place.round, place.leaves) if place.round else engine.start(trials)
     curves, pace, last = Curves(trials), Pace(), trials[0].training.rounds
+    threads = 1 if trials[0].model.size < SMALL_MODEL else torch.get_num_threads()
     state, began = begun, time.perf_counter()
     for state, records in engine.rounds(trials, begun):
         seconds = (time.perf_counter() - began) / len(trials)
         round_number = records[0].round
         shown = round_number == last or (every and round_number % every == 0)
-        points = curves.after(state) if shown else [{}] * len(trials)
+        with torch_threads(threads):
+            points = curves.after(state) if shown else [{}] * len(trials)
         for trial, record, point in zip(trials, records, points, strict=True):
             lines.add({"arm": trial.arm, "seed": trial.seed, **asdict(record), **point, "seconds": seconds})
         if pace.due and round_number < last:
@@ -148,7 +153,8 @@ def run_unit(plan: Plan, unit: Unit, place: Checkpoint, folder: RunFolder, lines
             pace.saved(time.perf_counter() - save_started)
         yield round_number * len(trials)
         began = time.perf_counter()
-    keep_unit(plan, place.unit, trials, engine.runs(trials, state), folder)
+    with torch_threads(threads):
+        keep_unit(plan, place.unit, trials, engine.runs(trials, state), folder)
     write_checkpoint(folder.path, Checkpoint(place.unit + 1, 0, lines.flush(), {}))
 
 

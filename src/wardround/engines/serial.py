@@ -1,22 +1,54 @@
 """Reference engine: one site after another. Slow, obvious, and what the others are tested against."""
 
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
+
+import torch
 
 from wardround import seeds, tree
 from wardround.engines.engine import Engine
-from wardround.engines.threads import threads_for, torch_threads
+from wardround.engines.threads import torch_threads
 from wardround.local import Memory, Outcome, batches, local_train
+from wardround.models import SMALL_MODEL
 from wardround.optimisers import optimiser_for
 from wardround.rounds import Assignment, RoundRecord, Run, Trial, rounds, start
 from wardround.tree import Tree
 
 
 def train_sites(trial: Trial, run: Run, assignments: Sequence[Assignment]) -> Iterator[tuple[Assignment, Outcome]]:
-    threads = threads_for(run)
+    if trial.model.size >= SMALL_MODEL and len(assignments) > 1 and not trial.sites[0].train.x.is_cuda:
+        yield from _side_by_side(trial, run, assignments, torch.get_num_threads())
+        return
+    threads = 1 if trial.model.size < SMALL_MODEL else torch.get_num_threads()
     for assignment in assignments:
         with torch_threads(threads):
             outcome = train_site(trial, run, assignment)
         yield assignment, outcome
+
+
+def _side_by_side(
+    trial: Trial, run: Run, assignments: Sequence[Assignment], workers: int
+) -> Iterator[tuple[Assignment, Outcome]]:
+    """A large model's sites on one thread each, as many at a time as there are threads.
+
+    Two threads on two sites do more than two threads on one, and no number depends on how many there are. Results
+    come in site order; at most one for each worker is waiting.
+    """
+    waiting: deque[tuple[Assignment, Future[Outcome]]] = deque()
+    for assignment in assignments:
+        waiting.append((assignment, _pool(workers).submit(train_site, trial, run, assignment)))
+        if len(waiting) >= workers:
+            first, outcome = waiting.popleft()
+            yield first, outcome.result()
+    for first, outcome in waiting:
+        yield first, outcome.result()
+
+
+@lru_cache(maxsize=1)
+def _pool(workers: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(workers, "site", initializer=torch.set_num_threads, initargs=(1,))
 
 
 def train_site(trial: Trial, run: Run, assignment: Assignment) -> Outcome:

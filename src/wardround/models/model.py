@@ -4,6 +4,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
+from threading import local
 
 import numpy as np
 import torch
@@ -74,6 +75,8 @@ class Model:
             grad, value = self.closed_gradient(params, x, y, x.new_full((len(x),), 1 / len(x)))
             return grad, value, buffers
         leaves = {name: leaf.detach().requires_grad_() for name, leaf in params.items()}
+        if x.dim() == 4:  # channels last takes a third off a convolution's step; `contiguous` would not do it
+            x = x.to(memory_format=torch.channels_last)
         loss, buffers = self.loss(leaves, buffers, x, y, masks)
         grads = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)  # unused weights do not move
         return dict(zip(leaves, grads, strict=True)), loss.detach(), {k: v.detach() for k, v in buffers.items()}
@@ -122,10 +125,11 @@ def from_module(build: Callable[[], nn.Module], classes: int, private: tuple[str
     """
     training = _built(build, 0)
     _refuse_hidden_randomness(training)
-    predicting = deepcopy(training).eval()
     training.train()
     shapes = mask_shapes(training)
     frozen = {name: leaf.detach() for name, leaf in training.named_parameters() if not leaf.requires_grad}
+
+    own = local()  # a module of its own for each thread: a functional call lends it the weights for a moment
 
     def init(seed: int) -> tuple[Tree, Tree]:
         fresh = _built(build, seed)
@@ -134,11 +138,13 @@ def from_module(build: Callable[[], nn.Module], classes: int, private: tuple[str
         return params, buffers
 
     def logits(params: Tree, buffers: Tree, x: Tensor, masks: Tree | None) -> tuple[Tensor, Tree]:
+        if not hasattr(own, "training"):
+            own.training, own.predicting = deepcopy(training), deepcopy(training).eval()
         fixed = {name: leaf.to(x) for name, leaf in frozen.items()}
         if masks is None:
-            return functional_call(predicting, {**fixed, **params, **buffers}, (x,)), buffers
+            return functional_call(own.predicting, {**fixed, **params, **buffers}, (x,)), buffers
         buffers = clone(buffers)  # BatchNorm writes into them
-        return functional_call(training, {**fixed, **params, **buffers, **masks}, (x,)), buffers
+        return functional_call(own.training, {**fixed, **params, **buffers, **masks}, (x,)), buffers
 
     return Model(init, logits, classes, private, shapes)
 
