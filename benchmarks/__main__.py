@@ -22,7 +22,16 @@ ROOT = Path(__file__).parents[1]
 PEERS = ROOT / ".venv-peers" / "bin" / "python"
 CONTENDERS = ("stacked", "serial", "tight", "plain", "flower")
 # rounds that are measured; the whole of a long work would only repeat them
-MOST_ROUNDS = {("W3", "stacked"): 0, ("W2", "serial"): 0, ("W2", "tight"): 10, ("W2", "plain"): 10, ("W4", "flower"): 4}
+MOST_ROUNDS = {
+    ("W3", "stacked"): 0,
+    ("W5-1024", "plain"): 4,
+    ("W5-1024", "tight"): 6,
+    ("W5-1024", "serial"): 6,
+    ("W2", "serial"): 0,
+    ("W2", "tight"): 10,
+    ("W2", "plain"): 10,
+    ("W4", "flower"): 4,
+}
 
 
 @dataclass(frozen=True)

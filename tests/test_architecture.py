@@ -30,6 +30,7 @@ LAYERS = [
     ["rounds"],
     ["engines", "evaluation"],
     ["artifacts"],
+    ["report"],
     ["catalog"],
     ["plan"],
     ["units"],

@@ -128,14 +128,19 @@ def test_thirty_random_kills_give_thirty_times_the_same_result(tmp_path: Path) -
     assert died >= 25  # the others had finished first
 
 
-@pytest.mark.usefixtures("often")
-def test_a_run_that_was_begun_in_other_circumstances_does_not_go_on(tmp_path: Path) -> None:
+def stopped_after_two_rounds(tmp_path: Path) -> RunFolder:
     plan = wardround.load_plan(*wardround.load_study(STUDY))
     folder = RunFolder.of(plan.study, tmp_path)
     steps = execute(plan, folder)
     next(steps)
     next(steps)
     steps.close()
+    return folder
+
+
+@pytest.mark.usefixtures("often")
+def test_a_run_that_was_begun_in_other_circumstances_does_not_go_on(tmp_path: Path) -> None:
+    folder = stopped_after_two_rounds(tmp_path)
     with pytest.raises(RunError, match="begun with other engine"):
         wardround.run_study(STUDY, tmp_path, engine="serial")
     environment = json.loads((folder.path / "environment.json").read_text())
@@ -148,12 +153,7 @@ def test_a_run_that_was_begun_in_other_circumstances_does_not_go_on(tmp_path: Pa
 
 @pytest.mark.usefixtures("often")
 def test_a_damaged_checkpoint_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
-    plan = wardround.load_plan(*wardround.load_study(STUDY))
-    folder = RunFolder.of(plan.study, tmp_path)
-    steps = execute(plan, folder)
-    next(steps)
-    next(steps)
-    steps.close()
+    folder = stopped_after_two_rounds(tmp_path)
     path = folder.path / "state" / "checkpoint.safetensors"
     os.truncate(path, path.stat().st_size // 2)
     with pytest.raises(RunError, match=r"is damaged .*\n  Start anew with --again"):

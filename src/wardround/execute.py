@@ -24,6 +24,7 @@ from wardround.evaluation.predict import predict
 from wardround.evaluation.results import results, score_columns
 from wardround.models import SMALL_MODEL
 from wardround.plan import Plan, describe_sites, device_for, load_plan
+from wardround.report.figures import draw_curves
 from wardround.rounds import Run, Trial
 from wardround.settings import Factory
 from wardround.study import Study
@@ -174,8 +175,9 @@ def finish(plan: Plan, folder: RunFolder, units: int) -> None:
     groups = group_table(list(plan.cohorts.values()))
     groups.to_parquet(folder.path / "groups.parquet", index=False)
     folder.join_predictions(units)
-    predictions = folder.predictions()
-    content = results(plan.study, predictions, groups, folder.records())
+    predictions, records = folder.predictions(), folder.records()
+    content = results(plan.study, predictions, groups, records)
+    draw_curves(plan.study, records, folder.path / "figures")
     warnings = [*diverged(predictions), *plan.warnings]
     folder.write_json("results.json", {**content, "sites": describe_sites(plan), "warnings": warnings})
     folder.remove_state()

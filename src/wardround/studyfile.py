@@ -61,6 +61,9 @@ def parse_study(
     """Plain data to a study. `quick` applies the `[quick]` block; `changes` are dotted keys that win over all."""
     top = ("name", "question", "data", "sites", "model", "training", "evaluation", "arms", "claims", "quick")
     refuse_unknown(raw, top, where)
+    if quick and isinstance(raw.get("claims"), list):
+        # a smaller study says little about a published figure; whoever reads the verdict is told
+        raw = {**raw, "claims": [_at_quick_size(claim) for claim in raw["claims"]]}
     tables = {
         key: deepcopy(dict(_table(raw, key, where))) for key in ("data", "sites", "model", "training", "evaluation")
     }
@@ -103,6 +106,10 @@ def parse_study(
     )
     _check_arms(study, where)
     return study
+
+
+def _at_quick_size(claim: Any) -> Any:
+    return {**claim, "text": f"{claim.get('text')} [here at the quick size]"} if isinstance(claim, Mapping) else claim
 
 
 def _table(raw: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:

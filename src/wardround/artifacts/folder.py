@@ -1,6 +1,7 @@
 """The run folder: where each thing stands, and how it is written so that a half-written file never counts.
 
 study.toml  environment.json  records.jsonl  predictions.parquet  groups.parquet  models/ARM/seed-N.safetensors
+    figures/       curves over rounds, SVG and PNG
 results.json   written last: a folder that has it is complete
 """
 
@@ -46,7 +47,7 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         for name in WRITTEN_ANEW:
             (self.path / name).unlink(missing_ok=True)
-        for name in ("models", "state"):
+        for name in ("models", "state", "figures"):
             rmtree(self.path / name, ignore_errors=True)
         write_atomically(self.path / "study.toml", tomli_w.dumps(dict(study.resolved)).encode())
         self.write_json("environment.json", environment)

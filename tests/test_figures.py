@@ -1,0 +1,89 @@
+"""Curves over rounds: every arm is drawn once, in the panel of its data and stragglers, and always the same way."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import wardround
+from wardround.artifacts.folder import RunFolder
+from wardround.errors import StudyError
+from wardround.report.figures import _facets, draw_curves
+
+STUDY: dict[str, Any] = {
+    "name": "curves",
+    "data": {"source": "synthetic", "count": 6, "largest": 60, "features": 5, "classes": 3, "scale": "none"},
+    "training": {"rounds": 3, "lr": 0.01, "stragglers": {"share": 0.0, "policy": "keep"}},
+    "evaluation": {"accept": ["one-class"]},
+    "arms": [
+        {"name": "prox", "algorithm": "fedprox", "mu": [0.0, 1.0], "training": {"stragglers": {"share": [0.0, 0.5]}}},
+        {"name": "iid", "algorithm": "fedavg", "data": {"iid": True}},
+    ],
+    "claims": [
+        {
+            "text": "It helps",
+            "source": "A paper",
+            "published": 0.0,
+            "tolerance": 1.0,
+            "arms": ["prox[mu=1.0,share=0.5]"],
+            "against": ["prox[mu=0.0,share=0.5]"],
+        }
+    ],
+    "quick": {"training.rounds": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> wardround.StudyRun:
+    return wardround.run_study(STUDY, tmp_path_factory.mktemp("runs"))
+
+
+def test_each_arm_has_one_line_in_the_panel_of_its_data_and_stragglers(run: wardround.StudyRun) -> None:
+    study, _ = wardround.load_study(run.folder / "study.toml")
+    figure = _facets(study, RunFolder(run.folder).records(), "test_accuracy", "test accuracy")
+    panels = {(axis.get_title(), axis.get_ylabel().split("\n")[0]): len(axis.lines) for axis in figure.axes}
+    assert sum(panels.values()) == len(study.arms) == 5
+    assert sorted(panels.values()) == [
+        0,
+        1,
+        2,
+        2,
+    ]  # two values of mu with 0 % and with 50 %; the IID arm with 0 % alone
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        "fedprox mu 0, keep late work",
+        "fedprox mu 1, keep late work",
+        "fedavg, keep late work",
+    ]
+
+
+def test_the_same_records_give_the_same_files(run: wardround.StudyRun, tmp_path: Path) -> None:
+    study, _ = wardround.load_study(run.folder / "study.toml")
+    for path in draw_curves(study, RunFolder(run.folder).records(), tmp_path):
+        assert path.read_bytes() == (run.folder / "figures" / path.name).read_bytes()
+
+
+def test_arms_on_other_data_are_described_apart(run: wardround.StudyRun) -> None:
+    assert [described["arms"] for described in run.results["sites"]] == [
+        ["prox[mu=0.0,share=0.0]", "prox[mu=0.0,share=0.5]", "prox[mu=1.0,share=0.0]", "prox[mu=1.0,share=0.5]"],
+        ["iid"],
+    ]
+
+
+def test_a_claim_has_a_verdict_and_says_when_the_study_was_scaled_down(run: wardround.StudyRun, tmp_path: Path) -> None:
+    (claim,) = run.results["claims"]
+    arms = run.results["arms"]
+    figures = [
+        arms[name]["metrics"]["accuracy"]["mean"] for name in ("prox[mu=1.0,share=0.5]", "prox[mu=0.0,share=0.5]")
+    ]
+    assert claim["ours"] == pytest.approx(figures[0] - figures[1])
+    assert claim["verdict"].startswith("reproduced: ")
+    strict = {**STUDY, "claims": [{**STUDY["claims"][0], "published": 0.9, "tolerance": 0.01}]}
+    quick = wardround.run_study(strict, tmp_path, quick=True).results["claims"][0]
+    assert quick["verdict"].startswith("not reproduced: ")
+    assert "at the quick size" in quick["text"]
+
+
+def test_a_claim_about_an_unknown_arm_is_an_error() -> None:
+    wrong = {**STUDY, "claims": [{**STUDY["claims"][0], "against": ["prox[mu=0.0]"]}]}
+    with pytest.raises(StudyError, match=r"claims\[0\]: no arm is called 'prox\[mu=0.0\]'"):
+        wardround.load_study(wrong)
