@@ -38,10 +38,13 @@ check: $(STAMP)  ## Format, lint and types
 bench: $(STAMP)  ## Measure our engine beside hand-written loops on the same work
 	$(BIN)/python -m benchmarks
 
-bench-peers:  ## Install Flower's simulation into .venv-peers, so that `make bench` can measure it
-	$(PYTHON) -m venv .venv-peers
-	.venv-peers/bin/python -m pip install --quiet torch==2.13.0 numpy
-	.venv-peers/bin/python -m pip install --quiet 'flwr[simulation]==1.41.0'
+bench-peers:  ## Install Flower, pfl and NVFlare, each into an environment of its own, so that `make bench` measures them
+	@for peer in flower:'flwr[simulation]==1.41.0' pfl:'pfl==0.6.0' nvflare:'nvflare[PT]'; do \
+		folder=.venv-$${peer%%:*}; package=$${peer#*:}; \
+		$(PYTHON) -m venv $$folder && \
+		$$folder/bin/python -m pip install --quiet torch==2.13.0 numpy && \
+		$$folder/bin/python -m pip install --quiet "$$package" || { echo "$$package cannot be had; left out"; rm -rf $$folder; }; \
+	done
 
 clean:  ## Remove the environment and what tools cached
-	rm -rf $(VENV) .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-flower .venv-pfl .venv-nvflare .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -19,8 +19,9 @@ from benchmarks.profile import profile_stack
 from benchmarks.work import FASHION, WORKS, Work, write_data
 
 ROOT = Path(__file__).parents[1]
-PEERS = ROOT / ".venv-peers" / "bin" / "python"
-CONTENDERS = ("stacked", "serial", "tight", "plain", "flower")
+# Each peer has an environment of its own, because they ask for other versions of the same packages.
+PEERS = {"flower": ".venv-flower", "pfl": ".venv-pfl", "nvflare": ".venv-nvflare"}
+CONTENDERS = ("stacked", "serial", "tight", "plain", *PEERS)
 # rounds that are measured; the whole of a long work would only repeat them
 MOST_ROUNDS = {
     ("W3", "stacked"): 0,
@@ -31,6 +32,9 @@ MOST_ROUNDS = {
     ("W2", "tight"): 10,
     ("W2", "plain"): 10,
     ("W4", "flower"): 4,
+    ("W4", "nvflare"): 0,
+    ("W3", "nvflare"): 3,
+    ("W1", "nvflare"): 8,
 }
 
 
@@ -43,25 +47,27 @@ class Measured:
     megabytes: float
 
 
+def python_of(peer: str) -> Path:
+    return ROOT / PEERS[peer] / "bin" / "python"
+
+
 def measure(work: Work, contender: str, data: Path, repeats: int) -> Measured | None:
     most = MOST_ROUNDS.get((work.name, contender), work.rounds)
-    if not most or (contender == "flower" and (not PEERS.exists() or work.name.startswith(("W2", "W5")))):
+    peer = contender in PEERS
+    if not most or (peer and (not python_of(contender).exists() or work.name.startswith(("W2", "W5")))):
         return None
-    found = [_run(contender, data, most) for _ in range(repeats if contender != "flower" else 1)]
+    found = [_run(contender, data, most) for _ in range(1 if peer else repeats)]
     per_round = statistics.median(statistics.median(one["seconds"][1:]) / one.get("runs", 1) for one in found)
     megabytes = max(one["megabytes"] for one in found)
     return Measured(work.name, contender, per_round, found[0]["accuracy"], megabytes)
 
 
 def _run(contender: str, data: Path, most: int) -> Any:
-    flower = contender == "flower"
-    module = (
-        [str(PEERS), "-m", "benchmarks.flower", str(most)]
-        if flower
-        else [sys.executable, "-m", "benchmarks.one", contender, str(data), str(most)]
-    )
+    command = [sys.executable, "-m", "benchmarks.one", contender, str(data), str(most)]
+    if contender in PEERS:
+        command = [str(python_of(contender)), "-m", f"benchmarks.{contender}", str(most)]
     environment = {**os.environ, "BENCH_DATA": str(data), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(module, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1800)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1800)
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     if not lines:
         raise RuntimeError(f"{contender} on {data.stem} gave no result:\n{done.stderr[-2000:]}")
@@ -108,8 +114,9 @@ def main() -> None:
                     measured.append(one)
     for table in tables(measured):
         out.print(table)
-    if not PEERS.exists():
-        out.print("Flower's simulation is left out: `make bench-peers` installs it into .venv-peers")
+    absent = [peer for peer in PEERS if not python_of(peer).exists()]
+    if absent:
+        out.print(f"Left out, because not installed: {', '.join(absent)} (`make bench-peers` installs them)")
     shares = profile_stack(WORKS["W1"])
     out.print("Where a stacked W1 round goes: " + ", ".join(f"{name} {share:.0%}" for name, share in shares.items()))
     if options.json:

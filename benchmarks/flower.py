@@ -1,4 +1,4 @@
-"""Flower's simulation on the same rows, in the environment `.venv-peers`: `python -m benchmarks.flower DATA`."""
+"""Flower's simulation on the same rows, in `.venv-flower`: `python -m benchmarks.flower MOST_ROUNDS`."""
 
 import os
 import sys
@@ -53,14 +53,13 @@ def client() -> Any:
 
 def main() -> None:
     import json
-    import resource
 
     from flwr.app import ArrayRecord, Context
     from flwr.serverapp import Grid, ServerApp
     from flwr.serverapp.strategy import FedAvg
     from flwr.simulation import run_simulation
 
-    from benchmarks.work import accuracy, network, read_data
+    from benchmarks.work import accuracy, network, peak_megabytes, read_data
 
     work, parts, x_test, y_test = read_data(DATA)
     rounds = min(work.rounds, int(sys.argv[1]))
@@ -85,8 +84,7 @@ def main() -> None:
     module = network(work)
     module.load_state_dict(trained)
     seconds = [after - before for before, after in pairwise(marks)]
-    kilobytes = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    found = {"seconds": seconds, "accuracy": accuracy(work, module, x_test, y_test), "megabytes": kilobytes / 1024}
+    found = {"seconds": seconds, "accuracy": accuracy(work, module, x_test, y_test), "megabytes": peak_megabytes()}
     sys.stdout.write("RESULT " + json.dumps(found) + "\n")
 
 

@@ -1,12 +1,11 @@
 """One contender on one work, in a process of its own: `python -m benchmarks.one CONTENDER DATA MOST_ROUNDS`."""
 
 import json
-import resource
 import sys
 from pathlib import Path
 
 from benchmarks import loops, ours
-from benchmarks.work import read_data
+from benchmarks.work import peak_megabytes, read_data
 
 
 def main() -> None:
@@ -14,7 +13,7 @@ def main() -> None:
     work, parts, x_test, y_test = read_data(path)
     runner = loops.run if contender in ("plain", "tight") else ours.run
     found = runner(contender, work, parts, x_test, y_test, most)
-    found["megabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    found["megabytes"] = peak_megabytes()
     sys.stdout.write("RESULT " + json.dumps(found) + "\n")
 
 

@@ -57,6 +57,12 @@ def cnn() -> nn.Module:
 NETWORKS = {"logistic": logistic, "cnn": cnn}
 
 
+def peak_megabytes() -> float:
+    """Of this process since its program began; getrusage would count what its parent held when it was started."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) / 1024
+
+
 def network(work: Work, seed: int = 0) -> nn.Module:
     torch.manual_seed(seed)
     return NETWORKS[work.network]()
