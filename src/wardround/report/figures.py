@@ -52,7 +52,8 @@ def _facets(study: Study, records: pd.DataFrame, column: str, label: str) -> Fig
         place = axes[rows.index(_straggler_title(arm))][columns.index(_data_title(study, arm))]
         number = lines.index(_line_title(study, arm))
         style = {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number // len(COLOURS) % len(DASHES)]}
-        curve = means[arm.name]
+        # an arm that diverged at once has no number to draw, but keeps its place in the legend
+        curve = means[arm.name] if arm.name in means.index else pd.Series(dtype=float)
         (handles[lines[number]],) = place.plot(curve.index, curve.to_numpy(), linewidth=1.4, **style)
     for i, row in enumerate(rows):
         axes[i][0].set_ylabel(f"{row}\n{label}" if row else label)
