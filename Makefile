@@ -39,7 +39,7 @@ bench: $(STAMP)  ## Measure our engine beside hand-written loops on the same wor
 	$(BIN)/python -m benchmarks
 
 bench-peers:  ## Install Flower, pfl and NVFlare, each into an environment of its own, so that `make bench` measures them
-	@for peer in flower:'flwr[simulation]==1.41.0' pfl:'pfl==0.6.0' nvflare:'nvflare[PT]'; do \
+	@for peer in flower:'flwr[simulation]==1.41.0' pfl:'pfl==0.6.0' nvflare:'nvflare==2.9.0'; do \
 		folder=.venv-$${peer%%:*}; package=$${peer#*:}; \
 		$(PYTHON) -m venv $$folder && \
 		$$folder/bin/python -m pip install --quiet torch==2.13.0 numpy && \
