@@ -143,7 +143,9 @@ def _metric_table(results: Mapping[str, Any], title: str) -> Table:
     for name, arm in results["arms"].items():
         rounds = arm["convergence"]["rounds_to_95_percent"]["mean"]
         cells = [_figure(arm["metrics"][metric], metric in SPREAD_SHOWN) for metric in SHOWN]
-        table.add_row(Text(name), *cells, f"{rounds:.1f}", f"{arm['cost']['bytes'] / 1000:,.1f}")
+        table.add_row(
+            Text(name), *cells, "–" if rounds is None else f"{rounds:.1f}", f"{arm['cost']['bytes'] / 1000:,.1f}"
+        )
     return table
 
 

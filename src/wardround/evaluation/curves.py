@@ -58,6 +58,7 @@ class StackCurves:
         lanes = len(self.rows) // len(self.trials)
         total = counts.reshape(-1, lanes).sum(1)
         loss, accuracy = (value.reshape(-1, lanes).sum(1) / total for value in (losses, hits))
+        accuracy[loss.isnan()] = float("nan")  # diverged: a call from such a score would be an accuracy of nothing
         return [
             {f"{self.side}_loss": one, f"{self.side}_accuracy": two}
             for one, two in zip(loss.tolist(), accuracy.tolist(), strict=True)

@@ -59,5 +59,7 @@ def quick_figures(predictions: list[SitePrediction]) -> dict[str, float]:
     label = np.concatenate([p.label for p in predictions])
     score = np.concatenate([p.score for p in predictions])
     loss = np.concatenate([p.loss for p in predictions])
+    if np.isnan(score).any():  # diverged: a call from such a score would be an accuracy of nothing
+        return {"loss": float("nan"), "accuracy": float("nan")}
     called = score >= 0.5 if score.ndim == 1 else score.argmax(axis=1)
     return {"loss": float(loss.mean(dtype=np.float64)), "accuracy": float((called == label).mean())}

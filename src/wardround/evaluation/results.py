@@ -127,12 +127,12 @@ def _convergence(records: pd.DataFrame) -> dict[str, Any]:
     reached = curve.ge(
         0.95 * curve.iloc[:, -1], axis=0
     ).to_numpy()  # rounds that were not evaluated are NaN: not reached
-    needed = curve.columns.to_numpy()[reached.argmax(axis=1)]
+    needed = curve.columns.to_numpy()[reached.argmax(axis=1)][reached.any(axis=1)]  # without seeds that diverged
     final = records[records["round"] == records["round"].max()]
     return {
         "measured_on": name.removesuffix("_accuracy"),
         "rounds_to_95_percent": {
-            "mean": float(needed.mean()),
+            "mean": float(needed.mean()) if len(needed) else None,
             "sd": float(needed.std(ddof=1)) if len(needed) > 1 else None,
         },
         "final_change": _mean(final["change"]),
@@ -154,12 +154,13 @@ def _cost(records: pd.DataFrame) -> dict[str, Any]:
 
 
 def _comparisons(study: Study, overall: Mapping[str, Figures], resampling: Resampling) -> list[dict[str, Any]]:
-    """Paired differences over seeds, each arm against the reference."""
+    """Paired differences over seeds, each arm on the reference's data against the reference."""
     reference = study.evaluation.reference
     if reference is None:
         return []
     tests = []
-    for arm in (arm.name for arm in study.arms if arm.name != reference):
+    same_data = study.arm(reference).data
+    for arm in (arm.name for arm in study.arms if arm.name != reference and arm.data == same_data):
         for name in COMPARED:
             difference = (overall[arm][name] - overall[reference][name]).dropna().to_numpy()
             interval = mean_interval(difference, resampling) if len(difference) else None
