@@ -1,4 +1,4 @@
-"""`python -m benchmarks [--json FILE] [--works W1,W4] [--repeats 3]`: the table, the ratios, where our time goes."""
+"""`python -m benchmarks [--json FILE] [--works W1,W4] [--contenders stacked,tight] [--repeats 3]`: table and ratios."""
 
 import argparse
 import json
@@ -98,6 +98,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--works", default=",".join(WORKS))
+    parser.add_argument("--contenders", default=",".join(CONTENDERS))
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     out, measured = Console(width=100), list[Measured]()
@@ -108,8 +109,14 @@ def main() -> None:
                 continue
             data = Path(folder) / f"{work.name}.npz"
             write_data(work, data)
-            for contender in CONTENDERS:
-                one = measure(work, contender, data, options.repeats)
+            for contender in options.contenders.split(","):
+                try:
+                    one = measure(work, contender, data, options.repeats)
+                except (RuntimeError, subprocess.TimeoutExpired) as error:
+                    if contender not in PEERS:
+                        raise
+                    out.print(f"{contender} failed on {work.name}: {str(error).splitlines()[0]}")
+                    continue
                 if one is not None:
                     measured.append(one)
     for table in tables(measured):
