@@ -43,7 +43,7 @@ def _facets(study: Study, records: pd.DataFrame, column: str, label: str) -> Fig
     columns = list(dict.fromkeys(_data_title(study, arm) for arm in study.arms))
     rows = list(dict.fromkeys(_straggler_title(arm) for arm in study.arms))
     lines = list(dict.fromkeys(_line_title(study, arm) for arm in study.arms))
-    size = (max(5.5, 3.1 * len(columns)), 0.6 + max(2.9, 2.2 * len(rows)) + 0.16 * len(lines))
+    size = (max(7.5, 3.1 * len(columns)), 0.6 + max(2.9, 2.2 * len(rows)) + 0.16 * len(lines))
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(len(rows), len(columns), sharex=True, sharey=column == "test_accuracy", squeeze=False)
     means = records.dropna(subset=[column]).groupby(["arm", "round"])[column].mean()
