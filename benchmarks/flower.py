@@ -23,10 +23,7 @@ def client() -> Any:
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        import torch
-        from torch.utils.data import DataLoader, TensorDataset
-
-        from benchmarks.work import loss_of, network, read_data
+        from benchmarks.work import network, read_data, train_as_people_do
 
         if "data" not in _READ:  # each worker reads once
             _READ["data"] = read_data(DATA)
@@ -34,17 +31,7 @@ def client() -> Any:
         x, y = parts[int(context.node_config["partition-id"])]
         module = network(work)
         module.load_state_dict(message.content["arrays"].to_torch_state_dict())
-        start = [leaf.detach().clone() for leaf in module.parameters()]
-        optimiser = torch.optim.SGD(module.parameters(), lr=work.lr)
-        for _ in range(work.epochs):
-            for rows, labels in DataLoader(TensorDataset(x, y), batch_size=work.batch, shuffle=True):
-                optimiser.zero_grad()
-                loss = loss_of(work, module(rows), labels)
-                if work.mu:
-                    pull = sum(((p - s) ** 2).sum() for p, s in zip(module.parameters(), start, strict=True))
-                    loss = loss + work.mu / 2 * pull
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimiser.step()
+        train_as_people_do(work, module, x, y)
         content = {"arrays": ArrayRecord(module.state_dict()), "metrics": MetricRecord({"num-examples": len(y)})}
         return Message(content=RecordDict(content), reply_to=message)
 

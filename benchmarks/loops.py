@@ -6,9 +6,8 @@ from itertools import islice
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 
-from benchmarks.work import Work, accuracy, loss_of, network
+from benchmarks.work import Work, accuracy, loss_of, network, train_as_people_do
 
 Parts = list[tuple[torch.Tensor, torch.Tensor]]
 
@@ -22,30 +21,18 @@ def chosen(work: Work, parts: Parts, generator: torch.Generator) -> list[int]:
 def plain(work: Work, parts: Parts, seed: int = 0) -> Iterator[tuple[float, nn.Module]]:
     """Yields the time of each round and the shared model."""
     shared, generator = network(work, seed), torch.Generator().manual_seed(seed)
-    sets = [TensorDataset(x, y) for x, y in parts]
     for _ in range(work.rounds):
         began = time.perf_counter()
         numbers = chosen(work, parts, generator)
         weights = {name: leaf.numpy().copy() for name, leaf in shared.state_dict().items()}
         sums = {name: 0.0 * leaf for name, leaf in weights.items()}
-        total = sum(len(sets[k]) for k in numbers)
+        total = sum(len(parts[k][1]) for k in numbers)
         for k in numbers:
             module = network(work)
             module.load_state_dict({name: torch.from_numpy(leaf) for name, leaf in weights.items()})
-            start = [leaf.detach().clone() for leaf in module.parameters()]
-            optimiser = torch.optim.SGD(module.parameters(), lr=work.lr)
-            loader = DataLoader(sets[k], batch_size=work.batch, shuffle=True)
-            for _ in range(work.epochs):
-                for x, y in loader:
-                    optimiser.zero_grad()
-                    loss = loss_of(work, module(x), y)
-                    if work.mu:
-                        pull = sum(((p - s) ** 2).sum() for p, s in zip(module.parameters(), start, strict=True))
-                        loss = loss + work.mu / 2 * pull
-                    loss.backward()  # type: ignore[no-untyped-call]
-                    optimiser.step()
+            train_as_people_do(work, module, *parts[k])
             for name, leaf in module.state_dict().items():
-                sums[name] += leaf.numpy() * (len(sets[k]) / total)
+                sums[name] += leaf.numpy() * (len(parts[k][1]) / total)
         shared.load_state_dict({name: torch.from_numpy(leaf) for name, leaf in sums.items()})
         yield time.perf_counter() - began, shared
 

@@ -20,31 +20,19 @@ STAMP = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3})")
 def client() -> None:
     import nvflare.client as flare
     import torch
-    from torch.utils.data import DataLoader, TensorDataset
 
-    from benchmarks.work import loss_of, network, read_data
+    from benchmarks.work import network, read_data, train_as_people_do
 
     work, parts, _, _ = read_data(DATA)
     flare.init()
     x, y = parts[int(flare.get_site_name().split("-")[1]) - 1]
-    loader = DataLoader(TensorDataset(x, y), batch_size=work.batch, shuffle=True)
     module = network(work)
     while flare.is_running():
         received = flare.receive()
         if received is None:
             break
         module.load_state_dict({name: torch.as_tensor(leaf) for name, leaf in received.params.items()})
-        start = [leaf.detach().clone() for leaf in module.parameters()]
-        optimiser = torch.optim.SGD(module.parameters(), lr=work.lr)
-        for _ in range(work.epochs):
-            for rows, labels in loader:
-                optimiser.zero_grad()
-                loss = loss_of(work, module(rows), labels)
-                if work.mu:
-                    pull = sum(((p - s) ** 2).sum() for p, s in zip(module.parameters(), start, strict=True))
-                    loss = loss + work.mu / 2 * pull
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimiser.step()
+        train_as_people_do(work, module, x, y)
         flare.send(flare.FLModel(params=module.state_dict(), meta={"NUM_STEPS_CURRENT_ROUND": len(y)}))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 HEART_SITES = (95, 83, 44, 71)
 FASHION = Path("/usr/share/datasets/fashion-mnist")
@@ -72,6 +73,22 @@ def loss_of(work: Work, scores: torch.Tensor, labels: torch.Tensor) -> torch.Ten
     if work.network == "cnn":
         return nn.functional.cross_entropy(scores, labels)
     return nn.functional.binary_cross_entropy_with_logits(scores.squeeze(-1), labels.float())
+
+
+def train_as_people_do(work: Work, module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
+    """A site's epochs with DataLoader and torch.optim, for the plain loop and the clients of Flower and NVFlare."""
+    start = [leaf.detach().clone() for leaf in module.parameters()]
+    optimiser = torch.optim.SGD(module.parameters(), lr=work.lr)
+    loader = DataLoader(TensorDataset(x, y), batch_size=work.batch, shuffle=True)
+    for _ in range(work.epochs):
+        for rows, labels in loader:
+            optimiser.zero_grad()
+            loss = loss_of(work, module(rows), labels)
+            if work.mu:
+                pull = sum(((p - s) ** 2).sum() for p, s in zip(module.parameters(), start, strict=True))
+                loss = loss + work.mu / 2 * pull
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
 
 
 def accuracy(work: Work, module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
