@@ -24,7 +24,7 @@ DOCS = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs").
 # Each layer may import from those before it, and from itself.
 LAYERS = [
     ["errors", "seeds", "settings", "tree"],
-    ["sweep", "study", "studyfile"],
+    ["sweep", "study", "studycheck", "studyfile"],
     ["data", "models", "algorithms", "optimisers"],
     ["local"],
     ["rounds"],
@@ -33,7 +33,7 @@ LAYERS = [
     ["report"],
     ["catalog"],
     ["plan"],
-    ["units"],
+    ["units", "describe"],
     ["execute", "health"],
     ["cli"],
 ]

@@ -94,7 +94,7 @@ def load_study(
     else:
         path = find_study(study)
         parsed = parse_study(read_toml(path), known, path.name, path.parent.absolute(), quick, changes)
-    for arm in parsed.arms:
+    for arm in parsed.trained_arms:
         refuse_unsound(arm, known.algorithms[arm.algorithm.name](**arm.algorithm.options))
     return parsed, known
 
@@ -108,6 +108,9 @@ def refuse_unsound(arm: Arm, algorithm: Algorithm) -> None:
                 f"{arm.algorithm.name} is not sound with local {used}: it must know each step's weight",
                 f"It works with: {allowed}. Override `training.optimiser` or `training.momentum` for this arm.",
             )
+    if (arm.train_at or arm.held_out) and algorithm.personal:
+        problem = f"{arm.algorithm.name} gives each site a model of its own, so a site that does not train has none"
+        raise StudyError(f"arms: {arm.name}", problem, "Use an algorithm with one shared model, such as fedavg.")
     if arm.training.optimiser == "adam" and arm.training.momentum:
         raise StudyError(f"arms: {arm.name}: training: momentum", "adam has its own momentum", "Set momentum = 0.")
 

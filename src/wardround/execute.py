@@ -5,25 +5,27 @@
 
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import torch
 
 from wardround.artifacts.checkpoint import Checkpoint, Pace, read_checkpoint, write_checkpoint
 from wardround.artifacts.environment import describe_environment
-from wardround.artifacts.folder import JsonLines, RunFolder
+from wardround.artifacts.folder import JsonLines, Predictions, RunFolder
 from wardround.artifacts.tables import group_table, prediction_table, saved_leaves
 from wardround.catalog import load_study
+from wardround.describe import describe_sites, leakage
 from wardround.engines.threads import torch_threads
 from wardround.errors import RunError
 from wardround.evaluation.curves import Curves
 from wardround.evaluation.predict import predict
-from wardround.evaluation.results import results, score_columns
+from wardround.evaluation.results import results
+from wardround.evaluation.scores import score_columns
 from wardround.models import SMALL_MODEL
-from wardround.plan import Plan, describe_sites, device_for, load_plan
+from wardround.plan import Plan, device_for, load_plan
 from wardround.report.figures import draw_curves
 from wardround.rounds import Run, Trial
 from wardround.settings import Factory
@@ -138,16 +140,17 @@ def run_unit(plan: Plan, unit: Unit, place: Checkpoint, folder: RunFolder, lines
     trials, engine, every = unit.trials(plan), engine_named(unit.engine), plan.study.evaluation.every
     begun = engine.restore(trials, place.round, place.leaves) if place.round else engine.start(trials)
     curves, pace, last = Curves(trials), Pace(), trials[0].training.rounds
+    selects = plan.study.arm(trials[0].arm).held_out is not None  # such rows are not test rows, and have no curve
     threads = 1 if trials[0].model.size < SMALL_MODEL else torch.get_num_threads()
     state, began = begun, time.perf_counter()
     for state, records in engine.rounds(trials, begun):
         seconds = (time.perf_counter() - began) / len(trials)
         round_number = records[0].round
-        shown = round_number == last or (every and round_number % every == 0)
+        shown = not selects and (round_number == last or (every and round_number % every == 0))
         with torch_threads(threads):
             points = curves.after(state) if shown else [{}] * len(trials)
         for trial, record, point in zip(trials, records, points, strict=True):
-            lines.add({"arm": trial.arm, "seed": trial.seed, **asdict(record), **point, "seconds": seconds})
+            lines.add({"arm": trial.arm, "seed": trial.seed, **vars(record), **point, "seconds": seconds})
         if pace.due and round_number < last:
             save_started = time.perf_counter()
             write_checkpoint(folder.path, Checkpoint(place.unit, round_number, lines.flush(), engine.leaves(state)[1]))
@@ -161,25 +164,44 @@ def run_unit(plan: Plan, unit: Unit, place: Checkpoint, folder: RunFolder, lines
 
 def keep_unit(plan: Plan, number: int, trials: Sequence[Trial], runs: Sequence[Run], folder: RunFolder) -> None:
     """A finished unit's predictions and weights."""
-    tables = [
-        prediction_table(trial.arm, trial.seed, predict(trial, run), plan.classes)
-        for trial, run in zip(trials, runs, strict=True)
-    ]
-    folder.keep_predictions(number, pd.concat(tables, ignore_index=True))
-    for trial, run in zip(trials, runs, strict=True):
+    pairs = list(zip(trials, runs, strict=True))
+    selects = plan.study.arm(trials[0].arm).held_out is not None
+    _keep(plan, folder, "selection" if selects else "predictions", number, pairs)
+    if selects:
+        return
+    selection = plan.study.selection
+    if selection is not None and selection.on == "validation":
+        chosen = [(trial, run) for trial, run in pairs if plan.study.arm(trial.arm).family in selection.arms]
+        _keep(plan, folder, "selection", number, chosen, "validation")
+    for trial, run in pairs:
         folder.save_model(trial.arm, trial.seed, saved_leaves(run))
+
+
+def _keep(
+    plan: Plan,
+    folder: RunFolder,
+    kind: Predictions,
+    number: int,
+    pairs: Sequence[tuple[Trial, Run]],
+    side: Literal["validation", "test"] = "test",
+) -> None:
+    if pairs:
+        names = [(trial.arm, trial.seed) for trial, _ in pairs]
+        made = [predict(trial, run, side) for trial, run in pairs]
+        folder.keep_predictions(kind, number, prediction_table(names, made, plan.classes))
 
 
 def finish(plan: Plan, folder: RunFolder, units: int) -> None:
     """Everything that is computed from what was trained. `results.json` comes last and makes the folder complete."""
     groups = group_table(list(plan.cohorts.values()))
     groups.to_parquet(folder.path / "groups.parquet", index=False)
-    folder.join_predictions(units)
-    predictions, records = folder.predictions(), folder.records()
-    content = results(plan.study, predictions, groups, records)
+    for kind in ("predictions", "selection"):
+        folder.join_predictions(kind, units)
+    predictions, records, sites = folder.predictions(), folder.records(), describe_sites(plan)
+    content = results(plan.study, predictions, groups, records, folder.selection(), sites)
     draw_curves(plan.study, records, folder.path / "figures")
     warnings = [*diverged(predictions), *plan.warnings]
-    folder.write_json("results.json", {**content, "sites": describe_sites(plan), "warnings": warnings})
+    folder.write_json("results.json", {**content, "sites": sites, "leakage": leakage(plan), "warnings": warnings})
     folder.remove_state()
 
 

@@ -1,28 +1,24 @@
 """A study with its data loaded and checked: everything that can be known before anything trains."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any
 
 import numpy as np
 import torch
 
-from wardround import seeds
 from wardround.data.check import CHECKS, Finding, check_splits, refuse_errors
 from wardround.data.cohort import Cohort, load_cohort, prepare_sites, split_sites
-from wardround.data.heterogeneity import measure
 from wardround.data.site import Rows, Site, join
 from wardround.data.split import Split
 from wardround.errors import MachineError, StudyError, suggest
 from wardround.models import SMALL_MODEL, Model, ModelBuilder, Shape
 from wardround.rounds import Trial, site_model, start
-from wardround.study import Arm, Choice, Study, anonymous
+from wardround.study import Arm, Choice, Study
 from wardround.studyfile import Families
 
 CACHE_BYTES = 2**30
-COMPARED_SITES = 50  # heterogeneity is measured between at most so many sites: pairs grow with their square
 
 
 @dataclass
@@ -32,12 +28,22 @@ class Plan:
     study: Study
     families: Families
     cohorts: Mapping[str, Cohort]  # by what an arm says of its data; mostly there is one
-    findings: dict[tuple[str, str, str], list[Finding]] = field(default_factory=dict)  # by kind, one for each seed
+    findings: dict[tuple[str, ...], list[Finding]] = field(default_factory=dict)  # by variant and kind
 
     def __post_init__(self) -> None:
         # arms mostly share their sites, so that one seed's tensors serve them all
         self.sites_of = lru_cache(maxsize=self._seeds_in_memory())(self._sites_of)
         self.model_of = lru_cache(maxsize=None)(self._model_of)
+        self._splits_of = lru_cache(maxsize=1024)(self._draw_splits)  # row numbers only
+        self.alike: dict[str, str] = {}  # the first arm with the same rows, prepared and scored in the same way
+        self.first_with_rows: dict[str, str] = {}
+        prepared: dict[str, str] = {}
+        rows: dict[str, str] = {}
+        for arm in self.study.trained_arms:
+            kind = repr((_key(arm.data), _key(arm.sites), arm.vary))
+            self.first_with_rows[arm.name] = rows.setdefault(kind, arm.name)
+            kind += repr((arm.training.precision, arm.train_at, arm.held_out))
+            self.alike[arm.name] = prepared.setdefault(kind, arm.name)
 
     def _seeds_in_memory(self) -> int:
         """Prepared tables are kept for as many seeds as fit; images are never copied, so that all seeds fit."""
@@ -62,8 +68,12 @@ class Plan:
         return next(iter(self.cohorts.values())).records.classes
 
     def splits(self, arm: Arm, seed: int) -> tuple[Split, ...]:
+        return self._splits_of(self.first_with_rows[arm.name], self._data_seed(arm, seed))
+
+    def _draw_splits(self, name: str, seed: int) -> tuple[Split, ...]:
+        arm = self.study.arm(name)
         partitioner = self.families.partitioners[arm.sites.name](**arm.sites.options)
-        return split_sites(self.cohort_of(arm), partitioner, self.study.evaluation, seed)
+        return split_sites(self.cohort_of(arm), partitioner, self.study.evaluation_of(arm), seed)
 
     def check(self, arm: Arm, seed: int) -> tuple[Split, ...]:
         """The arm's sites for a seed, refused where they must not be trained on; warnings are kept for the report."""
@@ -72,14 +82,18 @@ class Plan:
         found = check_splits(self.cohort_of(arm), splits, overlapping, self.study.evaluation.accept)
         refuse_errors(found)
         for finding in found:
-            self.findings.setdefault(finding.kind, []).append(finding)
+            self.findings.setdefault((arm.variant, *finding.kind), []).append(finding)
         return splits
 
     def _sites_of(self, key: str, seed: int) -> tuple[Site, ...]:
         arm = self.study.arm(key)
-        splits = self.check(arm, seed)
+        # arms that differ only in who trains have the same rows, which need not be checked again
+        splits = self.check(arm, seed) if self.first_with_rows[key] == key else self.splits(arm, seed)
         dtype = torch.float64 if arm.training.precision == "float64" else torch.float32
-        return prepare_sites(self.cohort_of(arm), splits, self.study.preparation, dtype)[0]
+        members = members_of(arm, [split.site for split in splits])
+        if arm.held_out is not None:
+            splits = held_out_rows(splits, arm.held_out, self.cohort_of(arm).patient)
+        return prepare_sites(self.cohort_of(arm), splits, self.study.preparation, dtype, members)[0]
 
     def _model_of(self, arm_name: str, inputs: tuple[int, ...]) -> Model:
         choice = self.study.arm(arm_name).model
@@ -87,44 +101,77 @@ class Plan:
         return build(Shape(inputs, len(self.classes)))
 
     def trial(self, arm: Arm, seed: int) -> Trial:
-        prepared = self.sites_of(self._alike(arm).name, seed)
+        prepared = self.sites_of(self.alike[arm.name], self._data_seed(arm, seed))
         algorithm = self.families.algorithms[arm.algorithm.name](**arm.algorithm.options)
         model = self.model_of(arm.name, tuple(prepared[0].train.x.shape[1:]))
         sites = tuple(_on_device(site, device_for(arm, model)) for site in prepared)
-        trainers = (_pooled(sites),) if algorithm.pools else sites
-        evaluation = self.study.evaluation
+        members = members_of(arm, [site.name for site in sites])
+        trainers = tuple(site for site in sites if site.name in members)
+        scored = sites if arm.held_out is None else tuple(site for site in sites if site.name == arm.held_out)
+        evaluation = self.study.evaluation_of(arm)
         return Trial(
             arm=arm.name,
             seed=seed,
             algorithm=algorithm,
             model=model,
             training=arm.training if algorithm.federated else replace(arm.training, share=1.0, stragglers=None),
-            sites=trainers,
-            scored=sites,
+            sites=(_pooled(trainers),) if algorithm.pools else trainers,
+            scored=scored,
             batch_seed=evaluation.seed_for("batches", seed),
             init_seed=evaluation.seed_for("init", seed),
         )
 
     def check_all(self) -> None:
         """Every set of sites with every seed, before anything trains: what is refused costs no training."""
-        for arm in site_choices(self.study).values():
-            for seed in self.study.evaluation.seeds:
-                self.sites_of(self._alike(arm).name, seed)
+        for name in dict.fromkeys(self.alike.values()):
+            for seed in self.data_seeds(self.study.arm(name)):
+                self.sites_of(name, seed)
 
-    def _alike(self, arm: Arm) -> Arm:
-        """The first arm that has the same data at the same sites in the same precision."""
-        kind = (arm.data, arm.sites, arm.training.precision)
-        return next(o for o in self.study.arms if (o.data, o.sites, o.training.precision) == kind)
+    def data_seeds(self, arm: Arm) -> list[int]:
+        return list(dict.fromkeys(self._data_seed(arm, seed) for seed in self.study.evaluation.seeds))
+
+    def _data_seed(self, arm: Arm, seed: int) -> int:
+        """Seeds that change neither sites nor splits share the first one's rows."""
+        return seed if {"partition", "split"} & set(arm.vary) else self.study.evaluation.seeds.first
 
     @property
     def warnings(self) -> list[str]:
-        count = self.study.evaluation.seeds.count
         lines = list(self.notes)
-        for findings in self.findings.values():
+        seeds_of = {arm.variant: len(self.data_seeds(arm)) for arm in self.study.arms}
+        for (variant, *_), findings in self.findings.items():
             # one partition is checked once for all arms that share it, so the number of findings counts seeds
+            count = seeds_of[variant]
             seen = f" (with {len(findings)} of {count} seeds)" if len(findings) < count else ""
-            lines.append(f"{findings[0]}{seen}")
+            lines.append(f"{f'variant {variant}: ' if variant else ''}{findings[0]}{seen}")
         return lines
+
+
+def members_of(arm: Arm, sites: Sequence[str]) -> list[str]:
+    """The sites that train in this arm, in the order of the sites."""
+    named = (*arm.train_at, arm.held_out) if arm.held_out else arm.train_at
+    for name in named:
+        if name not in sites:
+            remedy = suggest(name, sites, "Sites")
+            raise StudyError(f"arms: {arm.name}: train_at or selection: site", f"no site is called {name!r}", remedy)
+    members = [name for name in sites if (not arm.train_at or name in arm.train_at) and name != arm.held_out]
+    if not members:
+        raise StudyError(f"arms: {arm.name}", "no site is left to train", "Hold out a site that is not the only one.")
+    return members
+
+
+def held_out_rows(splits: Sequence[Split], site: str, patient: np.ndarray) -> tuple[Split, ...]:
+    """The held-out site is scored on its training and validation rows, less every patient in anybody's test rows."""
+    tested = np.concatenate([patient[split.test] for split in splits])
+
+    def scored(split: Split) -> Split:
+        rows = np.sort(np.concatenate([split.train, split.validation]))
+        kept = rows[~np.isin(patient[rows], tested)]
+        if not len(kept):
+            problem = "has no row that is not somebody's test row, so nothing can be chosen there"
+            raise StudyError(f"selection: site: {site}", problem, "Hold out another site.")
+        return replace(split, test=kept)
+
+    return tuple(scored(split) if split.site == site else split for split in splits)
 
 
 def load_plan(study: Study, families: Families) -> Plan:
@@ -154,39 +201,12 @@ def check_study(plan: Plan) -> list[Finding]:
     return list(found.values())
 
 
-def describe_sites(plan: Plan) -> list[dict[str, Any]]:
-    """Sizes, classes and heterogeneity of each different set of sites, with the study's first seed."""
-    described = []
-    seed = plan.study.evaluation.seeds.first
-    for arm in site_choices(plan.study).values():
-        splits = plan.splits(arm, seed)
-        sites, layout = prepare_sites(plan.cohort_of(arm), splits, plan.study.preparation, torch.float32)
-        target, classes = plan.cohort_of(arm).records.target, plan.classes
-        compared = sites[:COMPARED_SITES]
-        rng = seeds.generator(seed, "heterogeneity")
-        heterogeneity = measure(
-            {site.name: target[split.rows] for site, split in zip(compared, splits, strict=False)},
-            {site.name: _flat(site.train, rng) for site in compared},
-            len(classes),
-            rng,
-        )
-        described.append(
-            {
-                "data": {"name": arm.data.name, **anonymous(arm.data.options)},
-                "partition": {"name": arm.sites.name, **arm.sites.options},
-                "arms": [o.name for o in plan.study.arms if (o.data, o.sites) == (arm.data, arm.sites)],
-                "features": list(layout.names) if layout else None,
-                "sites": {split.site: _counts(split, target, classes) for split in splits},
-                "heterogeneity": heterogeneity.as_dict(),
-            }
-        )
-    return described
-
-
 def site_choices(study: Study) -> dict[str, Arm]:
     """One arm for each different way of forming sites."""
-    chosen = {_key(arm.data) + _key(arm.sites): arm for arm in reversed(study.arms)}
-    return dict(reversed(chosen.items()))
+    chosen: dict[str, Arm] = {}
+    for arm in study.arms:
+        chosen.setdefault(_key(arm.data) + _key(arm.sites), arm)
+    return chosen
 
 
 def device_for(arm: Arm, model: Model | None = None) -> torch.device:
@@ -202,7 +222,7 @@ def device_for(arm: Arm, model: Model | None = None) -> torch.device:
 
 def rehearse(plan: Plan) -> None:
     """What `run` would meet before its first round, for every arm: a model that does not fit its data, for instance."""
-    for arm in plan.study.arms:
+    for arm in plan.study.trained_arms:
         trial = plan.trial(arm, plan.study.evaluation.seeds.first)
         params, buffers = site_model(trial, start(trial), 0)
         x, _ = trial.sites[0].train.take(torch.arange(min(2, len(trial.sites[0].train))), trial.dtype)
@@ -241,19 +261,3 @@ def _pooled(sites: tuple[Site, ...]) -> Site:
 
 def _key(choice: Choice) -> str:
     return repr((choice.name, sorted(choice.options.items())))
-
-
-def _counts(split: Split, target: np.ndarray, classes: tuple[str, ...]) -> dict[str, Any]:
-    counted = np.bincount(target[split.rows], minlength=len(classes))
-    return {
-        "train": len(split.train),
-        "validation": len(split.validation),
-        "test": len(split.test),
-        "classes": dict(zip(classes, counted.tolist(), strict=True)),
-    }
-
-
-def _flat(rows: Rows, rng: np.random.Generator, most: int = 500) -> np.ndarray:
-    chosen = np.sort(rng.permutation(len(rows))[:most])
-    x, _ = rows.take(torch.from_numpy(chosen), torch.float32)
-    return x.flatten(1).numpy().astype(np.float64)

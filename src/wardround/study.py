@@ -1,6 +1,6 @@
 """The study file as one frozen, typed value. Parsed once, at the edge: nothing below sees a dict of settings.
 
-    [data] [sites] [model] [training] [evaluation] [[arms]] [quick]
+    [data] [sites] [model] [training] [evaluation] [[arms]] [[variants]] [selection] [[claims]] [quick]
 
 `[data]`, `[sites]`, `[model]` and each arm name a member of a family (a source, a partitioner, a model, an algorithm);
 that member's factory function says which further settings there are. Everything else is a dataclass here, and every
@@ -9,7 +9,8 @@ default stands in one of these two places.
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,6 +19,9 @@ from wardround.errors import StudyError, suggest
 from wardround.settings import Count, Fraction, NonNegative, Positive, Range, Share, WholeNumber
 
 METRICS = ("accuracy", "auc", "f1", "sensitivity", "specificity", "ppv", "npv", "brier", "loss")
+LOWER_IS_BETTER = frozenset({"brier", "loss"})
+QUANTITIES = ("rows", "gini", "js", "kl", "mmd", "bytes", "t")  # that a claim may be about, besides metrics
+SELECTED = "selected"  # fedprox[selected]: in each seed the value that the selection chose
 Varied = Literal["partition", "split", "batches", "init"]
 
 
@@ -106,26 +110,59 @@ class Evaluation:
 class Arm:
     """One way of training: what stands in the file, with its overrides and one point of its sweep filled in."""
 
-    name: str  # fedprox[mu=0.05]
+    name: str  # fedprox[mu=0.05], or fedprox[mu=0.05]@disjoint in a variant
     family: str  # fedprox
+    variant: str  # "" for the study as it stands
     algorithm: Choice
     data: Choice
     sites: Choice
     model: Choice
     training: Training
+    vary: tuple[Varied, ...]  # what a seed changes
+    train_at: tuple[str, ...] = ()  # the sites that train; the others are only scored. Empty: all train
+    held_out: str | None = None  # selection only: the site on whose non-test rows this arm is scored
+
+
+@dataclass(frozen=True)
+class Variant:
+    """The whole study once more with something changed, as a sensitivity analysis. Its arms are named ARM@VARIANT."""
+
+    name: str
+    text: str = ""
+    arms: tuple[str, ...] = ()  # which of them; empty: all
+
+
+@dataclass(frozen=True)
+class Selection:
+    """In each seed, the best value of a swept arm is chosen: on validation rows, or at a site that did not train.
+
+    Never on test rows. The arm FAMILY[selected] then has, in each seed, the predictions of the value chosen.
+    """
+
+    arms: tuple[str, ...]  # swept families
+    on: Literal["validation", "site"] = "validation"
+    site: str | None = None
+    metric: str = "accuracy"
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A published difference, set beside ours: the mean of `metric` over `arms` less that over `against`."""
+    """Something published, set beside ours.
+
+    `arms` and `against`: the mean of `metric` over arms, less that over `against` where it is given. `stated` are
+    figures that the source gives for one and the same thing; `formula` is computed from what it gives in `given`.
+    """
 
     text: str
     source: str
-    published: float
-    tolerance: NonNegative  # how far ours may be from it and still count as reproduced
-    arms: tuple[str, ...]
-    against: tuple[str, ...]
+    published: float | None = None
+    tolerance: NonNegative = 0.0  # how far ours may be from it and still count as reproduced
+    arms: tuple[str, ...] = ()
+    against: tuple[str, ...] = ()
     metric: str = "accuracy"
+    stated: dict[str, float] = field(default_factory=dict)
+    formula: Literal["sum", "mean", "gini"] | None = None
+    given: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -136,6 +173,8 @@ class Study:
     preparation: Preparation
     evaluation: Evaluation
     arms: tuple[Arm, ...]
+    variants: tuple[Variant, ...]
+    selection: Selection | None
     claims: tuple[Claim, ...]
     resolved: Mapping[str, Any] = field(compare=False)  # the file again, every default filled in
 
@@ -145,11 +184,40 @@ class Study:
         content = {key: value for key, value in asdict(self).items() if key != "resolved"}
         return sha256(json.dumps(anonymous(content), sort_keys=True).encode()).hexdigest()
 
+    @cached_property
+    def selection_arms(self) -> tuple[Arm, ...]:
+        """Arms that train only to choose a value: each value of the swept arms, without the held-out site."""
+        if self.selection is None or self.selection.on != "site":
+            return ()
+        return tuple(
+            replace(arm, name=f"{arm.name}?without={self.selection.site}", held_out=self.selection.site)
+            for arm in self.arms
+            if arm.family in self.selection.arms
+        )
+
+    @cached_property
+    def trained_arms(self) -> tuple[Arm, ...]:
+        return self.arms + self.selection_arms
+
+    @cached_property
+    def _by_name(self) -> dict[str, Arm]:
+        return {arm.name: arm for arm in self.trained_arms}
+
+    def evaluation_of(self, arm: Arm) -> Evaluation:
+        return replace(self.evaluation, vary=arm.vary)
+
+    def reference_of(self, variant: str) -> str | None:
+        reference = self.evaluation.reference
+        return reference if reference is None else in_variant(reference, variant)
+
     def arm(self, name: str) -> Arm:
-        for arm in self.arms:
-            if arm.name == name:
-                return arm
+        if name in self._by_name:
+            return self._by_name[name]
         raise StudyError(f"study {self.name}", f"has no arm {name!r}", suggest(name, [arm.name for arm in self.arms]))
+
+
+def in_variant(arm: str, variant: str) -> str:
+    return f"{arm.split('@')[0]}@{variant}" if variant else arm.split("@")[0]
 
 
 def anonymous(value: Any) -> Any:

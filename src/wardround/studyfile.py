@@ -9,8 +9,26 @@ from typing import Any
 
 from wardround.errors import StudyError, suggest
 from wardround.settings import Factory, parse, parse_settings, refuse_unknown, settings_of
-from wardround.study import METRICS, Arm, Choice, Claim, Decay, Evaluation, Preparation, Stragglers, Study, Training
-from wardround.sweep import NAME, Variant, flatten, set_path, variants
+from wardround.study import (
+    Arm,
+    Choice,
+    Claim,
+    Decay,
+    Evaluation,
+    Preparation,
+    Selection,
+    Stragglers,
+    Study,
+    Training,
+    Variant,
+    Varied,
+    in_variant,
+)
+from wardround.studycheck import check_whole
+from wardround.sweep import NAME, Point, flatten, points, set_path
+
+TABLES = ("data", "sites", "model", "training", "evaluation")
+VARY = "evaluation.vary"  # the only key of [evaluation] that a variant may change
 
 
 @dataclass(frozen=True)
@@ -59,14 +77,12 @@ def parse_study(
     changes: Mapping[str, Any] | None = None,
 ) -> Study:
     """Plain data to a study. `quick` applies the `[quick]` block; `changes` are dotted keys that win over all."""
-    top = ("name", "question", "data", "sites", "model", "training", "evaluation", "arms", "claims", "quick")
+    top = ("name", "question", *TABLES, "arms", "variants", "selection", "claims", "quick")
     refuse_unknown(raw, top, where)
     if quick and isinstance(raw.get("claims"), list):
         # a smaller study says little about a published figure; whoever reads the verdict is told
         raw = {**raw, "claims": [_at_quick_size(claim) for claim in raw["claims"]]}
-    tables = {
-        key: deepcopy(dict(_table(raw, key, where))) for key in ("data", "sites", "model", "training", "evaluation")
-    }
+    tables = {key: deepcopy(dict(_table(raw, key, where))) for key in TABLES}
     if quick and "quick" not in raw:
         raise StudyError(
             f"{where}: quick", "missing", "This study has no [quick] block, so --quick has nothing to apply."
@@ -86,25 +102,27 @@ def parse_study(
     evaluation = Evaluation(
         **parse_settings(settings_of(Evaluation), tables["evaluation"], f"{where}: evaluation", base)
     )
-    entries = raw.get("arms", [])
-    if not isinstance(entries, list) or not entries or not all(isinstance(entry, Mapping) for entry in entries):
+    if not _entries(raw, "arms", where):
         raise StudyError(f"{where}: arms", "missing", "Add at least one [[arms]] table with `algorithm = ...`.")
-    arms = tuple(
-        _arm(variant, tables, sections, families, f"{where}: arms: {variant.name}", base)
-        for entry in entries
-        for variant in variants(entry, families.algorithms, _arm_kinds(entry, tables, sections), where)
-    )
+    arms = _arms(raw, tables, Variant(""), sections, families, where, base)
+    variants = []
+    for entry in _entries(raw, "variants", where):
+        variant, changed = _variant(entry, tables, f"{where}: variants", base)
+        variants.append(variant)
+        arms += _arms(raw, changed, variant, sections, families, where, base)
     study = Study(
         name=_name(raw.get("name"), f"{where}: name"),
         question=_text(raw.get("question", ""), f"{where}: question"),
         data=source,
         preparation=Preparation(**prepared),
         evaluation=evaluation,
-        arms=arms,
+        arms=tuple(arms),
+        variants=tuple(variants),
+        selection=parse(Selection, raw["selection"], f"{where}: selection", base) if "selection" in raw else None,
         claims=parse(tuple[Claim, ...], raw.get("claims", []), f"{where}: claims", base),
         resolved=resolved,
     )
-    _check_arms(study, where)
+    check_whole(study, where)
     return study
 
 
@@ -117,6 +135,51 @@ def _table(raw: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
     if not isinstance(table, Mapping):
         raise StudyError(f"{where}: {key}", f"expected a table, found {table!r}", f"Write it as [{key}].")
     return table
+
+
+def _entries(raw: Mapping[str, Any], key: str, where: str) -> list[Mapping[str, Any]]:
+    entries = raw.get(key, [])
+    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
+        raise StudyError(f"{where}: {key}", f"expected tables, found {entries!r}", f"Write each as [[{key}]].")
+    return entries
+
+
+def _variant(
+    entry: Mapping[str, Any], tables: Mapping[str, Any], where: str, base: Path
+) -> tuple[Variant, dict[str, Any]]:
+    """The variant and the study's tables with its changes."""
+    own = {key: value for key, value in entry.items() if key in settings_of(Variant)}
+    variant: Variant = parse(Variant, own, where, base)
+    _name(variant.name, f"{where}: name")
+    where = f"{where}: {variant.name}"
+    changed = deepcopy(dict(tables))
+    for path, value in flatten({key: value for key, value in entry.items() if key not in own}).items():
+        section = path.split(".", 1)[0]
+        if "." not in path or section not in TABLES or (section == "evaluation" and path != VARY):
+            possible = [f"{name}. ..." for name in TABLES[:-1]] + [VARY, *settings_of(Variant)]
+            raise StudyError(f"{where}: {path}", "no such setting", suggest(path, possible, "A variant may set"))
+        set_path(changed, path, value, where)
+    return variant, changed
+
+
+def _arms(
+    raw: Mapping[str, Any],
+    tables: Mapping[str, Any],
+    variant: Variant,
+    sections: Mapping[str, _Section],
+    families: Families,
+    where: str,
+    base: Path,
+) -> list[Arm]:
+    if variant.name:
+        where = f"{where}: variants: {variant.name}"
+    vary = parse(tuple[Varied, ...], tables["evaluation"].get("vary", Evaluation().vary), f"{where}: {VARY}", base)
+    return [
+        _arm(point, tables, sections, families, f"{where}: arms: {point.name}", base, variant.name, vary)
+        for entry in _entries(raw, "arms", where)
+        for point in points(entry, families.algorithms, _arm_kinds(entry, tables, sections), where)
+        if not variant.arms or point.family in variant.arms
+    ]
 
 
 def _member(section: _Section, table: Mapping[str, Any], where: str, base: Path) -> tuple[Choice, dict[str, Any]]:
@@ -157,61 +220,40 @@ def _arm_kinds(entry: Mapping[str, Any], tables: Mapping[str, Any], sections: Ma
 
 
 def _arm(
-    variant: Variant,
+    point: Point,
     tables: Mapping[str, Any],
     sections: Mapping[str, _Section],
     families: Families,
     where: str,
     base: Path,
+    variant: str,
+    vary: tuple[Varied, ...],
 ) -> Arm:
     changed = {key: deepcopy(tables[key]) for key in ("data", "sites", "model", "training")}
     for key in ("data", "sites", "model"):
         tag = sections[key].tag
-        replacement = variant.overrides.get(f"{key}.{tag}")
+        replacement = point.overrides.get(f"{key}.{tag}")
         if replacement is not None and replacement in sections[key].family:
             # another member: what the base says for the old one stays only where the new one knows the key
             known = settings_of(sections[key].family[replacement])
             changed[key] = {name: value for name, value in changed[key].items() if name in known}
-    for path, value in variant.overrides.items():
+    for path, value in point.overrides.items():
         set_path(changed, path, value, where)
     algorithm = _member(
-        _Section("algorithm", families.algorithms), {"algorithm": variant.algorithm, **variant.options}, where, base
+        _Section("algorithm", families.algorithms), {"algorithm": point.algorithm, **point.options}, where, base
     )
     return Arm(
-        name=variant.name,
-        family=variant.family,
+        name=in_variant(point.name, variant),
+        family=point.family,
+        variant=variant,
         algorithm=algorithm[0],
         data=_member(sections["data"], changed["data"], f"{where}: data", base)[0],
         sites=_member(sections["sites"], changed["sites"], f"{where}: sites", base)[0],
         model=_member(sections["model"], changed["model"], f"{where}: model", base)[0],
         training=Training(**parse_settings(settings_of(Training), changed["training"], f"{where}: training", base)),
+        vary=vary,
+        train_at=parse(tuple[str, ...], point.train_at or (), f"{where}: train_at", base),
     )
-
-
-def _check_arms(study: Study, where: str) -> None:
-    names = [arm.name for arm in study.arms]
-    for name in names:
-        if names.count(name) > 1:
-            raise StudyError(f"{where}: arms", f"two arms are called {name!r}", "Give each arm its own `name`.")
-    reference = study.evaluation.reference
-    if reference is not None and reference not in names:
-        remedy = suggest(reference, names, "Arms")
-        raise StudyError(f"{where}: evaluation: reference", f"no arm is called {reference!r}", remedy)
-    for number, claim in enumerate(study.claims):
-        for name in (*claim.arms, *claim.against):
-            if name not in names:
-                raise StudyError(
-                    f"{where}: claims[{number}]", f"no arm is called {name!r}", suggest(name, names, "Arms")
-                )
-        if not claim.arms or len(claim.arms) != len(claim.against) or claim.metric not in METRICS:
-            remedy = f"List as many `arms` as `against`, at least one, and a metric among {', '.join(METRICS)}."
-            raise StudyError(
-                f"{where}: claims[{number}]", "the arms do not pair up, or the metric is not known", remedy
-            )
-    if study.evaluation.test_share + study.evaluation.validation_share >= 1:
-        raise StudyError(
-            f"{where}: evaluation", "test_share and validation_share leave no training rows", "Lower one of them."
-        )
 
 
 def _resolve(
@@ -231,6 +273,8 @@ def _resolve(
         "training": asdict(Training(**training)),
         "evaluation": asdict(Evaluation(**evaluation)),
         "arms": raw.get("arms"),
+        "variants": raw.get("variants"),
+        "selection": raw.get("selection"),
         "claims": raw.get("claims"),
     }
     return plain(document), source, prepared

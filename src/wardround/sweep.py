@@ -1,12 +1,13 @@
-"""Arms as they stand in a study file, to one variant for each point of their sweeps.
+"""Arms as they stand in a study file, to one for each point of their sweeps.
 
     [[arms]]
     name = "fedprox"
     algorithm = "fedprox"
     mu = [0.01, 0.1]                 # a list where one value is expected is a sweep
     "sites.alpha" = [10, 0.1]        # a dotted key overrides the study for this arm
+    train_at = ["north", "south"]    # only these sites train
 
-gives four variants, named fedprox[alpha=0.1,mu=0.01] and so on: keys sorted, numbers as Python prints them.
+gives four arms, named fedprox[alpha=0.1,mu=0.01] and so on: keys sorted, numbers as Python prints them.
 """
 
 import re
@@ -19,20 +20,24 @@ from wardround.errors import StudyError, suggest
 from wardround.settings import Factory, settings_of
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+TRAIN_AT = "train_at"
 
 
 @dataclass(frozen=True)
-class Variant:
+class Point:
+    """One arm: an entry at one point of its sweeps."""
+
     name: str
     family: str
     algorithm: str
     options: Mapping[str, Any]  # the algorithm's own settings
     overrides: Mapping[str, Any]  # dotted keys of other sections
+    train_at: list[str] | None
 
 
-def variants(
+def points(
     entry: Mapping[str, Any], algorithms: Mapping[str, Factory], kinds: Mapping[str, Any], where: str
-) -> list[Variant]:
+) -> list[Point]:
     algorithm = entry.get("algorithm")
     family = entry.get("name", algorithm)
     where = f"{where}: arms: {family or '?'}"
@@ -46,7 +51,7 @@ def variants(
 
     settings = flatten({key: value for key, value in entry.items() if key not in ("name", "algorithm")})
     own = {name: setting.kind for name, setting in settings_of(algorithms[algorithm]).items()}
-    known = {**own, **kinds}
+    known = {**own, **kinds, TRAIN_AT: tuple[str, ...]}
     for key in settings:
         if key not in known:
             raise StudyError(f"{where}: {key}", "no such setting", suggest(key, known, "Settings of an arm"))
@@ -61,12 +66,13 @@ def variants(
         chosen = settings | dict(zip(swept, point, strict=True))
         label = ",".join(f"{labels[key]}={written(known[key], chosen[key])}" for key in swept)
         made.append(
-            Variant(
+            Point(
                 name=f"{family}[{label}]" if swept else family,
                 family=family,
                 algorithm=algorithm,
                 options={key: value for key, value in chosen.items() if key in own},
-                overrides={key: value for key, value in chosen.items() if key not in own},
+                overrides={key: value for key, value in chosen.items() if key not in own and key != TRAIN_AT},
+                train_at=chosen.get(TRAIN_AT),
             )
         )
     return made
@@ -92,7 +98,9 @@ def written(kind: Any, value: Any) -> str:
         value = float(value)
     if isinstance(value, bool):
         return str(value).lower()
-    return "x".join(map(str, value)) if isinstance(value, list) else str(value)
+    if isinstance(value, list):
+        return ("+" if all(isinstance(item, str) for item in value) else "x").join(map(str, value))
+    return str(value)
 
 
 def _labels(keys: list[str]) -> dict[str, str]:

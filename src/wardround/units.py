@@ -55,19 +55,21 @@ def cut(plan: Plan, engine: str) -> list[Unit]:
     units: list[Unit] = []
     open_stacks: dict[str, list[tuple[str, int]]] = {}
     looks: dict[int, Look] = {}
-    for arm in plan.study.arms:
+    for arm in plan.study.trained_arms:
         for seed in plan.study.evaluation.seeds:
             trial = plan.trial(arm, seed)
             if id(trial.model) not in looks:
                 looks[id(trial.model)] = look_at(trial)
             look = looks[id(trial.model)]
+            refuse_outsiders(trial, look)
             stacked = engine == "stacked" or (engine == "auto" and look.size < SMALL_MODEL and not look.buffers)
             if not stacked:
                 refuse_batches_of_one(trial, look)
                 units.append(Unit("serial", ((arm.name, seed),)))
                 continue
             refuse_buffers(trial, look)
-            key = repr((arm.algorithm.name, look.fixed(arm), arm.model, arm.training, len(trial.sites), look.shapes))
+            shape = (len(trial.sites), arm.held_out, look.shapes)
+            key = repr((arm.algorithm.name, look.fixed(arm), arm.model, arm.training, shape))
             open_stacks.setdefault(key, []).append((arm.name, seed))
             if len(open_stacks[key]) == most_trials(trial, look.size):
                 units.append(Unit("stacked", tuple(open_stacks.pop(key))))
@@ -95,6 +97,14 @@ def look_at(trial: Trial) -> Look:
     shapes = tuple((name, tuple(leaf.shape)) for name, leaf in params.items())
     server = trial.algorithm.init(params, len(trial.sites))
     return Look(shapes, tuple(buffers), frozenset(server.get("settings", {})))
+
+
+def refuse_outsiders(trial: Trial, look: Look) -> None:
+    """A site that did not train has no private part of a model to predict with."""
+    alone = {site.name for site in trial.scored} - {site.name for site in trial.sites}
+    if alone and not trial.algorithm.pools and (look.buffers or trial.model.private):
+        problem = "the model keeps a part of itself at each site, and a site that does not train has none"
+        raise RunError(f"arm {trial.arm}: train_at", problem, "Let all sites train, or choose another model.")
 
 
 def refuse_batches_of_one(trial: Trial, look: Look) -> None:

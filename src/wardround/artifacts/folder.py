@@ -1,33 +1,44 @@
 """The run folder: where each thing stands, and how it is written so that a half-written file never counts.
 
 study.toml  environment.json  records.jsonl  predictions.parquet  groups.parquet  models/ARM/seed-N.safetensors
-    figures/       curves over rounds, SVG and PNG
-results.json   written last: a folder that has it is complete
+selection.parquet   predictions by which a value was selected, where the study selects
+results.json        a folder that has it is complete
+report.html  figures/  tables/   made from the rest, and made again by `wardround report`
 """
 
 import fcntl
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from shutil import rmtree
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import pandas as pd
 import pyarrow.parquet as pq
 import tomli_w
 import torch
+from pyarrow import ArrowException
+from pyarrow.json import read_json
 from safetensors.torch import load_file, save
 
 from wardround.errors import RunError
 from wardround.study import Study
 from wardround.tree import Tree
 
-WRITTEN_ANEW = ("results.json", "records.jsonl", "predictions.parquet", "groups.parquet")
+WRITTEN_ANEW = (
+    "results.json",
+    "records.jsonl",
+    "predictions.parquet",
+    "selection.parquet",
+    "groups.parquet",
+    "report.html",
+)
+Predictions = Literal["predictions", "selection"]
 
 
 @dataclass(frozen=True)
@@ -47,7 +58,7 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         for name in WRITTEN_ANEW:
             (self.path / name).unlink(missing_ok=True)
-        for name in ("models", "state", "figures"):
+        for name in ("models", "state", "figures", "tables"):
             rmtree(self.path / name, ignore_errors=True)
         write_atomically(self.path / "study.toml", tomli_w.dumps(dict(study.resolved)).encode())
         self.write_json("environment.json", environment)
@@ -73,34 +84,55 @@ class RunFolder:
     def load_model(self, arm: str, seed: int) -> Tree:
         return load_file(self.path / "models" / arm / f"seed-{seed}.safetensors")
 
-    def keep_predictions(self, unit: int, table: pd.DataFrame) -> None:
+    def keep_predictions(self, kind: Predictions, unit: int, table: pd.DataFrame) -> None:
         """Of one finished unit, until all are finished."""
-        (self.path / "state" / "predictions").mkdir(parents=True, exist_ok=True)
+        (self.path / "state" / kind).mkdir(parents=True, exist_ok=True)
         content = BytesIO()
         table.to_parquet(content, index=False, compression="zstd")
-        write_atomically(self._part(unit), content.getvalue())
+        write_atomically(self._part(kind, unit), content.getvalue())
 
-    def join_predictions(self, units: int) -> None:
+    def join_predictions(self, kind: Predictions, units: int) -> None:
         """One file, written part by part, so that predictions never pile up in memory."""
-        partial = self.path / ".predictions.parquet.partial"
-        first = pq.read_schema(self._part(0))
+        parts = [part for unit in range(units) if (part := self._part(kind, unit)).is_file()]
+        if not parts:
+            return
+        partial = self.path / f".{kind}.parquet.partial"
+        first = pq.read_schema(parts[0])
         with pq.ParquetWriter(partial, first, compression="zstd") as writer:
-            for unit in range(units):
-                writer.write_table(pq.read_table(self._part(unit)).cast(first))
-        os.replace(partial, self.path / "predictions.parquet")
+            for part in parts:
+                writer.write_table(pq.read_table(part).cast(first))
+        os.replace(partial, self.path / f"{kind}.parquet")
 
     def remove_state(self) -> None:
         """What was only needed to resume."""
         rmtree(self.path / "state", ignore_errors=True)
 
-    def _part(self, unit: int) -> Path:
-        return self.path / "state" / "predictions" / f"unit-{unit:05}.parquet"
+    def _part(self, kind: Predictions, unit: int) -> Path:
+        return self.path / "state" / kind / f"unit-{unit:05}.parquet"
 
     def records(self) -> pd.DataFrame:
-        return pd.read_json(self.path / "records.jsonl", lines=True)
+        return self._read("records.jsonl", lambda path: read_json(path).to_pandas())
 
     def predictions(self) -> pd.DataFrame:
-        return pd.read_parquet(self.path / "predictions.parquet")
+        return self._read("predictions.parquet", pd.read_parquet)
+
+    def selection(self) -> pd.DataFrame | None:
+        """None where the study selects nothing."""
+        path = self.path / "selection.parquet"
+        return self._read(path.name, pd.read_parquet) if path.is_file() else None
+
+    def groups(self) -> pd.DataFrame:
+        return self._read("groups.parquet", pd.read_parquet)
+
+    def _read(self, name: str, reader: Callable[[Path], pd.DataFrame]) -> pd.DataFrame:
+        path = self.path / name
+        if not path.is_file():
+            raise RunError(str(self.path), f"has no {name}", "Run the study again with --again.")
+        try:
+            return reader(path)
+        except (ArrowException, OSError, ValueError) as error:
+            problem = f"cannot be read ({type(error).__name__})"
+            raise RunError(str(path), problem, "Run the study again with --again.") from None
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -14,15 +14,20 @@ from wardround.rounds import Run
 AGE_CUTS = (45, 55, 65)
 
 
-def prediction_table(arm: str, seed: int, predictions: list[SitePrediction], classes: tuple[str, ...]) -> pd.DataFrame:
+def prediction_table(
+    trials: Sequence[tuple[str, int]], made: Sequence[Sequence[SitePrediction]], classes: tuple[str, ...]
+) -> pd.DataFrame:
+    """The predictions of several trials, (arm, seed) each, as one table."""
+    predictions = [p for of_trial in made for p in of_trial]
     score = np.concatenate([p.score for p in predictions])
     names = ["score"] if score.ndim == 1 else [f"score_{name}" for name in classes]
     sizes = [len(p.rows) for p in predictions]
+    of_trial = [sum(len(p.rows) for p in part) for part in made]
     return pd.DataFrame(
         {
-            "arm": arm,
-            "seed": seed,
-            "site": np.repeat([p.site for p in predictions], sizes),
+            "arm": np.repeat(np.array([arm for arm, _ in trials], dtype=object), of_trial),
+            "seed": np.repeat([seed for _, seed in trials], of_trial),
+            "site": np.repeat(np.array([p.site for p in predictions], dtype=object), sizes),
             "row": np.concatenate([p.rows for p in predictions]),
             "label": np.concatenate([p.label for p in predictions]),
             **dict(zip(names, score.reshape(len(score), -1).T, strict=True)),

@@ -9,8 +9,9 @@ def check(study: StudyArgument, quick: Quick = False, set_: Set = None, json: Js
     """Check a study and its data without training. Exit code 5 if the study would be refused."""
     from wardround.catalog import load_study
     from wardround.cli import render
+    from wardround.describe import describe_sites
     from wardround.errors import CheckError
-    from wardround.plan import check_study, describe_sites, load_plan, rehearse
+    from wardround.plan import check_study, load_plan, rehearse
 
     parsed, families = load_study(study, quick, changes(set_))
     plan = load_plan(parsed, families)

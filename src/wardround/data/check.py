@@ -5,7 +5,7 @@ Nothing here prints a patient's value. An error stops the study, unless it names
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -38,6 +38,8 @@ class Finding:
     site: str
     message: str
     remedy: str
+    rows: int = 0  # how many rows it is about, and of how many, where the check counts rows
+    of: int = 0
 
     def __str__(self) -> str:
         return f"{self.site}: {self.message}"
@@ -61,7 +63,7 @@ def check_splits(
     ]
     accepted = set(accept)
     return tuple(
-        Finding("warning", f.check, f.site, f"{f.message} (accepted by the study)", f.remedy)
+        replace(f, level="warning", message=f"{f.message} (accepted by the study)")
         if f.level == "error" and f.check in accepted
         else f
         for f in findings
@@ -165,4 +167,5 @@ def _finding(check: str, site: str, count: int, total: int, words: str, overlapp
         if overlapping
         else "Remove the copies."
     )
-    return Finding("warning" if tolerable else "error", check, site, f"{count} of {total} {words}", remedy)
+    level: Literal["error", "warning"] = "warning" if tolerable else "error"
+    return Finding(level, check, site, f"{count} of {total} {words}", remedy, count, total)

@@ -112,14 +112,22 @@ def split_sites(cohort: Cohort, partitioner: Partitioner, evaluation: Evaluation
 
 
 def prepare_sites(
-    cohort: Cohort, splits: Sequence[Split], preparation: Preparation, dtype: torch.dtype
+    cohort: Cohort,
+    splits: Sequence[Split],
+    preparation: Preparation,
+    dtype: torch.dtype,
+    members: Sequence[str] | None = None,
 ) -> tuple[tuple[Site, ...], Layout | None]:
-    """Tensors for the engines. A table is prepared per site; images stay one array that the sites point into."""
+    """Tensors for the engines. A table is prepared per site; images stay one array that the sites point into.
+
+    Sites that are not among `members` are prepared by the members' layout, as a newcomer would be.
+    """
     if not cohort.records.is_table:
         return tuple(_image_site(cohort, split) for split in splits), None
     train = {split.site: split.train for split in splits}
-    layout = agree(cohort.table, train, preparation)
-    fits = fit(cohort.table, train, layout, preparation)
+    members = list(train) if members is None else members
+    layout = agree(cohort.table, {site: train[site] for site in members}, preparation)
+    fits = fit(cohort.table, train, layout, preparation, members)
 
     def rows(split: Split, chosen: np.ndarray) -> Rows:
         prepared = transform(cohort.table, chosen, layout, fits[split.site], preparation)

@@ -4,7 +4,7 @@ Sites agree on a layout (which levels a category has, which columns need an indi
 same at every site. What is fitted is fitted on training rows only: at each site alone, or from summed statistics.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -109,15 +109,26 @@ def agree(table: Encoded, train: Mapping[str, np.ndarray], settings: Preparation
     return Layout(numeric, levels, indicators)
 
 
-def fit(table: Encoded, train: Mapping[str, np.ndarray], layout: Layout, settings: Preparation) -> dict[str, Fit]:
-    """Each site's statistics. A site that never recorded a column takes the mean of the others' for it."""
+def fit(
+    table: Encoded,
+    train: Mapping[str, np.ndarray],
+    layout: Layout,
+    settings: Preparation,
+    members: Collection[str] | None = None,
+) -> dict[str, Fit]:
+    """Each site's statistics. A site that never recorded a column takes the mean of the others' for it.
+
+    Only `members` (all, unless given) contribute to what sites have from each other: a site that does not train with
+    them uses their statistics and gives none.
+    """
+    members = list(train) if members is None else members
     places = table.numeric_places(layout)
     numbers = {site: table.numbers[rows][:, places] for site, rows in train.items()}
-    fills = _fills(numbers, settings)
+    fills = _fills(numbers, settings, members)
     modes = {site: _modes(table, layout, rows) for site, rows in train.items()}
-    everywhere = _modes(table, layout, np.concatenate(list(train.values())))
+    everywhere = _modes(table, layout, np.concatenate([train[site] for site in members]))
     filled = {site: np.where(np.isnan(values), fills[site], values) for site, values in numbers.items()}
-    scales = _scales(filled, layout, settings)
+    scales = _scales(filled, layout, settings, members)
     names = [column.name for column in layout.numeric]
     return {
         site: Fit(dict(zip(names, fills[site].tolist(), strict=True)), everywhere | modes[site], *scales[site])
@@ -158,18 +169,18 @@ def _modes(table: Encoded, layout: Layout, rows: np.ndarray) -> dict[str, str]:
     return modes
 
 
-def _fills(numbers: Mapping[str, np.ndarray], settings: Preparation) -> dict[str, np.ndarray]:
+def _fills(numbers: Mapping[str, np.ndarray], settings: Preparation, members: Collection[str]) -> dict[str, np.ndarray]:
     statistic = np.nanmean if settings.missing == "mean" else np.nanmedian
     counts = {site: (~np.isnan(values)).sum(axis=0) for site, values in numbers.items()}
     # a column without any value would make numpy warn; its statistic is replaced below
     own = {site: statistic(np.where(counts[site] > 0, values, 0.0), axis=0) for site, values in numbers.items()}
-    total = np.maximum(sum(counts.values()), 1)
-    across = sum(own[site] * counts[site] for site in numbers) / total
+    total = np.maximum(sum(counts[site] for site in members), 1)
+    across = sum(own[site] * counts[site] for site in members) / total
     return {site: np.where(counts[site] > 0, own[site], across) for site in numbers}
 
 
 def _scales(
-    filled: Mapping[str, np.ndarray], layout: Layout, settings: Preparation
+    filled: Mapping[str, np.ndarray], layout: Layout, settings: Preparation, members: Collection[str]
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     width = len(layout.numeric)
     if settings.scale == "none":
@@ -180,9 +191,9 @@ def _scales(
     if settings.scale == "per-site":
         return {site: (values.mean(axis=0), _safe(values.std(axis=0))) for site, values in filled.items()}
     # federated: each site gives its count, sum and sum of squares; nobody sees a row
-    count = sum(len(values) for values in filled.values())
-    total = sum(values.sum(axis=0) for values in filled.values())
-    squares = sum((values**2).sum(axis=0) for values in filled.values())
+    count = sum(len(filled[site]) for site in members)
+    total = sum(filled[site].sum(axis=0) for site in members)
+    squares = sum((filled[site] ** 2).sum(axis=0) for site in members)
     mean = total / count
     spread = _safe(np.sqrt(np.maximum(squares / count - mean**2, 0)))
     return dict.fromkeys(filled, (mean, spread))

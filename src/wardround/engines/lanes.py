@@ -7,6 +7,7 @@ the lanes that still work are the first few. A short batch is filled up with row
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from wardround.tree import Tree
 # Rows are fetched for several steps at once, as long as they fit into the processor's cache or nearly so.
 MOST_STEPS = 256
 MOST_CELLS = 2**22
+SMALL_ORDER = 2048  # orders of up to so many rows are kept for the next stack
 
 
 class RowPool:
@@ -120,8 +122,9 @@ class LaneBatches:
         width = per_epoch * self.order.width
         rows = np.zeros((len(members), epochs, width), dtype=np.int64)
         for j, lane in enumerate(lanes):
-            rng = seeds.generator(lane.seed, "batches", self.round, lane.site)
-            rows[j, : lane.epochs, :size] = self.pool.of(lane.rows)[orders(size, lane.epochs, rng)]
+            draw = _small_orders if size * lane.epochs <= SMALL_ORDER else _orders
+            order = draw(lane.seed, self.round, lane.site, size, lane.epochs)
+            rows[j, : lane.epochs, :size] = self.pool.of(lane.rows)[order]
         rows[:, :, size:] = rows[:, :1, :1]
         real = (np.arange(width) < size).reshape(per_epoch, self.order.width)
         share = np.tile(real / real.sum(axis=1, keepdims=True), (epochs, 1))
@@ -168,6 +171,14 @@ class LaneBatches:
             # rows that only fill up need a mask of the right shape and no more
             drawn.append({n: torch.cat([m, m.new_ones(len(part) - rows, *m.shape[1:])]) for n, m in masks.items()})
         return {name: torch.stack([one[name] for one in drawn]) for name in model.mask_shapes}
+
+
+def _orders(seed: int, round_number: int, site: str, rows: int, epochs: int) -> np.ndarray:
+    return orders(rows, epochs, seeds.generator(seed, "batches", round_number, site))
+
+
+# arms and variants with one seed take the same batches: what one stack has drawn serves the next
+_small_orders = lru_cache(maxsize=2**14)(_orders)
 
 
 def _spread(batch: LaneBatch, lanes: Tensor) -> LaneBatch:

@@ -3,18 +3,21 @@
 Seeds that draw a new split of the same patients are not independent studies, so the usual t-interval is too narrow.
 The corrected resampled t-test (Nadeau and Bengio, Machine Learning 52, 2003) widens the variance of the mean from 1/J
 to 1/J + test rows / training rows. Where a study's seeds do not draw new splits, the interval can only speak of the
-randomness of training, and `Interval.covers` says so.
+randomness of training, and `Resampling.covers` says so.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from scipy import stats
 
-from wardround.study import Evaluation
+from wardround.study import METRICS, Evaluation
 
 CONFIDENCE = 0.95
+Numbers = Sequence[float] | np.ndarray
 
 
 @dataclass(frozen=True)
@@ -38,25 +41,50 @@ class Resampling:
         return "splits of these patients, and training" if self.extra else "training only: one fixed split"
 
 
-def mean_interval(values: Sequence[float] | np.ndarray, resampling: Resampling) -> tuple[float, float] | None:
+def mean_interval(values: Numbers, resampling: Resampling) -> tuple[float, float] | None:
     """None where it cannot be had: fewer than two seeds."""
     x = np.asarray(values, dtype=float)
     if len(x) < 2:
         return None
-    half = stats.t.ppf((1 + CONFIDENCE) / 2, len(x) - 1) * _standard_error(x, resampling)
+    half = _quantile(len(x) - 1) * standard_error(x, resampling)
     return float(x.mean() - half), float(x.mean() + half)
 
 
-def p_value(differences: Sequence[float] | np.ndarray, resampling: Resampling) -> float | None:
+def p_value(differences: Numbers, resampling: Resampling) -> float | None:
     """Two-sided, of paired differences against no difference."""
     x = np.asarray(differences, dtype=float)
     if len(x) < 2:
         return None
-    error = _standard_error(x, resampling)
+    error = standard_error(x, resampling)
     if error == 0:
         return 1.0 if x.mean() == 0 else 0.0
     return float(2 * stats.t.sf(abs(x.mean()) / error, len(x) - 1))
 
 
-def _standard_error(x: np.ndarray, resampling: Resampling) -> float:
+def standard_error(x: np.ndarray, resampling: Resampling) -> float:
     return float(np.sqrt((1 / len(x) + resampling.extra) * x.var(ddof=1)))
+
+
+def summarise(values: Numbers, resampling: Resampling) -> dict[str, Any]:
+    """Mean, SD and interval over the seeds in which a figure is defined; `seeds` counts them."""
+    x = np.asarray(values, dtype=float)
+    x = x[~np.isnan(x)]
+    interval = mean_interval(x, resampling) if len(x) else None
+    return {
+        "mean": float(x.mean()) if len(x) else None,
+        "sd": float(x.std(ddof=1)) if len(x) > 1 else None,
+        "interval": list(interval) if interval else None,
+        "seeds": len(x),
+    }
+
+
+def summarise_metrics(
+    figures: np.ndarray, resampling: Resampling, names: Collection[str] = METRICS
+) -> dict[str, dict[str, Any]]:
+    """`figures` is (seeds, metrics)."""
+    return {name: summarise(figures[:, place], resampling) for place, name in enumerate(METRICS) if name in names}
+
+
+@lru_cache(maxsize=256)
+def _quantile(freedom: int) -> float:
+    return float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom))

@@ -1,122 +1,145 @@
 """`results.json` as a pure function of saved predictions and records. Described in docs/reference/results.md."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from wardround.evaluation.intervals import CONFIDENCE, Resampling, mean_interval, p_value
-from wardround.evaluation.metrics import metrics
-from wardround.study import METRICS, Arm, Claim, Study
+from wardround.evaluation.benefit import benefit, best_single, by_number_of_sites, spread
+from wardround.evaluation.calibration import calibration, decision_curve
+from wardround.evaluation.claims import judge
+from wardround.evaluation.compare import Pair, compare_arms
+from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
+from wardround.evaluation.scores import Scores
+from wardround.evaluation.selection import choose, compose
+from wardround.study import Arm, Study
 
 SCHEMA_VERSION = 1
 SMALLEST_GROUP = 10  # subgroups with fewer test rows are suppressed
-COMPARED = ("accuracy", "auc", "f1", "brier", "loss")
-Figures = pd.DataFrame  # one row per seed, one column per metric
 
 
-@dataclass(frozen=True)
-class Scores:
-    """Predictions as arrays, in order of seed."""
+def results(
+    study: Study,
+    predictions: pd.DataFrame,
+    groups: pd.DataFrame,
+    records: pd.DataFrame,
+    selection: pd.DataFrame | None = None,
+    sites: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """`groups` gives sex and age band of rows; `records` are the rounds as `records.jsonl` has them.
 
-    seed: np.ndarray
-    site: np.ndarray
-    row: np.ndarray
-    label: np.ndarray
-    score: np.ndarray  # (rows,) or (rows, classes)
-
-    @classmethod
-    def of(cls, predictions: pd.DataFrame) -> "Scores":
-        ordered = predictions.sort_values("seed", kind="stable")
-        columns = score_columns(predictions)
-        score = ordered[columns].to_numpy()
-        seed, site, row, label = (ordered[name].to_numpy() for name in ("seed", "site", "row", "label"))
-        return cls(seed, site, row, label, score[:, 0] if columns == ["score"] else score)
-
-    def where(self, chosen: np.ndarray) -> "Scores":
-        return Scores(*(array[chosen] for array in (self.seed, self.site, self.row, self.label, self.score)))
-
-    def per_seed(self) -> Figures:
-        seeds, starts = np.unique(self.seed, return_index=True)
-        parts = zip(np.split(self.label, starts[1:]), np.split(self.score, starts[1:]), strict=True)
-        return pd.DataFrame([metrics(label, score) for label, score in parts], index=seeds, columns=list(METRICS))
-
-
-def results(study: Study, predictions: pd.DataFrame, groups: pd.DataFrame, records: pd.DataFrame) -> dict[str, Any]:
-    """`groups` gives sex and age band of rows; `records` are the rounds as `records.jsonl` has them."""
-    resampling = Resampling.of(study.evaluation)
-    scores = {str(arm): Scores.of(part) for arm, part in predictions.groupby("arm", sort=False)}
-    of_arm = {str(arm): part for arm, part in records.groupby("arm", sort=False)}
-    overall = {arm.name: scores[arm.name].per_seed() for arm in study.arms}
-    arms = {
-        arm.name: _arm(arm, scores[arm.name], overall[arm.name], groups, of_arm[arm.name], resampling)
-        for arm in study.arms
+    `selection` are the predictions on which values are chosen; `sites` describes each set of sites.
+    """
+    choices = choose(study, selection) if selection is not None else []
+    origin = {arm.name: arm for arm in study.arms} | {
+        choice["arm"]: next(
+            arm for arm in study.arms if (arm.family, arm.variant) == (choice["family"], choice["variant"])
+        )
+        for choice in choices
     }
+    scores = Scores.of(compose(predictions, choices))
+    of_arm = {str(arm): part for arm, part in compose(records, choices).groupby("arm", sort=False)}
+    subgroups = _subgroups(scores, groups, {name: Resampling.of(study.evaluation_of(a)) for name, a in origin.items()})
+    selected = {choice["arm"] for choice in choices}
+    arms = {
+        name: _arm(study, arm, name in selected, name, scores, subgroups[name], of_arm[name])
+        for name, arm in origin.items()
+        if name in scores.arms
+    }
+    by_variant: dict[str, list[str]] = {}
+    for name in arms:
+        by_variant.setdefault(origin[name].variant, []).append(name)
+    main = Resampling.of(study.evaluation)
     return {
         "schema_version": SCHEMA_VERSION,
         "study": {"name": study.name, "question": study.question, "hash": study.hash},
         "seeds": list(study.evaluation.seeds),
-        "interval": {"confidence": CONFIDENCE, "method": resampling.method, "covers": resampling.covers},
+        "interval": {"confidence": CONFIDENCE, "method": main.method, "covers": main.covers},
+        "variants": _variants(study, by_variant),
         "arms": arms,
-        "tests": _comparisons(study, overall, resampling),
-        "claims": [_claim(claim, overall, resampling) for claim in study.claims],
+        "tests": [test for names in by_variant.values() for test in _tests(study, scores, names, origin)],
+        "benefit": [entry for names in by_variant.values() for entry in benefit(study, scores, names)],
+        "best_single": [entry for names in by_variant.values() for entry in best_single(study, scores, names)],
+        "by_number_of_sites": by_number_of_sites(study, scores, by_variant.get("", [])),
+        "selection": choices,
+        "claims": [judge(claim, study, scores, arms, sites[0] if sites else {}) for claim in study.claims],
     }
 
 
-def score_columns(predictions: pd.DataFrame) -> list[str]:
-    several = [name for name in predictions.columns if name.startswith("score_")]
-    return several or ["score"]
-
-
 def _arm(
-    arm: Arm, scores: Scores, overall: Figures, groups: pd.DataFrame, records: pd.DataFrame, resampling: Resampling
+    study: Study, arm: Arm, selected: bool, name: str, scores: Scores, subgroups: dict[str, Any], records: pd.DataFrame
 ) -> dict[str, Any]:
-    sites = list(dict.fromkeys(scores.site.tolist()))
+    resampling = Resampling.of(study.evaluation_of(arm))
+    places = scores.of_arm(name)
+    label, score, row = scores.label[places], scores.score[places], scores.row[places]
+    by_site = scores.by_site[name]
+    algorithm = {"name": arm.algorithm.name, **({} if selected else arm.algorithm.options)}
     return {
         "family": arm.family,
-        "algorithm": {"name": arm.algorithm.name, **arm.algorithm.options},
-        "metrics": _summary(overall, resampling),
-        "sites": {site: _summary(scores.where(scores.site == site).per_seed(), resampling) for site in sites},
-        "subgroups": _subgroups(scores, groups, resampling),
+        "variant": arm.variant,
+        "algorithm": algorithm,
+        "train_at": list(arm.train_at) or None,
+        "metrics": summarise_metrics(scores.overall[name], resampling),
+        "sites": {site: summarise_metrics(figures, resampling) for site, figures in by_site.items()},
+        "spread": spread(by_site),
+        "subgroups": subgroups,
+        "calibration": calibration(label, score, row),
+        "decision_curve": decision_curve(label, score),
         "convergence": _convergence(records),
         "cost": _cost(records),
     }
 
 
-def _summary(figures: Figures, resampling: Resampling) -> dict[str, Any]:
-    """Mean, SD and interval over the seeds in which a metric is defined; `seeds` counts them."""
-    summary = {}
-    for name in METRICS:
-        values = figures[name].dropna().to_numpy()
-        interval = mean_interval(values, resampling) if len(values) else None
-        summary[name] = {
-            "mean": float(values.mean()) if len(values) else None,
-            "sd": float(values.std(ddof=1)) if len(values) > 1 else None,
-            "interval": list(interval) if interval else None,
-            "seeds": len(values),
-        }
-    return summary
-
-
-def _subgroups(scores: Scores, groups: pd.DataFrame, resampling: Resampling) -> dict[str, Any]:
-    """Seeds in which a group has fewer test rows than SMALLEST_GROUP do not count; none left means suppressed."""
-    found: dict[str, Any] = {}
-    for kind in (name for name in groups.columns if name != "row" and len(groups)):
-        value_of = pd.Series(groups[kind].to_numpy(), index=groups["row"]).reindex(scores.row).to_numpy(dtype=object)
-        found[kind] = {}
-        for value in sorted({value for value in value_of.tolist() if isinstance(value, str)}):
-            part = scores.where(value_of == value)
-            seeds, sizes = np.unique(part.seed, return_counts=True)
-            large = sizes >= SMALLEST_GROUP
-            if large.any():
-                kept = part.where(np.isin(part.seed, seeds[large]))
-                figures = _summary(kept.per_seed(), resampling)
-                found[kind][value] = {"rows": float(sizes[large].mean()), "metrics": figures}
-            else:
-                found[kind][value] = {"suppressed": True}
+def _variants(study: Study, by_variant: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """What each variant is, and what its intervals speak of."""
+    text = {"": "the study as it stands"} | {variant.name: variant.text for variant in study.variants}
+    found = {}
+    for name in by_variant:
+        arm = next(arm for arm in study.arms if arm.variant == name)
+        resampling = Resampling.of(study.evaluation_of(arm))
+        found[name] = {"text": text[name], "method": resampling.method, "covers": resampling.covers}
     return found
+
+
+def _subgroups(scores: Scores, groups: pd.DataFrame, resampling: Mapping[str, Resampling]) -> dict[str, dict[str, Any]]:
+    """Seeds in which a group has fewer test rows than SMALLEST_GROUP do not count; none left means suppressed."""
+    found: dict[str, dict[str, Any]] = {arm: {} for arm in scores.arms}
+    for kind in (name for name in groups.columns if name != "row" and len(groups)):
+        known = groups.dropna(subset=[kind])
+        values = sorted(known[kind].unique().tolist())
+        figures, rows = scores.by_group(dict(zip(known["row"].tolist(), known[kind].tolist(), strict=True)), values)
+        for a, arm in enumerate(scores.arms):
+            found[arm][kind] = {}
+            for v, value in enumerate(values):
+                large = rows[a, :, v] >= SMALLEST_GROUP
+                if not rows[a, :, v].any():
+                    continue
+                found[arm][kind][value] = (
+                    {
+                        "rows": float(rows[a, large, v].mean()),
+                        "metrics": summarise_metrics(figures[a, large, v], resampling[arm]),
+                    }
+                    if large.any()
+                    else {"suppressed": True}
+                )
+    return found
+
+
+def _tests(study: Study, scores: Scores, names: Sequence[str], origin: Mapping[str, Arm]) -> list[dict[str, Any]]:
+    """Each arm of a variant on the reference's data against the reference, where all sites train in both."""
+    reference = study.reference_of(origin[names[0]].variant)
+    if reference is None or reference not in names:
+        return []
+    other = origin[reference]
+    comparable = [
+        name
+        for name in names
+        if name != reference and origin[name].data == other.data and origin[name].train_at == other.train_at
+    ]
+    return compare_arms(
+        scores, [Pair(name, reference) for name in comparable], Resampling.of(study.evaluation_of(other))
+    )
 
 
 def _convergence(records: pd.DataFrame) -> dict[str, Any]:
@@ -124,11 +147,11 @@ def _convergence(records: pd.DataFrame) -> dict[str, Any]:
     measured = "validation_accuracy" in records and records["validation_accuracy"].notna().any()
     name = "validation_accuracy" if measured else "test_accuracy"
     curve = records.pivot(index="seed", columns="round", values=name)  # columns in order of rounds
-    reached = curve.ge(
-        0.95 * curve.iloc[:, -1], axis=0
-    ).to_numpy()  # rounds that were not evaluated are NaN: not reached
+    # rounds that were not evaluated are NaN: not reached
+    reached = curve.ge(0.95 * curve.iloc[:, -1], axis=0).to_numpy()
     needed = curve.columns.to_numpy()[reached.argmax(axis=1)][reached.any(axis=1)]  # without seeds that diverged
     final = records[records["round"] == records["round"].max()]
+    change = records.groupby("round")["change"].mean()
     return {
         "measured_on": name.removesuffix("_accuracy"),
         "rounds_to_95_percent": {
@@ -136,6 +159,7 @@ def _convergence(records: pd.DataFrame) -> dict[str, Any]:
             "sd": float(needed.std(ddof=1)) if len(needed) > 1 else None,
         },
         "final_change": _mean(final["change"]),
+        "mean_change": _mean(change),
         "final_divergence": _mean(final["divergence"]),
         "final_update_norm": _mean(final["update_norm"]),
     }
@@ -143,67 +167,10 @@ def _convergence(records: pd.DataFrame) -> dict[str, Any]:
 
 def _cost(records: pd.DataFrame) -> dict[str, Any]:
     """Of one seed, on average."""
-    per_seed = records.groupby("seed")[["bytes_up", "bytes_down", "seconds"]].sum()
-    return {
-        "rounds": int(records["round"].max()),
-        "bytes": float((per_seed["bytes_up"] + per_seed["bytes_down"]).mean()),
-        "bytes_up": float(per_seed["bytes_up"].mean()),
-        "bytes_down": float(per_seed["bytes_down"].mean()),
-        "seconds": float(per_seed["seconds"].mean()),
-    }
-
-
-def _comparisons(study: Study, overall: Mapping[str, Figures], resampling: Resampling) -> list[dict[str, Any]]:
-    """Paired differences over seeds, each arm on the reference's data against the reference."""
-    reference = study.evaluation.reference
-    if reference is None:
-        return []
-    tests = []
-    same_data = study.arm(reference).data
-    for arm in (arm.name for arm in study.arms if arm.name != reference and arm.data == same_data):
-        for name in COMPARED:
-            difference = (overall[arm][name] - overall[reference][name]).dropna().to_numpy()
-            interval = mean_interval(difference, resampling) if len(difference) else None
-            tests.append(
-                {
-                    "arm": arm,
-                    "reference": reference,
-                    "metric": name,
-                    "difference": float(difference.mean()) if len(difference) else None,
-                    "interval": list(interval) if interval else None,
-                    "p_value": p_value(difference, resampling),
-                    "method": resampling.method,
-                    "seeds": len(difference),
-                }
-            )
-    return tests
-
-
-def _claim(claim: Claim, overall: Mapping[str, Figures], resampling: Resampling) -> dict[str, Any]:
-    """What was published, what we found, and a verdict. The difference is paired over seeds and pairs of arms."""
-    pairs = [
-        overall[a][claim.metric] - overall[b][claim.metric] for a, b in zip(claim.arms, claim.against, strict=True)
-    ]
-    ours = pd.concat(pairs, axis=1).mean(axis=1).dropna().to_numpy()
-    mean = float(ours.mean()) if len(ours) else None
-    interval = mean_interval(ours, resampling) if len(ours) else None
-    if mean is None:
-        verdict = "cannot be computed"
-    elif abs(mean - claim.published) <= claim.tolerance:
-        verdict = f"reproduced: {mean:+.3f}, published {claim.published:+.3f}"
-    else:
-        verdict = f"not reproduced: {mean:+.3f}, published {claim.published:+.3f}"
-    return {
-        "text": claim.text,
-        "source": claim.source,
-        "metric": claim.metric,
-        "published": claim.published,
-        "tolerance": claim.tolerance,
-        "ours": mean,
-        "interval": list(interval) if interval else None,
-        "each": {arm: float(pair.mean()) for arm, pair in zip(claim.arms, pairs, strict=True)},
-        "verdict": verdict,
-    }
+    seeds = records["seed"].nunique()
+    up, down, seconds = (float(np.sum(records[name])) / seeds for name in ("bytes_up", "bytes_down", "seconds"))
+    rounds = int(records["round"].max())
+    return {"rounds": rounds, "bytes": up + down, "bytes_up": up, "bytes_down": down, "seconds": seconds}
 
 
 def _mean(values: pd.Series) -> float | None:

@@ -107,18 +107,21 @@ def _draw_disjoint(spans: Sequence[Window], sizes: Sequence[int], rng: np.random
     condition of `_demands` true after every draw, so that the draw never gets stuck.
     """
     free = np.ones(max(end for _, end in spans), dtype=bool)
-    wanted = list(sizes)
     chosen: list[list[int]] = [[] for _ in spans]
+    stretches = [(start, end) for start, end, _ in _demands(spans, sizes)]
+    inside = [[start <= low and high <= end for low, high in spans] for start, end in stretches]
+    # rows that a stretch has to spare: free ones less those that the windows inside it still ask for
+    spare = [end - start - wanted for start, end, wanted in _demands(spans, sizes)]
     for site in rng.permutation(np.repeat(np.arange(len(spans)), sizes)).tolist():
         low, high = spans[site]
         allowed = free.copy()
         allowed[:low] = allowed[high:] = False
-        for start, end, needed in _demands(spans, wanted):
-            reserved = needed == free[start:end].sum()
-            if reserved and not (start <= low and high <= end):
+        for number, (start, end) in enumerate(stretches):
+            if spare[number] == 0 and not inside[number][site]:
                 allowed[start:end] = False
         position = int(rng.choice(np.flatnonzero(allowed)))
         free[position] = False
-        wanted[site] -= 1
+        for number, (start, end) in enumerate(stretches):
+            spare[number] += inside[number][site] - (start <= position < end)
         chosen[site].append(position)
     return [np.array(positions, dtype=np.int64) for positions in chosen]

@@ -1,0 +1,151 @@
+"""Whom federation helped: each hospital with the others against itself alone, and against any one of them alone."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from wardround.evaluation.intervals import Resampling, mean_interval, p_value, summarise
+from wardround.evaluation.scores import Figures, Scores
+from wardround.study import LOWER_IS_BETTER, METRICS, Arm, Study
+
+BENEFIT = ("accuracy", "auc", "brier")
+ACCURACY = METRICS.index("accuracy")
+
+
+def benefit(study: Study, scores: Scores, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Each arm's figure at each site less that of the same site's own model, paired over seeds.
+
+    `names` are all arms of one variant that were scored, selected ones among them.
+    """
+    alone = _alone(study, names)
+    if alone is None:
+        return []
+    resampling = Resampling.of(study.evaluation_of(alone))
+    found = []
+    for name in (name for name in names if name != alone.name and not _partial(study, name)):
+        for site, figures in scores.by_site[name].items():
+            own = scores.by_site[alone.name].get(site)
+            if own is None:
+                continue
+            for metric in BENEFIT:
+                place = METRICS.index(metric)
+                difference = figures[:, place] - own[:, place]
+                entry = _difference(difference, metric, resampling)
+                found.append({"arm": name, "against": alone.name, "site": site, "metric": metric, **entry})
+    return found
+
+
+def _difference(difference: np.ndarray, metric: str, resampling: Resampling) -> dict[str, Any]:
+    known = difference[~np.isnan(difference)]
+    interval = mean_interval(known, resampling) if len(known) else None
+    verdict = "cannot be told"
+    if interval is not None:
+        low, high = (-interval[1], -interval[0]) if metric in LOWER_IS_BETTER else interval
+        verdict = "gains" if low > 0 else "loses" if high < 0 else "no evidence"
+    return {
+        "difference": float(known.mean()) if len(known) else None,
+        "interval": list(interval) if interval else None,
+        "p_value": p_value(known, resampling),
+        "seeds": len(known),
+        "verdict": verdict,
+    }
+
+
+def spread(by_site: dict[str, Figures]) -> dict[str, Any]:
+    """How unlike the sites' mean accuracies are: SD over sites, lowest and highest."""
+    means = {site: summarise(figures[:, ACCURACY], Resampling(0.0))["mean"] for site, figures in by_site.items()}
+    known = {site: mean for site, mean in means.items() if mean is not None}
+    if not known:
+        return {"sd": None, "lowest": None, "highest": None}
+    low, high = min(known, key=known.__getitem__), max(known, key=known.__getitem__)
+    return {
+        "sd": float(np.std(list(known.values()), ddof=1)) if len(known) > 1 else None,
+        "lowest": {"site": low, "accuracy": known[low]},
+        "highest": {"site": high, "accuracy": known[high]},
+    }
+
+
+def best_single(study: Study, scores: Scores, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Each federated arm at each site against the best model that any one hospital could have trained alone.
+
+    That model is picked by its mean test accuracy there, which flatters it: a hospital could not have known.
+    """
+    alone = _alone(study, names)
+    singles = [arm for arm in _partial_arms(study, names) if len(arm.train_at) == 1]
+    if not singles:
+        return []
+    found = []
+    for name in names:
+        arm = _arm(study, name)
+        if _partial(study, name) or (arm is not None and arm.algorithm.name in ("local", "pooled")):
+            continue
+        for site, figures in scores.by_site[name].items():
+            rivals = {arm.train_at[0]: scores.by_site[arm.name].get(site) for arm in singles}
+            if alone is not None:
+                rivals[f"{site} ({alone.name})"] = scores.by_site[alone.name].get(site)
+            means = {rival: _mean(line[:, ACCURACY]) for rival, line in rivals.items() if line is not None}
+            known = {rival: mean for rival, mean in means.items() if mean is not None}
+            if not known:
+                continue
+            rival = max(known, key=known.__getitem__)
+            line = rivals[rival]
+            assert line is not None  # noqa: S101 - only lines that are there have a mean
+            entry = _difference(
+                figures[:, ACCURACY] - line[:, ACCURACY], "accuracy", Resampling.of(study.evaluation_of(singles[0]))
+            )
+            at_least = entry["difference"] is not None and entry["difference"] >= -1e-12
+            found.append(
+                {"arm": name, "site": site, "best": rival, "best_accuracy": known[rival], **entry, "as_good": at_least}
+            )
+    return found
+
+
+def by_number_of_sites(study: Study, scores: Scores, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Accuracy against the number of sites that train: at those sites, and at the sites that stay outside.
+
+    Over all arms with `train_at` that share an algorithm, and the arm of that algorithm in which all sites train.
+    """
+    partial = _partial_arms(study, names)
+    found = []
+    for algorithm in {repr(arm.algorithm): arm.algorithm for arm in partial}.values():
+        same = [arm for arm in (_arm(study, name) for name in names) if arm and arm.algorithm == algorithm]
+        sizes: dict[int, list[Arm]] = {}
+        for arm in same:
+            sizes.setdefault(len(arm.train_at or scores.by_site[arm.name]), []).append(arm)
+        for size, arms in sorted(sizes.items()):
+            entry: dict[str, Any] = {"algorithm": algorithm.name, "sites": size, "combinations": len(arms)}
+            for key, wanted in (("inside", True), ("outside", False)):
+                lines = [
+                    figures[:, ACCURACY]
+                    for arm in arms
+                    for site, figures in scores.by_site[arm.name].items()
+                    if (not arm.train_at or site in arm.train_at) == wanted
+                ]
+                resampling = Resampling.of(study.evaluation_of(arms[0]))
+                entry[key] = summarise(np.mean(lines, axis=0), resampling) if lines else None
+            found.append(entry)
+    return found
+
+
+def _alone(study: Study, names: Sequence[str]) -> Arm | None:
+    return next((arm for arm in study.arms if arm.name in names and arm.algorithm.name == "local"), None)
+
+
+def _arm(study: Study, name: str) -> Arm | None:
+    """None for an arm that a selection put together."""
+    return next((arm for arm in study.arms if arm.name == name), None)
+
+
+def _partial(study: Study, name: str) -> bool:
+    arm = _arm(study, name)
+    return arm is not None and bool(arm.train_at)
+
+
+def _partial_arms(study: Study, names: Sequence[str]) -> list[Arm]:
+    return [arm for arm in study.arms if arm.name in names and arm.train_at]
+
+
+def _mean(values: np.ndarray) -> float | None:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else None

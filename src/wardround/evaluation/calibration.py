@@ -1,0 +1,77 @@
+"""Whether scores mean what they say: calibration, and what acting on them would be worth.
+
+Both are computed on all seeds' test rows together: one seed has too few rows for a curve. A patient who is tested with
+several seeds counts several times, so the intervals are clustered by patient.
+"""
+
+import warnings
+from typing import Any
+
+import numpy as np
+from scipy import stats
+from scipy.special import logit
+from statsmodels.genmod.families import Binomial
+from statsmodels.genmod.generalized_linear_model import GLM
+from statsmodels.tools.sm_exceptions import PerfectSeparationError, PerfectSeparationWarning
+
+from wardround.evaluation.intervals import CONFIDENCE
+
+BINS = 10
+CLIP = 1e-6  # scores of exactly 0 and 1 have no logit
+THRESHOLDS = np.round(np.arange(0.05, 0.96, 0.05), 2)
+
+
+def calibration(label: np.ndarray, score: np.ndarray, row: np.ndarray) -> dict[str, Any] | None:
+    """For two classes; None where it cannot be computed: one class only, scores that are all alike, or diverged.
+
+    `slope` is 1 and `intercept` 0 for a calibrated model. `slope` comes from a logistic regression of the label on
+    the score's logit; `intercept` is that of a regression with the slope held at 1 (calibration in the large).
+    """
+    if score.ndim > 1 or np.isnan(score).any() or len(np.unique(label)) < 2 or np.ptp(score) == 0:
+        return None
+    x = logit(np.clip(score.astype(np.float64), CLIP, 1 - CLIP))
+    ones = np.ones((len(x), 1))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", PerfectSeparationWarning)
+            groups = {"groups": np.unique(row, return_inverse=True)[1]}
+            sloped = GLM(label, np.column_stack([ones, x]), Binomial()).fit(cov_type="cluster", cov_kwds=groups)
+            fixed = GLM(label, ones, Binomial(), offset=x).fit(cov_type="cluster", cov_kwds=groups)
+    except (PerfectSeparationError, PerfectSeparationWarning, np.linalg.LinAlgError):
+        return None
+    return {
+        "slope": _with_interval(sloped.params[1], sloped.bse[1]),
+        "intercept": _with_interval(fixed.params[0], fixed.bse[0]),
+        "bins": reliability(label, score),
+    }
+
+
+def _with_interval(value: float, error: float) -> dict[str, Any]:
+    half = float(stats.norm.ppf((1 + CONFIDENCE) / 2)) * float(error)
+    return {"value": float(value), "interval": [float(value) - half, float(value) + half]}
+
+
+def reliability(label: np.ndarray, score: np.ndarray) -> list[dict[str, float]]:
+    """Rows in order of their score, in bins of equal size: mean score, share of positives, rows."""
+    order = np.argsort(score, kind="stable")
+    return [
+        {"score": float(score[part].mean()), "positive": float((label[part] == 1).mean()), "rows": len(part)}
+        for part in np.array_split(order, BINS)
+        if len(part)
+    ]
+
+
+def decision_curve(label: np.ndarray, score: np.ndarray) -> dict[str, list[float]] | None:
+    """Net benefit of acting on scores above a threshold (Vickers and Elkin 2006), beside acting on all; on none: 0."""
+    if score.ndim > 1 or np.isnan(score).any() or not len(label):
+        return None
+    positive = label == 1
+    odds = THRESHOLDS / (1 - THRESHOLDS)
+    called = score[:, None] >= THRESHOLDS
+    hits, false_alarms = (called & positive[:, None]).mean(axis=0), (called & ~positive[:, None]).mean(axis=0)
+    rate = positive.mean()
+    return {
+        "threshold": THRESHOLDS.tolist(),
+        "net_benefit": (hits - false_alarms * odds).tolist(),
+        "treat_all": (rate - (1 - rate) * odds).tolist(),
+    }

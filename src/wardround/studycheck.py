@@ -1,0 +1,95 @@
+"""What must hold between the parts of a study, once each part is well formed by itself."""
+
+from collections.abc import Sequence
+
+from wardround.errors import StudyError, suggest
+from wardround.study import METRICS, QUANTITIES, SELECTED, Claim, Study, in_variant
+
+
+def check_whole(study: Study, where: str) -> None:
+    names = [arm.name for arm in study.arms]
+    for name in names:
+        if names.count(name) > 1:
+            raise StudyError(f"{where}: arms", f"two arms are called {name!r}", "Give each arm its own `name`.")
+    reference = study.evaluation.reference
+    main = [arm.name for arm in study.arms if not arm.variant]
+    if reference is not None and reference not in main:
+        remedy = suggest(reference, main, "Arms")
+        raise StudyError(f"{where}: evaluation: reference", f"no arm is called {reference!r}", remedy)
+    if study.evaluation.test_share + study.evaluation.validation_share >= 1:
+        raise StudyError(
+            f"{where}: evaluation", "test_share and validation_share leave no training rows", "Lower one of them."
+        )
+    _check_variants(study, where)
+    _check_selection(study, where)
+    for number, claim in enumerate(study.claims):
+        _check_claim(claim, [*names, *selected_names(study)], f"{where}: claims[{number}]")
+
+
+def selected_names(study: Study) -> list[str]:
+    """The arms that a selection adds."""
+    if study.selection is None:
+        return []
+    variants = dict.fromkeys(arm.variant for arm in study.arms)
+    return [
+        in_variant(f"{family}[{SELECTED}]", variant)
+        for variant in variants
+        for family in study.selection.arms
+        if any(arm.family == family and arm.variant == variant for arm in study.arms)
+    ]
+
+
+def _check_variants(study: Study, where: str) -> None:
+    names = [variant.name for variant in study.variants]
+    families = dict.fromkeys(arm.family for arm in study.arms)
+    for variant in study.variants:
+        if names.count(variant.name) > 1:
+            raise StudyError(f"{where}: variants", f"two are called {variant.name!r}", "Give each its own `name`.")
+        for family in variant.arms:
+            if family not in families:
+                remedy = suggest(family, families, "Arms")
+                raise StudyError(f"{where}: variants: {variant.name}: arms", f"no arm is called {family!r}", remedy)
+        reference = study.reference_of(variant.name)
+        if reference is not None and reference not in [arm.name for arm in study.arms]:
+            problem = f"leaves out {study.evaluation.reference!r}, with which the others are compared"
+            raise StudyError(f"{where}: variants: {variant.name}: arms", problem, "Name it there too.")
+
+
+def _check_selection(study: Study, where: str) -> None:
+    selection, here = study.selection, f"{where}: selection"
+    if selection is None:
+        return
+    swept = dict.fromkeys(arm.family for arm in study.arms if arm.name.split("@")[0] != arm.family)
+    for family in selection.arms:
+        if family not in swept:
+            remedy = suggest(family, swept, "Swept arms") if swept else "Give an arm a list of values, such as mu."
+            raise StudyError(f"{here}: arms", f"no swept arm is called {family!r}", remedy)
+    if not selection.arms:
+        raise StudyError(f"{here}: arms", "is empty", suggest("", swept, "Swept arms"))
+    if selection.metric not in METRICS:
+        remedy = suggest(selection.metric, METRICS, "Metrics")
+        raise StudyError(f"{here}: metric", f"{selection.metric!r} is not known", remedy)
+    if selection.on == "validation" and not study.evaluation.validation_share:
+        remedy = "Set evaluation.validation_share above 0: a value is never chosen on test rows."
+        raise StudyError(f"{here}: on", "there are no validation rows to choose on", remedy)
+    if (selection.on == "site") != (selection.site is not None):
+        remedy = 'Write `on = "site"` together with `site = "..."`, or neither.'
+        raise StudyError(f"{here}: site", "`on` and `site` do not go together", remedy)
+
+
+def _check_claim(claim: Claim, names: Sequence[str], where: str) -> None:
+    for name in (*claim.arms, *claim.against):
+        if name not in names:
+            raise StudyError(where, f"no arm is called {name!r}", suggest(name, names, "Arms"))
+    if claim.metric not in (*METRICS, *QUANTITIES):
+        remedy = suggest(claim.metric, [*METRICS, *QUANTITIES], "Possible values")
+        raise StudyError(f"{where}: metric", f"{claim.metric!r} is not known", remedy)
+    if claim.against and len(claim.arms) != len(claim.against):
+        problem = f"{len(claim.arms)} arms and {len(claim.against)} against"
+        raise StudyError(where, problem, "List as many `arms` as `against`: they are compared pair by pair.")
+    if claim.metric == "t" and (len(claim.arms), len(claim.against)) != (1, 1):
+        raise StudyError(where, "t is of two arms", "Name one arm in `arms` and one in `against`.")
+    if claim.published is None and not claim.stated:
+        raise StudyError(where, "says nothing that was published", "Add `published` or `stated`.")
+    if (claim.formula is None) != (not claim.given) or not all(claim.given):
+        raise StudyError(where, "`formula` and `given` do not go together", "Write both, or neither.")
