@@ -189,14 +189,14 @@ MUTANTS = (
     Mutant(
         "clustered never splits",
         "algorithms/clustered.py",
-        "if warm and complete and used < slots:",
-        "if warm and complete and used < 0:",
+        "if warm and used < slots and len(places) == slot_of.count(slot):",
+        "if warm and used < 0 and len(places) == slot_of.count(slot):",
         "clustered",
     ),
     Mutant(
         "clustered splits a cluster that is not complete",
         "algorithms/clustered.py",
-        "if warm and complete and used < slots:",
+        "if warm and used < slots and len(places) == slot_of.count(slot):",
         "if warm and used < slots:",
         "clustered",
     ),

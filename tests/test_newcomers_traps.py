@@ -61,7 +61,7 @@ def test_a_model_that_diverges_has_no_metrics_and_is_named(tmp_path: Path) -> No
     figures = run.results["arms"]["fedavg"]["metrics"]
     assert {figure["mean"] for figure in figures.values()} == {None}
     assert run.results["arms"]["fedavg"]["convergence"]["rounds_to_95_percent"]["mean"] is None
-    assert '"test_accuracy": null' in (run.folder / "records.jsonl").read_text().splitlines()[-1]
+    assert '"test_accuracy":null' in (run.folder / "records.jsonl").read_text().splitlines()[-1]
     assert any("fedavg: training diverged" in line for line in run.results["warnings"])
 
 

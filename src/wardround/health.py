@@ -44,7 +44,7 @@ def _packages() -> list[Condition]:
         "pandas",
         "pyarrow",
         "scipy",
-        "scikit-learn",
+        "statsmodels",
         "safetensors",
         "rich",
         "typer",

@@ -53,45 +53,48 @@ def clustered(
         return {"params": tree.apply(lambda leaf: leaf[slot], server["params"])}
 
     def aggregate_each(server: State, arrivals: Sequence[Arrival]) -> State:
-        of_site, used = server["cluster"]["of_site"].clone(), int(server["cluster"]["used"])
+        slot_of, used = server["cluster"]["of_site"].tolist(), int(server["cluster"]["used"])
         models = tree.clone(server["params"])
         warm = int(server["cluster"]["round"]) >= warm_up
-        lengths = [tree.squared_norm(arrival.update["params"]).sqrt() for arrival in arrivals]
-        peak = torch.stack([server["cluster"]["peak"], *lengths]).max()
+        # every update as one line of a matrix: a round has many small operations otherwise
+        updates = torch.stack([torch.cat([leaf.flatten() for leaf in a.update["params"].values()]) for a in arrivals])
+        peak = torch.maximum(server["cluster"]["peak"], updates.norm(dim=1).max())
         for slot in range(used):
-            members = [arrival for arrival in arrivals if of_site[arrival.site] == slot]
-            if not members:
+            places = [place for place, arrival in enumerate(arrivals) if slot_of[arrival.site] == slot]
+            if not places:
                 continue
-            mean = tree.weighted_mean((arrival.update, arrival.weight) for arrival in members)["params"]
-            for name, leaf in models.items():
-                leaf[slot] += mean[name]
-            complete = len(members) == int((of_site == slot).sum())
-            if warm and complete and used < slots:
+            weights = updates.new_tensor([arrivals[place].weight for place in places])
+            members = updates[places]
+            mean = (weights / weights.sum()) @ members
+            sizes = [leaf[slot].numel() for leaf in models.values()]
+            for leaf, change in zip(models.values(), torch.split(mean, sizes), strict=True):
+                leaf[slot] += change.reshape(leaf[slot].shape)
+            if warm and used < slots and len(places) == slot_of.count(slot):
                 leaving = split(members, mean, ratio, smallest_update * float(peak), gamma)
                 if leaving:
                     for leaf in models.values():
                         leaf[used] = leaf[slot]
-                    of_site[leaving] = used
+                    for number in leaving:
+                        slot_of[arrivals[places[number]].site] = used
                     used += 1
         count = server["cluster"]["round"] + 1
-        cluster = {"of_site": of_site, "used": torch.tensor(used), "round": count, "peak": peak}
+        cluster = {"of_site": torch.tensor(slot_of), "used": torch.tensor(used), "round": count, "peak": peak}
         return {"params": models, "cluster": cluster}
 
     return replace(fedavg(), init=init, broadcast=broadcast, aggregate_each=aggregate_each, personal=True)
 
 
-def split(members: Sequence[Arrival], mean: Tree, ratio: float, smallest: float, gamma: float) -> list[int]:
-    """The sites that leave for a cluster of their own; none where the cluster holds together."""
-    vectors = torch.stack([torch.cat([leaf.flatten() for leaf in m.update["params"].values()]) for m in members])
+def split(vectors: Tensor, mean: Tensor, ratio: float, smallest: float, gamma: float) -> list[int]:
+    """The members, a line of `vectors` each, that leave for a cluster of their own; none where it holds together."""
     largest = float(vectors.norm(dim=1).max())
-    if len(members) < 2 or largest <= smallest or float(tree.squared_norm(mean).sqrt()) >= ratio * largest:
+    if len(vectors) < 2 or largest <= smallest or float(mean.norm()) >= ratio * largest:
         return []
     unit = vectors / vectors.norm(dim=1, keepdim=True).clamp(min=torch.finfo(vectors.dtype).tiny)
     similarity = unit @ unit.T
     side = bipartition(similarity)
     if not side.any() or gamma >= math.sqrt(max(0.0, (1 - float(similarity[side][:, ~side].max())) / 2)):
         return []
-    return [member.site for member, leaves in zip(members, side.tolist(), strict=True) if leaves]
+    return [number for number, leaves in enumerate(side.tolist()) if leaves]
 
 
 def bipartition(similarity: Tensor) -> Tensor:

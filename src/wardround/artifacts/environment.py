@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("wardround", "torch", "numpy", "pandas", "scipy", "scikit-learn", "pyarrow", "safetensors")
+PACKAGES = ("wardround", "torch", "numpy", "pandas", "scipy", "statsmodels", "pyarrow", "safetensors")
 
 
 def describe_environment() -> dict[str, Any]:

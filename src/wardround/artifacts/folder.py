@@ -18,6 +18,7 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any, Literal, Self
 
+import orjson
 import pandas as pd
 import pyarrow.parquet as pq
 import tomli_w
@@ -164,11 +165,7 @@ class JsonLines:
         return self
 
     def add(self, record: Mapping[str, Any]) -> None:
-        try:
-            line = json.dumps(record, allow_nan=False)
-        except ValueError:  # a number that is not finite; rare, so that only then the record is walked through
-            line = json.dumps(without_nan(record), allow_nan=False)
-        self.file.write(line.encode() + b"\n")
+        self.file.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))  # a NaN becomes null
 
     @property
     def position(self) -> int:

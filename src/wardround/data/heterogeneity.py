@@ -19,9 +19,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.spatial.distance import pdist
+from scipy.spatial.distance import cdist, pdist
 from scipy.special import rel_entr
-from sklearn.metrics.pairwise import rbf_kernel
 
 from wardround.errors import DataError
 
@@ -116,11 +115,12 @@ def mmd_of_pairs(features: Mapping[str, np.ndarray], rng: np.random.Generator) -
     """
     samples = {site: _sample(_finite(site, rows), KERNEL_ROWS, rng) for site, rows in features.items()}
     gamma = 1 / (2 * _bandwidth(_sample(np.concatenate(list(samples.values())), BANDWIDTH_ROWS, rng)) ** 2)
-    within = {site: rbf_kernel(rows, gamma=gamma).mean() for site, rows in samples.items()}
-    squares = {
-        (a, b): within[a] + within[b] - 2 * rbf_kernel(samples[a], samples[b], gamma=gamma).mean()
-        for a, b in combinations(samples, 2)
-    }
+
+    def mean_kernel(a: str, b: str) -> float:
+        return float(np.exp(-gamma * cdist(samples[a], samples[b], "sqeuclidean")).mean())
+
+    within = {site: mean_kernel(site, site) for site in samples}
+    squares = {(a, b): within[a] + within[b] - 2 * mean_kernel(a, b) for a, b in combinations(samples, 2)}
     return {pair: math.sqrt(max(0.0, square)) for pair, square in squares.items()}  # rounding may fall just below 0
 
 

@@ -26,6 +26,7 @@ IN_POINTS = ("accuracy", "auc", "f1")  # shown as points of a hundred
 RESAMPLES = 2000
 BATCH_CELLS = 2**22  # numbers that one piece of a bootstrap may hold
 ALPHA = 1 - CONFIDENCE
+NO_SPREAD = 1e-12  # figures closer than this are equal but for rounding
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,9 @@ def _test(pair: Pair, metric: str, arm: np.ndarray, reference: np.ndarray, resam
 
 def _independent(a: np.ndarray, b: np.ndarray) -> dict[str, float | None]:
     """Student's t for two independent samples of equal variance."""
-    if len(a) < 2 or a.var() + b.var() == 0:
+    if len(a) < 2 or a.std() + b.std() < NO_SPREAD:
         return {"t_independent": None, "p_value_independent": None}
-    found = stats.ttest_ind(a, b)
+    found = stats.ttest_ind_from_stats(a.mean(), a.std(ddof=1), len(a), b.mean(), b.std(ddof=1), len(b))
     return {"t_independent": float(found.statistic), "p_value_independent": float(found.pvalue)}
 
 
@@ -91,8 +92,8 @@ def _effect(a: np.ndarray, b: np.ndarray) -> dict[str, float | None]:
     difference = a - b
     paired, pooled = difference.std(ddof=1), np.sqrt((a.var(ddof=1) + b.var(ddof=1)) / 2)
     return {
-        "d_z": float(difference.mean() / paired) if paired else None,
-        "d_s": float(difference.mean() / pooled) if pooled else None,
+        "d_z": float(difference.mean() / paired) if paired > NO_SPREAD else None,
+        "d_s": float(difference.mean() / pooled) if pooled > NO_SPREAD else None,
     }
 
 
@@ -167,7 +168,7 @@ def _mean(values: np.ndarray, axis: int) -> np.ndarray:
 
 def _bca(data: tuple[np.ndarray, ...], statistic: Any, unit: str) -> list[dict[str, Any] | None]:
     """One interval for each line of `data`. Lines without any spread have none."""
-    varied = data[0].std(axis=1) > 0
+    varied = data[0].std(axis=1) > NO_SPREAD
     made: list[dict[str, Any] | None] = [None] * len(varied)
     if data[0].shape[1] < 2 or not varied.any():
         return made

@@ -25,6 +25,7 @@ class StackCurves:
 
     def __init__(self, trials: Sequence[Trial], side: Side) -> None:
         self.trials, self.side = trials, side
+        self.whole: tuple[torch.Tensor, torch.Tensor] | None = None
         self.personal = trials[0].algorithm.personal or bool(trials[0].model.private)
         sites = [[getattr(site, side) for site in trial.scored] for trial in trials]
         self.pool = RowPool([rows for row in sites for rows in row])
@@ -46,7 +47,7 @@ class StackCurves:
         )
         with torch.no_grad():
             for part in torch.split(torch.arange(self.rows.shape[1]), max(1, CELLS // per_row)):
-                x, y = self.pool.take(self.rows[:, part], dtype)
+                x, y = self._taken(part, dtype)
                 scores = trial.model.stacked_logits(leaves, x)
                 real = self.real[:, part]
                 flat = scores.flatten(0, 1)
@@ -63,6 +64,14 @@ class StackCurves:
             {f"{self.side}_loss": one, f"{self.side}_accuracy": two}
             for one, two in zip(loss.tolist(), accuracy.tolist(), strict=True)
         ]
+
+    def _taken(self, part: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        """The rows of a piece; fetched once for all rounds where one piece is all there is."""
+        if len(part) < self.rows.shape[1]:
+            return self.pool.take(self.rows[:, part], dtype)
+        if self.whole is None:
+            self.whole = self.pool.take(self.rows, dtype)
+        return self.whole
 
     def _models(self, state: StackState) -> Tree:
         """One model for each group of rows."""
