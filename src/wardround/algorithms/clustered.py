@@ -63,9 +63,8 @@ def clustered(
             places = [place for place, arrival in enumerate(arrivals) if slot_of[arrival.site] == slot]
             if not places:
                 continue
-            weights = updates.new_tensor([arrivals[place].weight for place in places])
-            members = updates[places]
-            mean = (weights / weights.sum()) @ members
+            weights, members = updates.new_tensor([arrivals[place].weight for place in places]), updates[places]
+            mean = weights / weights.sum() @ members
             sizes = [leaf[slot].numel() for leaf in models.values()]
             for leaf, change in zip(models.values(), torch.split(mean, sizes), strict=True):
                 leaf[slot] += change.reshape(leaf[slot].shape)
@@ -77,9 +76,8 @@ def clustered(
                     for number in leaving:
                         slot_of[arrivals[places[number]].site] = used
                     used += 1
-        count = server["cluster"]["round"] + 1
-        cluster = {"of_site": torch.tensor(slot_of), "used": torch.tensor(used), "round": count, "peak": peak}
-        return {"params": models, "cluster": cluster}
+        numbers = {"used": torch.tensor(used), "round": server["cluster"]["round"] + 1, "peak": peak}
+        return {"params": models, "cluster": {"of_site": torch.tensor(slot_of), **numbers}}
 
     return replace(fedavg(), init=init, broadcast=broadcast, aggregate_each=aggregate_each, personal=True)
 
