@@ -14,17 +14,30 @@ if TYPE_CHECKING:
     from wardround.execute import run_study as run_study
     from wardround.plan import check_study as check_study
     from wardround.plan import load_plan as load_plan
+    from wardround.report.build import build_report as build_report
+    from wardround.report.compare import compare_runs as compare_runs
 
 # Where each public name lives. They are imported on first use, so that `wardround --help` does not wait for torch.
 _HOMES = {
     "StudyRun": "wardround.execute",
+    "build_report": "wardround.report.build",
     "check_study": "wardround.plan",
+    "compare_runs": "wardround.report.compare",
     "load_plan": "wardround.plan",
     "load_study": "wardround.catalog",
     "resume_study": "wardround.execute",
     "run_study": "wardround.execute",
 }
-__all__ = ["StudyRun", "check_study", "load_plan", "load_study", "resume_study", "run_study"]
+__all__ = [
+    "StudyRun",
+    "build_report",
+    "check_study",
+    "compare_runs",
+    "load_plan",
+    "load_study",
+    "resume_study",
+    "run_study",
+]
 
 
 def __getattr__(name: str) -> Any:

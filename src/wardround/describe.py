@@ -9,11 +9,13 @@ import torch
 from wardround import seeds
 from wardround.data.cohort import Cohort, prepare_sites
 from wardround.data.heterogeneity import measure
+from wardround.data.profile import profile
 from wardround.data.site import Rows
 from wardround.data.split import Split
 from wardround.plan import Plan, site_choices
 from wardround.study import anonymous
 
+MOST_SHOWN = 12  # sites whose columns are drawn one by one
 COMPARED_SITES = 50  # heterogeneity is measured between at most so many sites: pairs grow with their square
 
 
@@ -46,6 +48,16 @@ def describe_sites(plan: Plan) -> list[dict[str, Any]]:
             }
         )
     return described
+
+
+def describe_columns(plan: Plan) -> dict[str, Any] | None:
+    """Of the study's first sites with its first seed; None for images."""
+    arm = plan.study.arms[0]
+    cohort = plan.cohort_of(arm)
+    if not cohort.records.is_table:
+        return None
+    sites = {split.site: split.rows for split in plan.splits(arm, plan.study.evaluation.seeds.first)}
+    return profile(cohort.records, cohort.table, dict(list(sites.items())[:MOST_SHOWN]))
 
 
 def leakage(plan: Plan) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from wardround.artifacts.environment import describe_environment
 from wardround.artifacts.folder import JsonLines, Predictions, RunFolder
 from wardround.artifacts.tables import group_table, prediction_table, saved_leaves
 from wardround.catalog import load_study
-from wardround.describe import describe_sites, leakage
+from wardround.describe import describe_columns, describe_sites, leakage
 from wardround.engines.threads import torch_threads
 from wardround.errors import RunError
 from wardround.evaluation.curves import Curves
@@ -26,7 +26,6 @@ from wardround.evaluation.results import results
 from wardround.evaluation.scores import score_columns
 from wardround.models import SMALL_MODEL
 from wardround.plan import Plan, device_for, load_plan
-from wardround.report.figures import draw_curves
 from wardround.rounds import Run, Trial
 from wardround.settings import Factory
 from wardround.study import Study
@@ -199,9 +198,9 @@ def finish(plan: Plan, folder: RunFolder, units: int) -> None:
         folder.join_predictions(kind, units)
     predictions, records, sites = folder.predictions(), folder.records(), describe_sites(plan)
     content = results(plan.study, predictions, groups, records, folder.selection(), sites)
-    draw_curves(plan.study, records, folder.path / "figures")
+    described = {"sites": sites, "columns": describe_columns(plan), "leakage": leakage(plan)}
     warnings = [*diverged(predictions), *plan.warnings]
-    folder.write_json("results.json", {**content, "sites": sites, "leakage": leakage(plan), "warnings": warnings})
+    folder.write_json("results.json", {**content, **described, "warnings": warnings})
     folder.remove_state()
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from wardround.cli import check, data, doctor, resume, run, studies
+from wardround.cli import check, data, doctor, report, resume, run, studies
 from wardround.errors import WardroundError
 
 app = typer.Typer(
@@ -17,6 +17,8 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("resume")(resume.resume)
+app.command("report")(report.report)
+app.command("compare")(report.compare)
 app.command("check")(check.check)
 app.command("studies")(studies.studies)
 app.add_typer(data.app, name="data")

@@ -1,4 +1,4 @@
-"""Results as text for people or JSON for machines. The only module that prints."""
+"""What verbs show, as text for people or JSON for machines. Only `render` and `render_run` print."""
 
 import json
 import sys
@@ -16,22 +16,12 @@ from wardround.errors import WardroundError
 
 if TYPE_CHECKING:
     from wardround.data.check import Finding
-    from wardround.execute import Progress, StudyRun
+    from wardround.execute import Progress
     from wardround.health import Condition
     from wardround.study import Study
 
-SHOWN = {
-    "accuracy": "accuracy",
-    "auc": "AUC",
-    "f1": "F1",
-    "sensitivity": "sens.",
-    "specificity": "spec.",
-    "brier": "Brier",
-}
-SPREAD_SHOWN = ("accuracy", "auc", "f1")  # with their SD; more would not fit a terminal
 INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
 MOST_SITES = 12  # a table of more is not readable in a terminal; results.json has them all
-MOST_WARNINGS = 12
 
 
 def console() -> Console:
@@ -100,92 +90,6 @@ def progress_bar(shown: bool) -> Iterator[Callable[["Progress"], None] | None]:
     finally:
         if bar.live.is_started:
             bar.stop()
-
-
-def show_finished(run: "StudyRun", as_json: bool) -> None:
-    if as_json:
-        show_json({"folder": str(run.folder), "fresh": run.fresh, "results": run.results})
-    else:
-        show_run(run)
-
-
-def show_run(run: "StudyRun") -> None:
-    results, out = run.results, console()
-    if not run.fresh:
-        out.print("A complete run of this study was found; nothing was run again (use --again to repeat it).")
-    question = results["study"]["question"]
-    seeds = len(results["seeds"])
-    title = f"{results['study']['name']}: {question}" if question else results["study"]["name"]
-    out.print(_metric_table(results, title))
-    spread = (
-        f"Mean ± SD over {seeds} seeds, all sites' test rows together."
-        if seeds > 1
-        else "One seed, all sites' test rows together."
-    )
-    out.print(f"{spread} Rounds: until 95 % of the final accuracy. KB: tensors sent and received, one seed.\n")
-    site_names = list(next(iter(results["arms"].values()))["sites"])
-    if len(site_names) <= MOST_SITES:
-        out.print(_site_table(results, site_names))
-    for line in _comparison_lines(results):
-        out.print(line)
-    for claim in results["claims"]:
-        out.print(Text(f"\nClaim: {claim['text']} ({claim['source']})"), soft_wrap=True)
-        out.print(Text(f"  {claim['verdict']}", style="bold"), soft_wrap=True)
-    _show_warnings(out, results["warnings"])
-    out.print(f"Run folder: {run.folder}", soft_wrap=True)
-
-
-def _metric_table(results: Mapping[str, Any], title: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column("arm", no_wrap=True)
-    for heading in (*SHOWN.values(), "rounds", "KB"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for name, arm in results["arms"].items():
-        rounds = arm["convergence"]["rounds_to_95_percent"]["mean"]
-        cells = [_figure(arm["metrics"][metric], metric in SPREAD_SHOWN) for metric in SHOWN]
-        table.add_row(
-            Text(name), *cells, "–" if rounds is None else f"{rounds:.1f}", f"{arm['cost']['bytes'] / 1000:,.1f}"
-        )
-    return table
-
-
-def _site_table(results: Mapping[str, Any], sites: Sequence[str]) -> Table:
-    table = Table(title="Accuracy at each site", title_justify="left", title_style="bold")
-    table.add_column("arm", no_wrap=True)
-    for site in sites:
-        table.add_column(Text(site), justify="right")
-    for name, arm in results["arms"].items():
-        table.add_row(Text(name), *(_figure(arm["sites"][site]["accuracy"]) for site in sites))
-    return table
-
-
-def _figure(figure: Mapping[str, Any], with_sd: bool = True) -> str:
-    if figure["mean"] is None:
-        return "–"
-    return f"{figure['mean']:.3f}" + (f" ± {figure['sd']:.3f}" if with_sd and figure["sd"] is not None else "")
-
-
-def _comparison_lines(results: Mapping[str, Any]) -> Iterator[Text]:
-    """One plain sentence per arm, on accuracy."""
-    for test in results["tests"]:
-        if test["metric"] != "accuracy" or test["difference"] is None:
-            continue
-        points = f"{100 * test['difference']:+.1f} points of accuracy against {test['reference']}"
-        if test["interval"] is None:
-            yield Text(f"{test['arm']}: {points}; one seed gives no interval")
-            continue
-        low, high = (100 * limit for limit in test["interval"])
-        verdict = "no evidence of a difference" if low <= 0 <= high else "a difference"
-        yield Text(f"{test['arm']}: {verdict}: {points}, 95 % interval {low:+.1f} to {high:+.1f}")
-
-
-def _show_warnings(out: Console, warnings: Sequence[str]) -> None:
-    if warnings:
-        out.print("\nNotes and warnings:")
-        for line in warnings[:MOST_WARNINGS]:
-            out.print(Text(f"  - {line}"), soft_wrap=True)
-        if len(warnings) > MOST_WARNINGS:
-            out.print(f"  and {len(warnings) - MOST_WARNINGS} more, in results.json")
 
 
 def show_check(

@@ -13,7 +13,7 @@ def resume(
     json: Json = False,
 ) -> None:
     """Go on with an unfinished run, exactly where its last checkpoint stands."""
-    from wardround.cli import render
+    from wardround.cli import render, render_run
     from wardround.execute import resume_study
 
     with render.progress_bar(shown=not json) as show:
@@ -21,4 +21,4 @@ def resume(
             finished = resume_study(run, progress=show)
         except KeyboardInterrupt:
             raise render.stopped(run) from None
-    render.show_finished(finished, json)
+    render_run.show_finished(finished, json)

@@ -20,7 +20,7 @@ def run(
     """Run a study: every arm with every seed, into a run folder."""
     from wardround.artifacts.folder import RunFolder
     from wardround.catalog import load_study
-    from wardround.cli import render
+    from wardround.cli import render, render_run
     from wardround.execute import run_study
 
     with render.progress_bar(shown=not json) as show:
@@ -30,4 +30,4 @@ def run(
             )
         except KeyboardInterrupt:
             raise render.stopped(RunFolder.of(load_study(study, quick, changes(set_))[0], out).path) from None
-    render.show_finished(finished, json)
+    render_run.show_finished(finished, json)

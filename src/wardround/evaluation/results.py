@@ -1,6 +1,7 @@
 """`results.json` as a pure function of saved predictions and records. Described in docs/reference/results.md."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from wardround.evaluation.compare import Pair, compare_arms
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
 from wardround.evaluation.scores import Scores
 from wardround.evaluation.selection import choose, compose
-from wardround.study import Arm, Study
+from wardround.study import Arm, Study, anonymous
 
 SCHEMA_VERSION = 1
 SMALLEST_GROUP = 10  # subgroups with fewer test rows are suppressed
@@ -79,6 +80,8 @@ def _arm(
         "family": arm.family,
         "variant": arm.variant,
         "algorithm": algorithm,
+        "data": {"name": arm.data.name, **anonymous(arm.data.options)},
+        "stragglers": asdict(arm.training.stragglers) if arm.training.stragglers else None,
         "train_at": list(arm.train_at) or None,
         "metrics": summarise_metrics(scores.overall[name], resampling),
         "sites": {site: summarise_metrics(figures, resampling) for site, figures in by_site.items()},

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +13,12 @@ from wardround.settings import NonNegative
 from wardround.tree import Tree
 
 
-def logistic(l2: NonNegative = 0.0) -> ModelBuilder:
-    """`l2` adds l2/2 times the squared weights (not the intercept) to the loss. Starts from zero."""
+def logistic(l2: NonNegative = 0.0, intercept: Literal["shared", "private"] = "shared") -> ModelBuilder:
+    """`l2` adds l2/2 times the squared weights (not the intercept) to the loss. Starts from zero.
+
+    With `intercept = "private"` each site keeps an intercept of its own, so that hospitals may agree on what raises a
+    risk without having the same share of patients who are ill. It never leaves its site.
+    """
 
     def build(shape: Shape) -> Model:
         features = math.prod(shape.inputs)
@@ -56,8 +61,8 @@ def logistic(l2: NonNegative = 0.0) -> ModelBuilder:
             logs = each.log_softmax(-1)
             return -(logs * truth).sum(-1), (logs.exp() - truth).flatten(-2)
 
-        model = from_module(module, shape.classes)
         weight, bias = ("weight", "bias") if len(shape.inputs) == 1 else ("1.weight", "1.bias")
+        model = from_module(module, shape.classes, (bias,) if intercept == "private" else ())
         return replace(model, penalty=penalty if l2 else None, closed_gradient=closed_gradient)
 
     return build

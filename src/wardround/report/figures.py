@@ -1,92 +1,132 @@
-"""Figures of a run, drawn from its records. SVG for pages, PNG for everything else, in one colour-blind-safe style."""
+"""Which figures a report has, in its order, and how they are written: SVG for pages, PNG for everything else."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from shutil import rmtree
+from warnings import catch_warnings, simplefilter
 
 import matplotlib as mpl
-import pandas as pd
 from matplotlib.figure import Figure
 
-from wardround.study import Arm, Study
+from wardround.report import plots_data, plots_results
+from wardround.report.evidence import Evidence
+from wardround.report.style import STYLE, as_svg, for_page, save_png
 
-# Okabe and Ito's palette, which people with any kind of colour vision can tell apart
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
-DASHES = ("-", "--", ":", "-.")
-STYLE: Any = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.alpha": 0.25,
-    "legend.frameon": False,
-    "svg.hashsalt": "wardround",  # the same figure is the same file
+
+@dataclass(frozen=True)
+class Drawing:
+    title: str
+    caption: str
+    draw: Callable[[Evidence], Figure | None]
+
+
+FIGURES = {
+    "sites": Drawing(
+        "Rows of each class at each site", "With the study's first seed, before rows are split.", plots_data.sites
+    ),
+    "distributions": Drawing(
+        "Columns before and after sites form",
+        "Grey: all rows. Lines: each site. Cells of fewer than 5 rows are withheld.",
+        plots_data.distributions,
+    ),
+    "correlation": Drawing(
+        "Correlation of the columns", "Pearson's, over rows in which both are recorded.", plots_data.correlation
+    ),
+    "accuracy": Drawing(
+        "Accuracy of every arm",
+        "Mean over seeds with its 95 % interval. Paler marks: variants of the study.",
+        plots_results.accuracy,
+    ),
+    "differences": Drawing(
+        "Differences from the reference",
+        "Dot and line: paired difference with the 95 % interval that allows for seeds sharing patients. "
+        "Ticks: BCa bootstrap over patients.",
+        plots_results.differences,
+    ),
+    "hospitals": Drawing(
+        "Accuracy at each site", "Each site's own test rows, with 95 % intervals.", plots_results.hospitals
+    ),
+    "benefit": Drawing(
+        "What joining changed for each site",
+        "Against the same site training alone, paired over seeds. Right of 0: joining helped.",
+        plots_results.benefit,
+    ),
+    "elsewhere": Drawing(
+        "One hospital's model at another",
+        "Mean accuracy over seeds. A cell without a dot is an external test: that hospital took no part.",
+        plots_results.elsewhere,
+    ),
+    "number-of-sites": Drawing(
+        "Accuracy against the number of hospitals",
+        "Mean over all combinations of that many hospitals, with 95 % intervals over seeds.",
+        plots_results.number_of_sites,
+    ),
+    "calibration": Drawing(
+        "Calibration",
+        "Tenths of all test rows by score. On the diagonal, scores mean what they say.",
+        plots_results.calibration,
+    ),
+    "decision-curve": Drawing(
+        "Decision curve",
+        "Net benefit of acting on scores above the threshold, beside acting on everybody and on nobody.",
+        plots_results.decision_curve,
+    ),
+    "subgroups": Drawing(
+        "Accuracy by sex and age", "Groups with fewer than 10 test rows are suppressed.", plots_results.subgroups
+    ),
+    "sweep": Drawing(
+        "The swept setting",
+        "Accuracy with its 95 % interval, rounds to 95 % of the final accuracy, and mean weight change per round.",
+        plots_results.sweep,
+    ),
+    "test-accuracy": Drawing(
+        "Accuracy over rounds",
+        "Mean over seeds, for people to look at: nothing was chosen by it.",
+        lambda evidence: plots_data.curve(evidence, "test_accuracy", "test accuracy"),
+    ),
+    "test-loss": Drawing(
+        "Loss over rounds",
+        "Mean over seeds.",
+        lambda evidence: plots_data.curve(evidence, "test_loss", "test loss"),
+    ),
+    "weight-change": Drawing(
+        "Weight change per round",
+        "Length of the shared model's change, mean over seeds. Arms with a model for each site have none.",
+        lambda evidence: plots_data.curve(evidence, "change", "weight change", log=True),
+    ),
 }
-SHOWN = {"test_accuracy": "test accuracy", "test_loss": "test loss"}
 
 
-def draw_curves(study: Study, records: pd.DataFrame, folder: Path) -> list[Path]:
-    """Accuracy and loss over rounds: a column for each data set, a row for each share of stragglers, a line per arm."""
-    written = []
-    for column, label in SHOWN.items():
+def draw_all(evidence: Evidence, folder: Path, workers: int = 1) -> dict[str, str]:
+    """Write every figure that there is something to draw for; the SVGs as elements of a page, by name."""
+    rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    shares = [list(FIGURES)[number::workers] for number in range(workers)]
+    # a forked process has the evidence at hand; it draws with numpy and matplotlib alone
+    helpers = [get_context("fork").Process(target=_draw, args=(evidence, folder, share)) for share in shares[1:]]
+    with catch_warnings():
+        simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of any fork beside threads
+        for helper in helpers:
+            helper.start()
+    _draw(evidence, folder, shares[0])
+    for helper, share in zip(helpers, shares[1:], strict=True):
+        helper.join()
+        if helper.exitcode != 0:
+            _draw(evidence, folder, share)  # whatever went wrong there is said here
+    written = {name: folder / f"{name}.svg" for name in FIGURES}
+    return {
+        name: for_page(path.read_text(encoding="utf-8"), name, FIGURES[name].title)
+        for name, path in written.items()
+        if path.is_file()
+    }
+
+
+def _draw(evidence: Evidence, folder: Path, names: Sequence[str]) -> None:
+    for name in names:
         with mpl.rc_context(STYLE):
-            figure = _facets(study, records, column, label)
-            for suffix, options in ((".svg", {"metadata": {"Date": None}}), (".png", {"dpi": 120})):
-                path = folder / f"{column.replace('_', '-')}{suffix}"
-                path.parent.mkdir(exist_ok=True)
-                figure.savefig(path, **options)
-                written.append(path)
-    return written
-
-
-def _facets(study: Study, records: pd.DataFrame, column: str, label: str) -> Figure:
-    columns = list(dict.fromkeys(_data_title(study, arm) for arm in study.arms))
-    rows = list(dict.fromkeys(_straggler_title(arm) for arm in study.arms))
-    lines = list(dict.fromkeys(_line_title(study, arm) for arm in study.arms))
-    size = (max(7.5, 3.1 * len(columns)), 0.6 + max(2.9, 2.2 * len(rows)) + 0.16 * len(lines))
-    figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots(len(rows), len(columns), sharex=True, sharey=column == "test_accuracy", squeeze=False)
-    means = records.dropna(subset=[column]).groupby(["arm", "round"])[column].mean()
-    handles: dict[str, Any] = {}
-    for arm in study.arms:
-        place = axes[rows.index(_straggler_title(arm))][columns.index(_data_title(study, arm))]
-        number = lines.index(_line_title(study, arm))
-        style = {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number // len(COLOURS) % len(DASHES)]}
-        # an arm that diverged at once has no number to draw, but keeps its place in the legend
-        curve = means[arm.name] if arm.name in means.index else pd.Series(dtype=float)
-        (handles[lines[number]],) = place.plot(curve.index, curve.to_numpy(), linewidth=1.4, **style)
-    for i, row in enumerate(rows):
-        axes[i][0].set_ylabel(f"{row}\n{label}" if row else label)
-    for j, title in enumerate(columns):
-        axes[0][j].set_title(title, fontsize=9)
-        axes[-1][j].set_xlabel("round")
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(4, len(lines)))
-    return figure
-
-
-def _data_title(study: Study, arm: Arm) -> str:
-    """What is different about this arm's data."""
-    changed = {name: value for name, value in arm.data.options.items() if value != _common(study).get(name)}
-    switched_on = [name for name, value in changed.items() if value is True]  # such as iid, which makes the rest moot
-    described = [f"{name} {value}" for name, value in changed.items() if value is not False]
-    return ", ".join(switched_on or described) or arm.data.name
-
-
-def _common(study: Study) -> Mapping[str, Any]:
-    """Settings of the source that are the same for all arms."""
-    options = [arm.data.options for arm in study.arms]
-    return {name: value for name, value in options[0].items() if all(other.get(name) == value for other in options)}
-
-
-def _straggler_title(arm: Arm) -> str:
-    stragglers = arm.training.stragglers
-    return "" if stragglers is None else f"{stragglers.share:.0%} stragglers"
-
-
-def _line_title(study: Study, arm: Arm) -> str:
-    """The arm without what its panel already says."""
-    if len({_data_title(study, other) for other in study.arms}) == 1 and arm.training.stragglers is None:
-        return arm.name
-    policy = f", {arm.training.stragglers.policy} late work" if arm.training.stragglers else ""
-    mu = f" mu {arm.algorithm.options['mu']:g}" if "mu" in arm.algorithm.options else ""
-    return f"{arm.algorithm.name}{mu}{policy}"
+            drawn = FIGURES[name].draw(evidence)
+            if drawn is not None:
+                (folder / f"{name}.svg").write_text(as_svg(drawn, name), encoding="utf-8")
+                save_png(drawn, folder / f"{name}.png")

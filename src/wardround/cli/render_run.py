@@ -1,0 +1,161 @@
+"""A finished run in the terminal: headline, verdicts, and where the report is."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from wardround.cli.render import MOST_SITES, console, show_json
+
+if TYPE_CHECKING:
+    from wardround.execute import StudyRun
+    from wardround.report.compare import Comparison
+    from wardround.report.table import Table as ReportTable
+
+SHOWN = {
+    "accuracy": "accuracy",
+    "auc": "AUC",
+    "f1": "F1",
+    "sensitivity": "sens.",
+    "specificity": "spec.",
+    "brier": "Brier",
+}
+SPREAD_SHOWN = ("accuracy", "auc", "f1")  # with their SD; more would not fit a terminal
+MOST_WARNINGS = 6
+MOST_ARMS = 40
+
+
+def show_finished(run: "StudyRun", as_json: bool) -> None:
+    """Make the report, unless it is there already, and show the run."""
+    from wardround.report.build import build_report
+
+    report = run.folder / "report.html"
+    if run.fresh or not report.is_file():
+        report = build_report(run.folder, drawing_workers())
+    if as_json:
+        show_json({"folder": str(run.folder), "fresh": run.fresh, "report": str(report), "results": run.results})
+    else:
+        show_run(run, report)
+
+
+def drawing_workers() -> int:
+    return min(2, os.cpu_count() or 1)
+
+
+def show_run(run: "StudyRun", report: Path) -> None:
+    from wardround.artifacts.folder import RunFolder
+    from wardround.report.evidence import read_evidence
+    from wardround.report.words import answer
+
+    results, out = run.results, console()
+    evidence = read_evidence(RunFolder(run.folder))
+    if not run.fresh:
+        out.print("A complete run of this study was found; nothing was run again (use --again to repeat it).")
+    question = results["study"]["question"]
+    seeds = len(results["seeds"])
+    title = f"{results['study']['name']}: {question}" if question else results["study"]["name"]
+    out.print(_metric_table(evidence.arms, title))
+    spread = (
+        f"Mean ± SD over {seeds} seeds, all sites' test rows together."
+        if seeds > 1
+        else "One seed, all sites' test rows together."
+    )
+    out.print(f"{spread} Rounds: until 95 % of the final accuracy. KB: tensors sent and received, one seed.\n")
+    if len(evidence.sites) <= MOST_SITES:
+        out.print(_site_table(evidence.arms, evidence.sites))
+    if evidence.variants:
+        out.print(_variant_table(results["arms"], evidence.arms, list(evidence.variants)))
+        for name, variant in evidence.variants.items():
+            out.print(Text(f"{name}: {variant['text']}"), soft_wrap=True)
+    for test in evidence.tests():
+        out.print(Text(test["sentence"]), soft_wrap=True)
+    if results["claims"]:
+        out.print(Text("\nPublished claims", style="bold"))
+    for claim in results["claims"]:
+        out.print(Text(f"{claim['text']} ({claim['source']})"), soft_wrap=True)
+        out.print(Text(f"  {claim['verdict']}", style="bold"), soft_wrap=True)
+    _show_warnings(out, results["warnings"])
+    out.print(Text("\nAnswer", style="bold"))
+    for sentence in answer(evidence):
+        out.print(Text(f"  {sentence}"), soft_wrap=True)
+    out.print(f"\nRun folder: {run.folder}", soft_wrap=True)
+    out.print(f"Report:     {report}", soft_wrap=True, style="bold")
+
+
+def show_report(report: Path) -> None:
+    console().print(f"Report: {report}", soft_wrap=True)
+
+
+def show_comparison(found: "Comparison", out: Path | None) -> None:
+    shown = console()
+    for table in found.tables:
+        shown.print(_plain_table(table))
+        if table.note:
+            shown.print(Text(table.note), soft_wrap=True)
+    for note in found.notes:
+        shown.print(Text(f"note: {note}"), soft_wrap=True)
+    if out is not None:
+        shown.print(f"Tables as CSV and LaTeX: {out}", soft_wrap=True)
+
+
+def _plain_table(table: "ReportTable") -> Table:
+    made = Table(title=table.title, title_justify="left", title_style="bold")
+    for column in table.columns:
+        made.add_column(Text(column), justify="right" if table.is_number(column) else "left")
+    for row in table.shown():
+        made.add_row(*map(Text, row))
+    return made
+
+
+def _metric_table(arms: Mapping[str, Any], title: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold")
+    table.add_column("arm", no_wrap=True)
+    for heading in (*SHOWN.values(), "rounds", "KB"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, arm in list(arms.items())[:MOST_ARMS]:
+        rounds = arm["convergence"]["rounds_to_95_percent"]["mean"]
+        cells = [_figure(arm["metrics"][metric], metric in SPREAD_SHOWN) for metric in SHOWN]
+        table.add_row(
+            Text(name), *cells, "–" if rounds is None else f"{rounds:.1f}", f"{arm['cost']['bytes'] / 1000:,.1f}"
+        )
+    return table
+
+
+def _variant_table(everything: Mapping[str, Any], arms: Mapping[str, Any], variants: Sequence[str]) -> Table:
+    table = Table(title="Accuracy in the variants of the study", title_justify="left", title_style="bold")
+    for name in ("arm", "as it stands", *variants):
+        table.add_column(Text(name), justify="left" if name == "arm" else "right", no_wrap=True)
+    for name, arm in arms.items():
+        others = [everything.get(f"{name}@{variant}") for variant in variants]
+        table.add_row(Text(name), *("–" if a is None else _figure(a["metrics"]["accuracy"]) for a in (arm, *others)))
+    return table
+
+
+def _site_table(arms: Mapping[str, Any], sites: Sequence[str]) -> Table:
+    table = Table(title="Accuracy at each site", title_justify="left", title_style="bold")
+    table.add_column("arm", no_wrap=True)
+    for site in sites:
+        table.add_column(Text(site), justify="right")
+    for name, arm in list(arms.items())[:MOST_ARMS]:
+        known = [arm["sites"].get(site) for site in sites]
+        table.add_row(Text(name), *("–" if found is None else _figure(found["accuracy"]) for found in known))
+    return table
+
+
+def _figure(figure: Mapping[str, Any], with_sd: bool = True) -> str:
+    if figure["mean"] is None:
+        return "–"
+    return f"{figure['mean']:.3f}" + (f" ± {figure['sd']:.3f}" if with_sd and figure["sd"] is not None else "")
+
+
+def _show_warnings(out: Console, warnings: Sequence[str]) -> None:
+    if warnings:
+        out.print("\nNotes and warnings:")
+        for line in warnings[:MOST_WARNINGS]:
+            out.print(Text(f"  - {line}"), soft_wrap=True)
+        if len(warnings) > MOST_WARNINGS:
+            out.print(f"  and {len(warnings) - MOST_WARNINGS} more, in the report")

@@ -1,0 +1,87 @@
+"""`report.html`, one self-contained file, with `figures/` and `tables/` beside it: all from the run folder alone."""
+
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+
+from wardround.artifacts.folder import RunFolder, write_atomically
+from wardround.report.checklist import checklist
+from wardround.report.citations import citations
+from wardround.report.evidence import Evidence, read_evidence
+from wardround.report.figures import FIGURES, draw_all
+from wardround.report.table import write_tables
+from wardround.report.tables import all_tables
+from wardround.report.words import answer, best_single_words, design, hospital_words, limits, privacy
+
+MOST_SITES = 30  # with a paragraph of their own
+
+
+def build_report(path: str | Path, workers: int = 1) -> Path:
+    """Write the report of a complete run and return its path. Figures are drawn by `workers` processes."""
+    folder = RunFolder(Path(path))
+    evidence = read_evidence(folder)
+    figures = draw_all(evidence, folder.path / "figures", workers)
+    tables = all_tables(evidence)
+    write_tables(tables, folder.path / "tables")
+    items = checklist(evidence)
+    toml = (folder.path / "study.toml").read_text(encoding="utf-8")
+    page = _template("report.html").render(
+        study=evidence.study,
+        results=evidence.results,
+        environment=evidence.environment,
+        evidence=evidence,
+        answer=answer(evidence),
+        design=design(evidence),
+        tables=tables,
+        figures=figures,
+        drawings=FIGURES,
+        sentences=[test["sentence"] for test in evidence.tests()],
+        best_single=best_single_words(evidence),
+        per_site={site: _about(evidence, site) for site in evidence.sites[:MOST_SITES]},
+        claims=[_claim(claim) for claim in evidence.results["claims"]],
+        privacy=privacy(evidence),
+        limits=limits(evidence),
+        citations=citations(evidence),
+        checklist=items,
+        open_items=sum(item.open for item in items),
+        toml=toml,
+        style=_text("report.css"),
+        synthetic=evidence.results["sites"][0]["data"]["name"] == "synthetic",
+    )
+    target = folder.path / "report.html"
+    write_atomically(target, page.encode())
+    return target
+
+
+def _about(evidence: Evidence, site: str) -> Mapping[str, Any]:
+    counts = evidence.results["sites"][0]["sites"].get(site)
+    rows = ""
+    if counts:
+        classes = ", ".join(f"{name} {count}" for name, count in counts["classes"].items())
+        rows = f"{sum(counts['classes'].values())} rows ({classes}); {counts['train']} train, {counts['test']} test."
+    return {"words": hospital_words(evidence, site), "rows": rows}
+
+
+def _claim(claim: Mapping[str, Any]) -> dict[str, Any]:
+    word, _, rest = claim["verdict"].partition(":")
+    percent = claim["metric"] in ("accuracy", "auc", "f1")
+
+    def said(value: float | None) -> str:
+        if value is None:
+            return "–"
+        return f"{100 * value:.2f}" if percent else f"{value:,.3g}"
+
+    variants = "; ".join(f"{name or 'as it stands'} {said(value)}" for name, value in claim["variants"].items())
+    return {**claim, "word": word, "rest": rest, "kind": word.split()[0], "variants": variants}
+
+
+def _template(name: str) -> Any:
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    return environment.from_string(_text(name))
+
+
+def _text(name: str) -> str:
+    return files("wardround.report").joinpath("templates", name).read_text(encoding="utf-8")

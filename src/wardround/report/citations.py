@@ -1,0 +1,45 @@
+"""What a run used, and whom to cite for it."""
+
+# ruff: noqa: E501 - a reference is one line
+
+from wardround.report.evidence import Evidence
+
+ALGORITHMS = {
+    "fedavg": "McMahan et al. Communication-efficient learning of deep networks from decentralized data. AISTATS 2017. arXiv:1602.05629",
+    "fedprox": "Li et al. Federated optimization in heterogeneous networks. MLSys 2020. arXiv:1812.06127",
+    "fedprox-adaptive": "Li et al. Federated optimization in heterogeneous networks. MLSys 2020, section 5.3. arXiv:1812.06127",
+    "scaffold": "Karimireddy et al. SCAFFOLD: stochastic controlled averaging for federated learning. ICML 2020. arXiv:1910.06378",
+    "fednova": "Wang et al. Tackling the objective inconsistency problem in heterogeneous federated optimization. NeurIPS 2020. arXiv:2007.07481",
+    "fedadam": "Reddi et al. Adaptive federated optimization. ICLR 2021. arXiv:2003.00295",
+    "fedyogi": "Reddi et al. Adaptive federated optimization. ICLR 2021. arXiv:2003.00295",
+    "fedadagrad": "Reddi et al. Adaptive federated optimization. ICLR 2021. arXiv:2003.00295",
+    "clustered": "Sattler, Müller, Samek. Clustered federated learning. IEEE TNNLS 2020. arXiv:1910.01991",
+}
+SOURCES = {
+    "heart": "Janosi, Steinbrunn, Pfisterer, Detrano. Heart Disease. UCI Machine Learning Repository 1989. doi:10.24432/C52P4X (CC BY 4.0)",
+    "fashion-mnist": "Xiao, Rasul, Vollgraf. Fashion-MNIST. 2017. arXiv:1708.07747",
+    "synthetic": "Li et al. Federated optimization in heterogeneous networks. MLSys 2020 (the synthetic data). arXiv:1812.06127",
+}
+STATISTICS = {
+    "corrected": "Nadeau, Bengio. Inference for the generalization error. Machine Learning 52, 2003",
+    "holm": "Holm. A simple sequentially rejective multiple test procedure. Scandinavian Journal of Statistics 6, 1979",
+    "bootstrap": "Efron. Better bootstrap confidence intervals. Journal of the American Statistical Association 82, 1987",
+    "decision": "Vickers, Elkin. Decision curve analysis. Medical Decision Making 26, 2006",
+    "calibration": "Van Calster et al. Calibration: the Achilles heel of predictive analytics. BMC Medicine 17, 2019",
+    "mmd": "Gretton et al. A kernel two-sample test. Journal of Machine Learning Research 13, 2012",
+    "tripod": "Collins et al. TRIPOD+AI statement. BMJ 385, 2024, e078378",
+}
+
+
+def citations(evidence: Evidence) -> list[str]:
+    results = evidence.results
+    used = [ALGORITHMS.get(arm["algorithm"]["name"]) for arm in results["arms"].values()]
+    used += [SOURCES.get(described["data"]["name"]) for described in results["sites"]]
+    if any(variant["method"].startswith("corrected") for variant in results["variants"].values()):
+        used.append(STATISTICS["corrected"])
+    if results["tests"]:
+        used += [STATISTICS["holm"], STATISTICS["bootstrap"]]
+    if any(arm["calibration"] for arm in results["arms"].values()):
+        used += [STATISTICS["calibration"], STATISTICS["decision"]]
+    used += [STATISTICS["mmd"], STATISTICS["tripod"]]
+    return list(dict.fromkeys(text for text in used if text))

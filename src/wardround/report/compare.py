@@ -1,0 +1,108 @@
+"""Several runs side by side: what differs in their studies, and the arms that they share."""
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from wardround.artifacts.folder import RunFolder
+from wardround.errors import RunError
+from wardround.report.table import Format, Table, decimals, make_table, percent, points
+from wardround.sweep import flatten
+
+SHOWN = {"accuracy": percent, "auc": decimals, "f1": decimals, "brier": decimals}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    tables: tuple[Table, ...]
+    notes: tuple[str, ...]
+
+
+def compare_runs(paths: Sequence[str | Path]) -> Comparison:
+    """At least two complete runs. Arms with one name are set side by side, and paired where their test rows are the same."""
+    folders = [RunFolder(Path(path)) for path in paths]
+    if len(folders) < 2:
+        raise RunError("compare", "needs at least two runs", "Name two or more run folders.")
+    results = [folder.read_json("results.json") for folder in folders]
+    titles = _titles(folders, results)
+    differing = _settings(folders, titles)
+    figures, paired, notes = _figures(folders, results, titles)
+    return Comparison(tuple(table for table in (differing, figures, paired) if table.rows), tuple(notes))
+
+
+def _titles(folders: Sequence[RunFolder], results: Sequence[Any]) -> list[str]:
+    """The folder's name, with its parent where two are alike."""
+    names = [folder.path.resolve().name for folder in folders]
+    return [
+        name if names.count(name) == 1 else f"{folder.path.resolve().parent.name}/{name}"
+        for name, folder in zip(names, folders, strict=True)
+    ]
+
+
+def _settings(folders: Sequence[RunFolder], titles: Sequence[str]) -> Table:
+    documents = []
+    for folder in folders:
+        try:
+            document = tomllib.loads((folder.path / "study.toml").read_text(encoding="utf-8"))
+        except (OSError, tomllib.TOMLDecodeError):
+            raise RunError(str(folder.path), "has no readable study.toml", "Name the folder of a run.") from None
+        documents.append(flatten({key: value for key, value in document.items() if key not in ("arms", "claims")}))
+    keys = list(dict.fromkeys(key for document in documents for key in document))
+    rows = [
+        [key, *(str(document.get(key, "–")) for document in documents)]
+        for key in keys
+        if len({repr(document.get(key)) for document in documents}) > 1
+    ]
+    return make_table("settings", "What differs in the studies", dict.fromkeys(["setting", *titles]), rows)
+
+
+def _figures(
+    folders: Sequence[RunFolder], results: Sequence[Any], titles: Sequence[str]
+) -> tuple[Table, Table, list[str]]:
+    arms = list(dict.fromkeys(arm for one in results for arm in one["arms"]))
+    columns: dict[str, Format | None] = {"arm": None}
+    for metric, shown in SHOWN.items():
+        columns |= {f"{metric}, {title}": shown for title in titles}
+    rows = [[arm, *(_mean(one, arm, metric) for metric in SHOWN for one in results)] for arm in arms]
+    figures = make_table("figures", "Means over seeds", columns, rows, "Accuracy in per cent.")
+    first, notes, paired = folders[0].predictions(), [], []
+    for title, folder, one in zip(titles[1:], folders[1:], results[1:], strict=True):
+        other = folder.predictions()
+        shared = [arm for arm in arms if arm in one["arms"] and arm in results[0]["arms"]]
+        found = [(arm, _paired(first, other, arm)) for arm in shared]
+        paired += [[arm, title, *difference] for arm, difference in found if difference is not None]
+        if any(difference is None for _, difference in found):
+            notes.append(f"{title}: some arms were tested on other rows than in {titles[0]}; those are not paired")
+        if not shared:
+            notes.append(f"{title}: no arm has the same name as one in {titles[0]}")
+    headings: dict[str, Format | None] = {
+        "arm": None,
+        "run": None,
+        "points": points,
+        "SD over seeds": percent,
+        "seeds": str,
+    }
+    note = f"Accuracy less that in {titles[0]}, with the same seeds and test rows."
+    return figures, make_table("paired", "Paired differences", headings, paired, note), notes
+
+
+def _mean(results: Any, arm: str, metric: str) -> float | None:
+    return results["arms"][arm]["metrics"][metric]["mean"] if arm in results["arms"] else None
+
+
+def _paired(first: pd.DataFrame, second: pd.DataFrame, arm: str) -> list[Any] | None:
+    """Mean and SD over seeds of the difference in accuracy; None where the test rows are not the same."""
+    if "score" not in first or "score" not in second:
+        return None
+    keys = ["seed", "site", "row"]
+    a, b = (table[table["arm"] == arm].set_index(keys).sort_index() for table in (first, second))
+    if not len(a) or not a.index.equals(b.index) or not (a["label"].to_numpy() == b["label"].to_numpy()).all():
+        return None
+    right = ((b["score"] >= 0.5) == b["label"]).astype(float) - ((a["score"] >= 0.5) == a["label"]).astype(float)
+    per_seed = right.groupby(level="seed").mean().to_numpy()
+    return [float(per_seed.mean()), float(np.std(per_seed, ddof=1)) if len(per_seed) > 1 else None, len(per_seed)]

@@ -1,0 +1,121 @@
+"""All that a report may use: what stands in the run folder, and nothing else."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+
+from wardround.artifacts.folder import RunFolder
+from wardround.errors import RunError
+
+CURVES = ("test_accuracy", "test_loss", "change")
+KNOWN_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Evidence:
+    results: Mapping[str, Any]
+    study: Mapping[str, Any]  # study.toml
+    environment: Mapping[str, Any]
+    curves: pd.DataFrame  # means over seeds, by arm and round
+
+    @cached_property
+    def arms(self) -> dict[str, Any]:
+        """Arms of the study as it stands in which all sites train: what comparisons are about."""
+        return {
+            name: arm for name, arm in self.results["arms"].items() if not arm["variant"] and arm["train_at"] is None
+        }
+
+    @cached_property
+    def partial(self) -> dict[str, Any]:
+        """Arms in which only some sites train."""
+        return {name: arm for name, arm in self.results["arms"].items() if not arm["variant"] and arm["train_at"]}
+
+    @cached_property
+    def families(self) -> list[str]:
+        return list(dict.fromkeys(arm["family"] for arm in self.results["arms"].values()))
+
+    @cached_property
+    def few_arms(self) -> list[str]:
+        """One arm of each family, for figures in which all would be too many: the selected or the first."""
+        chosen: dict[str, str] = {}
+        for name, arm in self.arms.items():
+            if arm["family"] not in chosen or name.endswith("[selected]"):
+                chosen[arm["family"]] = name
+        return list(chosen.values())
+
+    @property
+    def seeds(self) -> int:
+        return len(self.results["seeds"])
+
+    @property
+    def reference(self) -> str | None:
+        reference = self.study.get("evaluation", {}).get("reference")
+        return str(reference) if reference else None
+
+    @cached_property
+    def sites(self) -> list[str]:
+        return list(dict.fromkeys(site for arm in self.arms.values() for site in arm["sites"]))
+
+    @property
+    def variants(self) -> dict[str, Any]:
+        """Without the study as it stands."""
+        return {name: variant for name, variant in self.results["variants"].items() if name}
+
+    @property
+    def classes(self) -> list[str]:
+        return list(next(iter(self.results["sites"][0]["sites"].values()))["classes"])
+
+    @property
+    def local(self) -> str | None:
+        return next((name for name, arm in self.arms.items() if arm["algorithm"]["name"] == "local"), None)
+
+    @property
+    def federated(self) -> list[str]:
+        return [name for name, arm in self.arms.items() if arm["algorithm"]["name"] not in ("local", "pooled")]
+
+    def tests(self, metric: str = "accuracy", variant: str = "") -> list[dict[str, Any]]:
+        return [
+            test
+            for test in self.results["tests"]
+            if test["metric"] == metric and self.results["arms"][test["arm"]]["variant"] == variant
+        ]
+
+    def benefit(self, metric: str = "accuracy", variant: str = "") -> list[dict[str, Any]]:
+        return [
+            entry
+            for entry in self.results["benefit"]
+            if entry["metric"] == metric and self.results["arms"][entry["arm"]]["variant"] == variant
+        ]
+
+
+def read_evidence(folder: RunFolder) -> Evidence:
+    """Refused with a clear message where a part is missing; predictions must be there, for without them no figure in
+    the report could be checked.
+    """
+    if not folder.path.is_dir():
+        raise RunError(str(folder.path), "no such folder", "Name a folder that `wardround run` has made.")
+    if not folder.complete:
+        unfinished = (folder.path / "study.toml").is_file()
+        remedy = f"Finish it with `wardround resume {folder.path}`." if unfinished else "Name the folder of a run."
+        raise RunError(str(folder.path), "is not a complete run: it has no results.json", remedy)
+    if not (folder.path / "predictions.parquet").is_file():
+        problem = "has no predictions.parquet, so that no figure of a report could be checked"
+        raise RunError(str(folder.path), problem, "Run the study again with --again.")
+    results = folder.read_json("results.json")
+    if results.get("schema_version") != KNOWN_SCHEMA or "variants" not in results:
+        problem = "was written by another version of wardround"
+        raise RunError(str(folder.path), problem, "Run the study again with --again.")
+    try:
+        document = tomllib.loads((folder.path / "study.toml").read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise RunError(
+            str(folder.path / "study.toml"), f"cannot be read ({type(error).__name__})", "Run the study again."
+        ) from None
+    records = folder.records()
+    shown = [name for name in CURVES if name in records]
+    curves = records.groupby(["arm", "round"])[shown].mean()
+    return Evidence(results, document, folder.read_json("environment.json"), curves)

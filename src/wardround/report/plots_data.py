@@ -1,0 +1,157 @@
+"""Figures of the data, of training, and of the sites. Each draws, or returns None where there is nothing to draw."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from wardround.report.evidence import Evidence
+from wardround.report.style import COLOURS, DASHES, WIDTH, figure
+
+MOST_SITES = 20
+MOST_COLUMNS = 16
+
+
+def sites(evidence: Evidence) -> Figure | None:
+    """Rows of each class at each site."""
+    described = evidence.results["sites"][0]["sites"]
+    if len(described) > MOST_SITES or len(evidence.classes) > len(COLOURS):
+        return None
+    drawn = figure(0.9 + 0.28 * len(described))
+    axes = drawn.subplots()
+    left = np.zeros(len(described))
+    for number, name in enumerate(evidence.classes):
+        counts = np.array([site["classes"][name] for site in described.values()], dtype=float)
+        axes.barh(range(len(described)), counts, left=left, color=COLOURS[number], label=name, height=0.65)
+        left += counts
+    axes.set_yticks(range(len(described)), list(described))
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel("rows")
+    drawn.legend(loc="outside lower center", ncols=4)
+    return drawn
+
+
+def correlation(evidence: Evidence) -> Figure | None:
+    columns = evidence.results["columns"]
+    if columns is None or len(columns["correlation"]["columns"]) < 3:
+        return None
+    names = columns["correlation"]["columns"]
+    values = np.array([[np.nan if v is None else v for v in row] for row in columns["correlation"]["values"]])
+    side = min(WIDTH, 1.8 + 0.32 * len(names))
+    drawn = figure(side * 0.86, side)
+    axes = drawn.subplots()
+    image = axes.imshow(values, cmap="PuOr", vmin=-1, vmax=1)
+    if len(names) <= 16:
+        for i in range(len(names)):
+            for j in range(i):
+                if not np.isnan(values[i, j]):
+                    colour = "white" if abs(values[i, j]) > 0.6 else "black"
+                    axes.text(
+                        j,
+                        i,
+                        f"{values[i, j]:.1f}".replace("0.", "."),
+                        ha="center",
+                        va="center",
+                        fontsize=6.5,
+                        color=colour,
+                    )
+    axes.set_xticks(range(len(names)), names, rotation=90)
+    axes.set_yticks(range(len(names)), names)
+    axes.grid(visible=False)
+    drawn.colorbar(image, ax=axes, label="correlation", shrink=0.8)
+    return drawn
+
+
+def distributions(evidence: Evidence) -> Figure | None:
+    """Each column before sites form (grey) and at each site (lines)."""
+    columns = evidence.results["columns"]
+    if columns is None:
+        return None
+    shown = dict(list(columns["distributions"].items())[:MOST_COLUMNS])
+    across = 4
+    rows = -(-len(shown) // across)
+    drawn = figure(0.5 + 1.35 * rows)
+    grid = drawn.subplots(rows, across, squeeze=False)
+    for axes in grid.flat[len(shown) :]:
+        axes.set_visible(False)
+    handles: dict[str, Any] = {}
+    for axes, (name, found) in zip(grid.flat, shown.items(), strict=False):
+        places = np.arange(len(found["labels"]))
+        handles["all rows"] = axes.bar(places, _percent(found["all"]["shares"]), color="lightgrey", width=0.9)
+        for number, (site, part) in enumerate(found["sites"].items()):
+            style = {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number // len(COLOURS) % len(DASHES)]}
+            (handles[site],) = axes.plot(
+                places, _percent(part["shares"]), marker=".", linewidth=1, markersize=4, **style
+            )
+        axes.set_title(name, fontsize=8, pad=2)
+        marks = places if len(places) <= 4 else places[:: -(-len(places) // 3)]
+        axes.set_xticks(marks, [found["labels"][mark].split(" to ")[0][:8] for mark in marks])
+        axes.tick_params(labelsize=7)
+        axes.grid(visible=False, axis="x")
+        axes.set_ylim(bottom=0)
+    drawn.supylabel("% of recorded values", fontsize=8)
+    drawn.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(6, len(handles)), fontsize=8)
+    return drawn
+
+
+def _percent(shares: list[float | None]) -> list[float]:
+    return [np.nan if share is None else 100 * share for share in shares]
+
+
+def curve(evidence: Evidence, column: str, label: str, log: bool = False) -> Figure | None:
+    """Means over seeds: a column for each data set, a row for each share of stragglers, a line for each arm."""
+    if column not in evidence.curves or evidence.curves[column].isna().all():
+        return None
+    arms = evidence.arms
+    data = {name: _data_title(evidence, name) for name in arms}
+    late = {name: _straggler_title(arm) for name, arm in arms.items()}
+    lines = {name: _line_title(evidence, name) for name in arms}
+    columns, rows, titles = (list(dict.fromkeys(part.values())) for part in (data, late, lines))
+    size = (max(WIDTH, 3.1 * len(columns)), 0.6 + max(2.9, 2.2 * len(rows)) + 0.16 * len(titles))
+    drawn = figure(size[1], size[0])
+    grid = drawn.subplots(len(rows), len(columns), sharex=True, sharey=column == "test_accuracy", squeeze=False)
+    handles: dict[str, Any] = {}
+    for name in arms:
+        axes = grid[rows.index(late[name])][columns.index(data[name])]
+        number = titles.index(lines[name])
+        style = {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number // len(COLOURS) % len(DASHES)]}
+        # an arm that diverged at once has no number to draw, but keeps its place in the legend
+        known = name in evidence.curves.index.get_level_values(0)
+        points = evidence.curves.loc[name][column].dropna() if known else pd.Series(dtype=float)
+        (handles[lines[name]],) = axes.plot(points.index, points.to_numpy(), linewidth=1.4, **style)
+    for i, row in enumerate(rows):
+        grid[i][0].set_ylabel(f"{row}\n{label}" if row else label)
+    for j, title in enumerate(columns):
+        grid[0][j].set_title(title if len(columns) > 1 else "", fontsize=9)
+        grid[-1][j].set_xlabel("round")
+    if log and (evidence.curves[column].dropna() > 0).all():
+        for axes in grid.flat:
+            axes.set_yscale("log")
+    drawn.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(4, len(titles)))
+    return drawn
+
+
+def _data_title(evidence: Evidence, name: str) -> str:
+    """What is different about this arm's data."""
+    options = [arm["data"] for arm in evidence.arms.values()]
+    common = {key for key, value in options[0].items() if all(other.get(key) == value for other in options)}
+    changed = {key: value for key, value in evidence.arms[name]["data"].items() if key not in common}
+    switched_on = [key for key, value in changed.items() if value is True]  # such as iid, which makes the rest moot
+    described = [f"{key} {value}" for key, value in changed.items() if value is not False]
+    return ", ".join(switched_on or described) or str(evidence.arms[name]["data"]["name"])
+
+
+def _straggler_title(arm: dict[str, Any]) -> str:
+    return f"{arm['stragglers']['share']:.0%} stragglers" if arm["stragglers"] else ""
+
+
+def _line_title(evidence: Evidence, name: str) -> str:
+    """The arm without what its panel already says."""
+    arm = evidence.arms[name]
+    if len({_data_title(evidence, other) for other in evidence.arms}) == 1 and not arm["stragglers"]:
+        return name
+    policy = f", {arm['stragglers']['policy']} late work" if arm["stragglers"] else ""
+    mu = f" mu {arm['algorithm']['mu']:g}" if "mu" in arm["algorithm"] else ""
+    return f"{arm['algorithm']['name']}{mu}{policy}"

@@ -1,0 +1,300 @@
+"""Figures of what came out: arms, differences, hospitals, calibration, sweeps. Each draws, or returns None."""
+
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from wardround.report.evidence import Evidence
+from wardround.report.style import COLOURS, MARKERS, figure, looks
+
+MOST_SITES = 8
+
+
+def accuracy(evidence: Evidence) -> Figure:
+    """Every arm's accuracy with its interval; variants beside the study as it stands."""
+    arms = list(evidence.arms)
+    variants = ["", *evidence.variants]
+    drawn = figure(1.0 + 0.14 * len(arms) * max(len(variants), 2))
+    axes = drawn.subplots()
+    for v, variant in enumerate(variants):
+        offset = (v - (len(variants) - 1) / 2) * 0.24
+        for place, arm in enumerate(arms):
+            entry = evidence.results["arms"].get(f"{arm}@{variant}" if variant else arm)
+            if entry is not None:
+                label = (variant or "as it stands") if place == 0 and len(variants) > 1 else None
+                colour = looks(evidence, arm)["color"]
+                _bar(axes, entry["metrics"]["accuracy"], place + offset, colour, MARKERS[v % len(MARKERS)], label, v)
+    _names(axes, arms)
+    axes.set_xlabel("accuracy on all sites' test rows, %, with 95 % interval")
+    if len(variants) > 1:
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.0 + 0.9 / (len(arms) + 1)), ncols=len(variants))
+    return drawn
+
+
+def differences(evidence: Evidence) -> Figure | None:
+    """Paired differences from the reference: corrected interval, and the bootstrap's limits as ticks."""
+    tests = [test for test in evidence.tests() if test["interval"] is not None]
+    if not tests:
+        return None
+    drawn = figure(0.9 + 0.26 * len(tests))
+    axes = drawn.subplots()
+    axes.axvline(0, color="black", linewidth=0.8)
+    for place, test in enumerate(tests):
+        low, high = (100 * limit for limit in test["interval"])
+        colour = looks(evidence, test["arm"])["color"]
+        axes.plot([low, high], [place, place], color=colour, linewidth=1.6)
+        axes.plot(100 * test["difference"], place, "o", color=colour, markersize=5)
+        if test["bootstrap"]:
+            limits = [100 * limit for limit in test["bootstrap"]["interval"]]
+            axes.plot(limits, [place, place], "|", color=colour, markersize=9)
+    _names(axes, [test["arm"] for test in tests])
+    axes.set_xlabel(f"points of accuracy more than {tests[0]['reference']}")
+    return drawn
+
+
+def hospitals(evidence: Evidence) -> Figure | None:
+    """Each arm's accuracy at each site."""
+    sites, arms = evidence.sites, list(evidence.arms)
+    if not 1 < len(sites) <= MOST_SITES:
+        return None
+    columns = min(len(sites), 4)
+    rows = -(-len(sites) // columns)
+    drawn = figure(rows * (0.7 + 0.19 * len(arms)))
+    grid = drawn.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    for axes in grid.flat[len(sites) :]:
+        axes.set_visible(False)
+    for axes, site in zip(grid.flat, sites, strict=False):
+        for place, arm in enumerate(arms):
+            _bar(axes, evidence.arms[arm]["sites"][site]["accuracy"], place, looks(evidence, arm)["color"])
+        axes.set_title(site, fontsize=9)
+    _names(grid[0, 0], arms)
+    drawn.supxlabel("accuracy on the site's own test rows, %, with 95 % interval", fontsize=9)
+    return drawn
+
+
+def benefit(evidence: Evidence) -> Figure | None:
+    """What joining changed for each site, against training alone."""
+    arms = [arm for arm in evidence.few_arms if arm in evidence.federated]
+    entries = {(e["arm"], e["site"]): e for e in evidence.benefit() if e["interval"] is not None}
+    if not entries or not arms or len(evidence.sites) > 20:
+        return None
+    drawn = figure(0.9 + len(evidence.sites) * max(0.4, 0.16 * len(arms)))
+    axes = drawn.subplots()
+    axes.axvline(0, color="black", linewidth=0.8)
+    for a, arm in enumerate(arms):
+        offset = (a - (len(arms) - 1) / 2) * 0.75 / len(arms)
+        for place, site in enumerate(evidence.sites):
+            entry = entries.get((arm, site))
+            if entry:
+                low, high = (100 * limit for limit in entry["interval"])
+                colour = looks(evidence, arm)["color"]
+                axes.plot([low, high], [place + offset] * 2, color=colour, linewidth=1.4)
+                label = arm if place == 0 else None
+                axes.plot(100 * entry["difference"], place + offset, "o", color=colour, markersize=4, label=label)
+    _names(axes, evidence.sites)
+    axes.set_xlabel("points of accuracy gained over training alone, with 95 % interval")
+    drawn.legend(loc="outside lower center", ncols=4)
+    return drawn
+
+
+def calibration(evidence: Evidence) -> Figure | None:
+    """Reliability diagram: what was predicted against what happened."""
+    arms = [arm for arm in evidence.few_arms if evidence.arms[arm]["calibration"]]
+    if not arms:
+        return None
+    drawn = figure(3.9, 5.4)
+    axes = drawn.subplots()
+    axes.plot([0, 1], [0, 1], color="grey", linewidth=0.8)
+    for number, arm in enumerate(arms):
+        bins = evidence.arms[arm]["calibration"]["bins"]
+        scores, shares = [b["score"] for b in bins], [b["positive"] for b in bins]
+        style = {**looks(evidence, arm), "linestyle": "-"}
+        axes.plot(scores, shares, marker=MARKERS[number % len(MARKERS)], markersize=4, linewidth=1, label=arm, **style)
+    axes.set_xlabel("mean score")
+    axes.set_ylabel(f"share with {evidence.classes[1]}")
+    axes.set_aspect("equal")
+    drawn.legend(loc="outside right center")
+    return drawn
+
+
+def decision_curve(evidence: Evidence) -> Figure | None:
+    arms = [arm for arm in evidence.few_arms if evidence.arms[arm]["decision_curve"]]
+    if not arms:
+        return None
+    drawn = figure(3.4)
+    axes = drawn.subplots()
+    for arm in arms:
+        curve = evidence.arms[arm]["decision_curve"]
+        axes.plot(
+            curve["threshold"], curve["net_benefit"], linewidth=1.4, label=arm, color=looks(evidence, arm)["color"]
+        )
+    curve = evidence.arms[arms[0]]["decision_curve"]
+    axes.plot(curve["threshold"], curve["treat_all"], color="grey", linestyle="--", label="act on all")
+    axes.axhline(0, color="grey", linestyle=":", label="act on none")
+    top = max(max(evidence.arms[arm]["decision_curve"]["net_benefit"]) for arm in arms)
+    axes.set_ylim(-0.12 * top, 1.1 * top)
+    axes.set_xlabel("threshold: the risk from which one would act")
+    axes.set_ylabel("net benefit")
+    drawn.legend(loc="outside right center")
+    return drawn
+
+
+def subgroups(evidence: Evidence) -> Figure | None:
+    arms = evidence.few_arms
+    kinds = [kind for kind in evidence.arms[arms[0]]["subgroups"] if evidence.arms[arms[0]]["subgroups"][kind]]
+    if not kinds:
+        return None
+    drawn = figure(3.2)
+    groups = {kind: list(evidence.arms[arms[0]]["subgroups"][kind]) for kind in kinds}
+    grid = drawn.subplots(
+        1, len(kinds), sharey=True, squeeze=False, width_ratios=[max(2, len(groups[kind])) for kind in kinds]
+    )[0]
+    for axes, kind in zip(grid, kinds, strict=True):
+        names = groups[kind]
+        for number, arm in enumerate(arms):
+            offset = (number - (len(arms) - 1) / 2) * 0.7 / len(arms)
+            for place, group in enumerate(names):
+                found = evidence.arms[arm]["subgroups"][kind].get(group, {}).get("metrics", {}).get("accuracy")
+                if found and found["mean"] is not None:
+                    colour = looks(evidence, arm)["color"]
+                    label = arm if place == 0 and kind == kinds[0] else None
+                    axes.plot(place + offset, 100 * found["mean"], "o", color=colour, markersize=4, label=label)
+                    if found["interval"]:
+                        axes.plot([place + offset] * 2, [100 * x for x in found["interval"]], color=colour, linewidth=1)
+        axes.set_xticks(range(len(names)), names)
+        axes.set_title(kind, fontsize=9)
+        axes.grid(visible=False, axis="x")
+    grid[0].set_ylabel("accuracy, %")
+    drawn.legend(loc="outside lower center", ncols=4)
+    return drawn
+
+
+def sweep(evidence: Evidence) -> Figure | None:
+    """An ablation: accuracy, rounds and weight change against the swept value."""
+    swept = swept_values(evidence)
+    if not swept:
+        return None
+    family, (setting, values) = next(iter(swept.items()))
+    drawn = figure(2.7)
+    left, middle, right = drawn.subplots(1, 3)
+    entries = [evidence.arms[name] for name in values.values()]
+    places = range(len(values))
+    colour = COLOURS[evidence.families.index(family) % len(COLOURS)]
+    for place, entry in zip(places, entries, strict=True):
+        _bar(left, entry["metrics"]["accuracy"], place, colour, upright=True)
+    left.set_ylabel("accuracy, %")
+    rounds = [entry["convergence"]["rounds_to_95_percent"]["mean"] for entry in entries]
+    middle.plot(places, [np.nan if r is None else r for r in rounds], "o-", color=colour)
+    middle.set_ylabel("rounds to 95 % of final")
+    changes = [entry["convergence"]["mean_change"] for entry in entries]
+    right.plot(places, [np.nan if c is None else c for c in changes], "o-", color=colour)
+    right.set_ylabel("weight change per round")
+    for axes in (left, middle, right):
+        axes.set_xticks(places, [f"{value:g}" for value in values])
+        axes.set_xlabel(setting)
+    return drawn
+
+
+def swept_values(evidence: Evidence) -> dict[str, tuple[str, dict[float, str]]]:
+    """Families that differ in one number: the setting and, for each value, the arm."""
+    found = {}
+    for family in evidence.families:
+        members = {
+            name: arm["algorithm"]
+            for name, arm in evidence.arms.items()
+            if arm["family"] == family and not name.endswith("[selected]")
+        }
+        settings = {key for algorithm in members.values() for key in algorithm if key != "name"}
+        changing = [key for key in sorted(settings) if len({repr(a.get(key)) for a in members.values()}) > 1]
+        numbers = [a.get(changing[0]) for a in members.values()] if len(changing) == 1 else []
+        if numbers and all(isinstance(number, int | float) for number in numbers) and len(set(numbers)) == len(members):
+            found[family] = (changing[0], dict(sorted(zip(map(float, numbers), members, strict=True))))
+    return found
+
+
+def elsewhere(evidence: Evidence) -> Figure | None:
+    """Where a model was trained against where it was tested."""
+    arms = [name for name in evidence.partial if len(evidence.partial[name]["sites"]) <= MOST_SITES]
+    if not arms:
+        return None
+    rows = {"+".join(evidence.partial[name]["train_at"]): evidence.partial[name]["sites"] for name in arms}
+    drawn = figure(1.1 + 0.24 * len(rows))
+    axes = drawn.subplots()
+    sites = evidence.sites
+    values = np.array(
+        [[100 * (row.get(s, {}).get("accuracy", {}).get("mean") or np.nan) for s in sites] for row in rows.values()]
+    )
+    image = axes.imshow(values, cmap="cividis", aspect="auto")
+    middle = (np.nanmin(values) + np.nanmax(values)) / 2
+    for i, trained in enumerate(rows):
+        for j, site in enumerate(sites):
+            inside = site in trained.split("+")
+            text = f"{values[i, j]:.1f}" + (" ·" if inside else "")
+            axes.text(
+                j, i, text, ha="center", va="center", fontsize=8, color="black" if values[i, j] > middle else "white"
+            )
+    axes.set_xticks(range(len(sites)), sites)
+    axes.set_yticks(range(len(rows)), [trained.replace("+", " + ") for trained in rows])
+    axes.set_xlabel("tested at (· took part in training)")
+    axes.set_ylabel("trained at")
+    axes.grid(visible=False)
+    drawn.colorbar(image, ax=axes, label="accuracy, %")
+    return drawn
+
+
+def number_of_sites(evidence: Evidence) -> Figure | None:
+    entries = evidence.results["by_number_of_sites"]
+    if not entries:
+        return None
+    drawn = figure(3.0, 5.6)
+    axes = drawn.subplots()
+    for number, (key, label) in enumerate((("inside", "sites that took part"), ("outside", "sites that did not"))):
+        points = [(entry["sites"], entry[key]) for entry in entries if entry[key] and entry[key]["mean"] is not None]
+        offset = (number - 0.5) * 0.08
+        axes.plot(
+            [n + offset for n, _ in points], [100 * p["mean"] for _, p in points], color=COLOURS[number], alpha=0.5
+        )
+        for place, (size, point) in enumerate(points):
+            _bar(
+                axes,
+                point,
+                size + offset,
+                COLOURS[number],
+                MARKERS[number],
+                label if place == 0 else None,
+                upright=True,
+            )
+    axes.set_xticks(sorted({entry["sites"] for entry in entries}))
+    axes.set_xlabel("hospitals that train together")
+    axes.set_ylabel("mean accuracy, %")
+    drawn.legend(loc="outside lower center", ncols=2)
+    return drawn
+
+
+def _bar(
+    axes: Any,
+    found: dict[str, Any],
+    place: float,
+    colour: str,
+    marker: str = "o",
+    label: str | None = None,
+    faded: int = 0,
+    upright: bool = False,
+) -> None:
+    """A mean with its interval, in per cent, lying or upright."""
+    if found["mean"] is None:
+        return
+    alpha = 1.0 if not faded else 0.55
+    ends = [100 * limit for limit in found["interval"]] if found["interval"] else []
+    line, point = ([place] * len(ends), ends), (place, 100 * found["mean"])
+    if not upright:
+        line, point = (line[1], line[0]), (point[1], point[0])
+    axes.plot(*line, color=colour, linewidth=1.4, alpha=alpha)
+    axes.plot(*point, marker, color=colour, markersize=5, alpha=alpha, label=label, linestyle="none")
+
+
+def _names(axes: Any, names: list[str]) -> None:
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.grid(visible=False, axis="y")

@@ -1,0 +1,109 @@
+"""A table of a report, once: as HTML in the page, as CSV with full numbers, as LaTeX for a manuscript."""
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+NONE = "–"
+Format = Callable[[Any], str]
+
+
+@dataclass(frozen=True)
+class Table:
+    """`rows` hold plain values; `formats` says how a column is shown, where not as text."""
+
+    name: str
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[Sequence[Any]]
+    formats: Mapping[str, Format]
+    note: str = ""
+
+    def shown(self) -> list[list[str]]:
+        return [[self._text(name, value) for name, value in zip(self.columns, row, strict=True)] for row in self.rows]
+
+    def _text(self, column: str, value: Any) -> str:
+        if value is None:
+            return NONE
+        return self.formats[column](value) if column in self.formats else str(value)
+
+    def is_number(self, column: str) -> bool:
+        return column in self.formats
+
+    def csv(self) -> str:
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(self.columns)
+        writer.writerows([["" if value is None else value for value in row] for row in self.rows])
+        return text.getvalue()
+
+    def latex(self) -> str:
+        kinds = "".join("r" if self.is_number(column) else "l" for column in self.columns)
+        lines = [
+            rf"% {self.title}",
+            rf"\begin{{tabular}}{{{kinds}}}",
+            r"\hline",
+            " & ".join(map(_tex, self.columns)) + r" \\",
+            r"\hline",
+            *(" & ".join(map(_tex, row)) + r" \\" for row in self.shown()),
+            r"\hline",
+            r"\end{tabular}",
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def write_tables(tables: Mapping[str, Table], folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    for name, table in tables.items():
+        (folder / f"{name}.csv").write_text(table.csv(), encoding="utf-8")
+        (folder / f"{name}.tex").write_text(table.latex(), encoding="utf-8")
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def points(value: float) -> str:
+    return f"{100 * value:+.1f}"
+
+
+def decimals(value: float) -> str:
+    return f"{value:.3f}"
+
+
+def one(value: float) -> str:
+    return f"{value:.1f}"
+
+
+def p_text(value: float) -> str:
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def make_table(
+    name: str, title: str, columns: Mapping[str, Format | None], rows: Sequence[Sequence[Any]], note: str = ""
+) -> Table:
+    formats = {column: shown for column, shown in columns.items() if shown is not None}
+    return Table(name, title, tuple(columns), rows, formats, note)
+
+
+def limits(interval: Sequence[float] | None) -> tuple[float | None, float | None]:
+    return (interval[0], interval[1]) if interval else (None, None)
+
+
+def _tex(text: str) -> str:
+    for mark in "\\":
+        text = text.replace(mark, r"\textbackslash{}")
+    for mark in "&%$#_{}":
+        text = text.replace(mark, "\\" + mark)
+    for plain, tex in (
+        ("~", r"\textasciitilde{}"),
+        ("^", r"\textasciicircum{}"),
+        ("<", "$<$"),
+        (">", "$>$"),
+        ("–", "--"),
+    ):
+        text = text.replace(plain, tex)
+    return text

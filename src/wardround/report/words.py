@@ -1,0 +1,244 @@
+"""The sentences of a report, each computed from the evidence."""
+
+from typing import Any
+
+from wardround.evaluation.compare import in_words
+from wardround.report.evidence import Evidence
+
+FEW_SEEDS = 5
+UNLIKE = 20  # per cent by which disease rates must differ to be named as a reason
+
+
+def answer(evidence: Evidence) -> list[str]:
+    """Three sentences: the arms against the reference, federation against staying alone, and what was published."""
+    return [
+        sentence
+        for sentence in (_against_reference(evidence), _against_alone(evidence), _claims(evidence))
+        if sentence is not None
+    ]
+
+
+def _against_reference(evidence: Evidence) -> str:
+    tests = [test for test in evidence.tests() if test["difference"] is not None]
+    if not tests:
+        best = max(evidence.arms, key=lambda name: evidence.arms[name]["metrics"]["accuracy"]["mean"] or 0)
+        figure = evidence.arms[best]["metrics"]["accuracy"]["mean"]
+        shown = "no arm has figures" if figure is None else f"the highest accuracy is {100 * figure:.1f} % ({best})"
+        return f"The study names no reference, so arms are not compared; {shown}."
+    if any(test["interval"] is None for test in tests):
+        largest = max(tests, key=lambda test: abs(test["difference"]))
+        return (
+            f"With one seed nothing can be said about chance: the largest difference from {largest['reference']} is "
+            f"{in_words(largest['difference'], 'accuracy')} of accuracy ({largest['arm']})."
+        )
+    clear = [test for test in tests if not test["interval"][0] <= 0 <= test["interval"][1]]
+    if clear:
+        found = "; ".join(
+            f"{test['arm']} {in_words(test['difference'], 'accuracy')} "
+            f"({' to '.join(in_words(limit, 'accuracy', False) for limit in test['interval'])})"
+            for test in clear
+        )
+        return f"Against {clear[0]['reference']}, these arms differ in accuracy: {found}."
+    largest = max(tests, key=lambda test: abs(test["difference"]))
+    low, high = largest["interval"]
+    return (
+        f"No arm differs from {largest['reference']} in accuracy by more than chance can explain; the largest "
+        f"difference is {in_words(largest['difference'], 'accuracy')} ({largest['arm']}, 95 % interval "
+        f"{in_words(low, 'accuracy', False)} to {in_words(high, 'accuracy', False)})."
+    )
+
+
+def _against_alone(evidence: Evidence) -> str | None:
+    arm = evidence.reference if evidence.reference in evidence.federated else next(iter(evidence.federated), None)
+    entries = [entry for entry in evidence.benefit() if entry["arm"] == arm and entry["difference"] is not None]
+    if arm is None or not entries:
+        return None
+    mean = sum(entry["difference"] for entry in entries) / len(entries)
+    gains, losses = ([e["site"] for e in entries if e["verdict"] == word] for word in ("gains", "loses"))
+    told = []
+    if gains:
+        told.append(f"{listed(gains)} gained")
+    if losses:
+        told.append(f"{listed(losses)} lost")
+    verdict = " and ".join(told) if told else "for no single site is there evidence of a gain or a loss"
+    return (
+        f"Against training alone, {arm} changed a site's accuracy by {in_words(mean, 'accuracy')} on average over "
+        f"{len(entries)} sites; {verdict}."
+    )
+
+
+def _claims(evidence: Evidence) -> str | None:
+    claims = evidence.results["claims"]
+    if not claims:
+        return None
+    kinds = ("reproduced", "not reproduced", "contradicted by its source", "cannot be computed")
+    counts = {kind: sum(claim["verdict"].split(":")[0] == kind for claim in claims) for kind in kinds}
+    found = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+    return f"Of {len(claims)} published claims, {found}."
+
+
+def best_single_words(evidence: Evidence) -> list[str]:
+    """Which federated arm is at least as good as the best single-hospital model everywhere, or where and why not."""
+    entries = evidence.results["best_single"]
+    if not entries:
+        return []
+    arms = dict.fromkeys(entry["arm"] for entry in entries if not evidence.results["arms"][entry["arm"]]["variant"])
+    everywhere = [arm for arm in arms if all(entry["as_good"] for entry in entries if entry["arm"] == arm)]
+    if everywhere:
+        return [
+            f"At every hospital at least as good as the best single-hospital model, on average: {listed(everywhere)}."
+        ]
+    closest = max(arms, key=lambda arm: min(entry["difference"] or 0 for entry in entries if entry["arm"] == arm))
+    sentences = [
+        "No federated arm is at least as good as the best single-hospital model at every hospital, on average over "
+        f"seeds. The closest is {closest}:"
+    ]
+    sizes = evidence.results["sites"][0]["sites"]
+    for entry in (entry for entry in entries if entry["arm"] == closest):
+        rows = sizes[entry["site"]]["test"]
+        amount = in_words(entry["difference"], "accuracy")
+        patients = f"{abs(entry['difference']) * rows:.1f} of {rows} test patients"
+        word = "ahead" if entry["difference"] > 0 else "behind"
+        told = {"gains": "a gain", "loses": "a loss"}.get(entry["verdict"], "no more than chance can explain")
+        sentences.append(f"{entry['site']}: {amount} ({patients} {word} of the model from {entry['best']}), {told}.")
+    rates = _rates(evidence)
+    lowest, highest = (min(rates.values()), max(rates.values())) if rates else (0.0, 0.0)
+    sentences.append(
+        "Likely reasons: the best single model is picked by its test accuracy, which no hospital could do beforehand"
+        + (
+            f"; and the share of {evidence.classes[1]} runs from {lowest:.0f} to {highest:.0f} % between hospitals, so "
+            "that one shared model suits none as well as its own can."
+            if highest - lowest > UNLIKE
+            else "."
+        )
+    )
+    return sentences
+
+
+def _rates(evidence: Evidence) -> dict[str, float]:
+    if len(evidence.classes) != 2:
+        return {}
+    positive = evidence.classes[1]
+    described = evidence.results["sites"][0]["sites"]
+    return {site: 100 * d["classes"][positive] / sum(d["classes"].values()) for site, d in described.items()}
+
+
+def hospital_words(evidence: Evidence, site: str) -> list[str]:
+    """Did federation help this hospital?"""
+    entries = [entry for entry in evidence.benefit() if entry["site"] == site and entry["difference"] is not None]
+    federated = [entry for entry in entries if entry["arm"] in evidence.federated]
+    if not federated:
+        return ["The study has no arm in which this site trains alone, so that the question cannot be answered."]
+    arm = evidence.reference if evidence.reference in evidence.federated else federated[0]["arm"]
+    entry = next((e for e in federated if e["arm"] == arm), federated[0])
+    sentences = []
+    if entry["interval"] is None:
+        sentences.append(
+            f"With {entry['arm']}: {in_words(entry['difference'], 'accuracy')} against training alone; one seed gives "
+            "no interval, so that this may be chance."
+        )
+    else:
+        low, high = (in_words(limit, "accuracy", False) for limit in entry["interval"])
+        told = {"gains": "Yes", "loses": "No, it lost"}.get(entry["verdict"], "There is no evidence that it did")
+        sentences.append(
+            f"{told}: with {entry['arm']}, {in_words(entry['difference'], 'accuracy')} of accuracy against training "
+            f"alone (95 % interval {low} to {high})."
+        )
+    clear = [e for e in federated if e["verdict"] in ("gains", "loses") and e["arm"] != entry["arm"]]
+    for other in clear:
+        sentences.append(f"With {other['arm']} it {other['verdict']}: {in_words(other['difference'], 'accuracy')}.")
+    return sentences
+
+
+def privacy(evidence: Evidence) -> list[str]:
+    """What left the sites."""
+    results = evidence.results
+    sent = max((arm["cost"]["bytes_up"] for arm in evidence.arms.values()), default=0)
+    rounds = max((arm["cost"]["rounds"] for arm in evidence.arms.values()), default=0)
+    prepared = evidence.study.get("data", {})
+    lines = [
+        f"In each round each site sent the change of its model's weights: with one seed, all sites together at most "
+        f"{sent / 1000:,.1f} KB in {rounds} rounds. Their rows stayed where they were, except in the arm `pooled`, "
+        "which exists for comparison only.",
+        "This was a simulation on one machine that could read all sites' rows. Nothing was sent over a network.",
+        "Neither differential privacy nor secure aggregation was used: whoever sees single updates may learn something "
+        "about single patients from them.",
+    ]
+    shared = ["the levels of categorical columns and which columns have gaps"]
+    if prepared.get("scale") == "federated":
+        shared.append("each column's count, sum and sum of squares at each site")
+    lines.append(f"Before training, sites agreed on {' and '.join(shared)}.")
+    if any(found["rows"] for sites in results["leakage"].values() for found in sites.values()):
+        lines.append("Sites of this study share patients by design; see the table of patients on both sides.")
+    lines.append(
+        "The run folder holds a prediction for every test row (predictions.parquet): treat it as you treat the data. "
+        "This page holds counts and means; groups below 10 rows and histogram cells below 5 are withheld."
+    )
+    return lines
+
+
+def limits(evidence: Evidence) -> list[str]:
+    results = evidence.results
+    test_rows = sum(site["test"] for site in results["sites"][0]["sites"].values())
+    lines = [
+        f"All figures are about {results['sites'][0]['rows']:,} rows of these patients; with each seed {test_rows:,} are "
+        "test rows. They say nothing about other patients, hospitals or years.",
+        "Seeds split the same patients again and again. The intervals allow for that, approximately: many seeds are not "
+        "many studies.",
+    ]
+    for name, variant in results["variants"].items():
+        if not variant["method"].startswith("corrected"):
+            where = f"In the variant {name}" if name else "Here"
+            lines.append(f"{where}, intervals cover {variant['covers']}; they do not speak of other test patients.")
+    if evidence.seeds == 1:
+        lines.append("One seed: there are no intervals, no tests, and any difference may be chance.")
+    elif evidence.seeds < FEW_SEEDS:
+        lines.append(f"{evidence.seeds} seeds are few; the intervals are wide and uncertain themselves.")
+    if len(evidence.sites) == 1:
+        lines.append("One site: there is nothing to federate, and no comparison between sites.")
+    if any(found["rows"] for sites in results["leakage"].values() for found in sites.values()):
+        lines.append("Some test patients were trained on at another site, which flatters every arm but `local`.")
+    undefined = [
+        f"{site} ({metric})"
+        for site in evidence.sites
+        for metric in ("auc", "sensitivity", "specificity")
+        if all(arm["sites"].get(site, {}).get(metric, {}).get("mean") is None for arm in evidence.arms.values())
+    ]
+    if undefined:
+        lines.append(f"Cannot be computed, for want of test rows of one class: {listed(undefined)}.")
+    return lines
+
+
+def design(evidence: Evidence) -> dict[str, str]:
+    study = evidence.study
+    training, model, data = study["training"], dict(study["model"]), dict(study["data"])
+    partition = dict(study["sites"])
+    decay = training.get("lr_decay")
+    steps = (
+        f"{training['rounds']} rounds of {training['local_epochs']} local epochs, batches of {training['batch_size']}"
+    )
+    rate = f"learning rate {training['lr']:g}"
+    if decay:
+        rate += f", times {decay['factor']:g} every {decay['every']} rounds"
+    evaluation = study["evaluation"]
+    split = f"{100 * evaluation['test_share']:g} % of each site's patients for testing, stratified by class"
+    if evaluation.get("validation_share"):
+        split += f", {100 * evaluation['validation_share']:g} % for validation"
+    return {
+        "data": _settings(data.pop("source"), data),
+        "sites": _settings(partition.pop("partition"), partition),
+        "model": _settings(model.pop("kind"), model),
+        "training": f"{steps}, {training['optimiser']}, {rate}",
+        "split": split,
+        "seeds": f"{evidence.seeds}; a seed draws anew: {', '.join(evaluation['vary'])}",
+        "intervals": f"{evidence.results['interval']['method']}; they cover {evidence.results['interval']['covers']}",
+    }
+
+
+def _settings(name: str, options: dict[str, Any]) -> str:
+    told = ", ".join(f"{key} = {value}" for key, value in options.items() if key not in ("files", "path"))
+    return f"{name} ({told})" if told else name
+
+
+def listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
