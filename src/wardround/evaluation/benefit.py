@@ -108,13 +108,13 @@ def by_number_of_sites(study: Study, scores: Scores, names: Sequence[str]) -> li
     """
     partial = _partial_arms(study, names)
     found = []
-    for algorithm in {repr(arm.algorithm): arm.algorithm for arm in partial}.values():
-        same = [arm for arm in (_arm(study, name) for name in names) if arm and arm.algorithm == algorithm]
+    for first in {repr(_way(arm)): arm for arm in partial}.values():
+        same = [arm for arm in (_arm(study, name) for name in names) if arm and _way(arm) == _way(first)]
         sizes: dict[int, list[Arm]] = {}
         for arm in same:
             sizes.setdefault(len(arm.train_at or scores.by_site[arm.name]), []).append(arm)
         for size, arms in sorted(sizes.items()):
-            entry: dict[str, Any] = {"algorithm": algorithm.name, "sites": size, "combinations": len(arms)}
+            entry: dict[str, Any] = {"algorithm": first.algorithm.name, "sites": size, "combinations": len(arms)}
             for key, wanted in (("inside", True), ("outside", False)):
                 lines = [
                     figures[:, ACCURACY]
@@ -126,6 +126,11 @@ def by_number_of_sites(study: Study, scores: Scores, names: Sequence[str]) -> li
                 entry[key] = summarise(np.mean(lines, axis=0), resampling) if lines else None
             found.append(entry)
     return found
+
+
+def _way(arm: Arm) -> tuple[Any, ...]:
+    """All that makes an arm, but for who trains."""
+    return arm.algorithm, arm.model, arm.training, arm.data, arm.sites
 
 
 def _alone(study: Study, names: Sequence[str]) -> Arm | None:

@@ -101,19 +101,22 @@ def _in_variants(
 
 
 def _verdict(claim: Claim, ours: float | None, recomputed: list[float]) -> str:
+    def say(value: float) -> str:
+        return said(value, claim.metric, bool(claim.against))
+
     contradictions = []
     if len({round(value, 6) for value in claim.stated.values()}) > 1:
-        contradictions.append(", ".join(f"{said(value, claim)} ({where})" for where, value in claim.stated.items()))
+        contradictions.append(", ".join(f"{say(value)} ({where})" for where, value in claim.stated.items()))
     wrong = [value for value in recomputed if not _agree(value, claim.published)]
     if wrong and len(wrong) == len(recomputed) and claim.published is not None:
-        found = " or ".join(said(value, claim) for value in wrong)
-        contradictions.append(f"it prints {said(claim.published, claim)}, its own figures give {found}")
-    beside = "" if ours is None else f"; ours {said(ours, claim)}"
+        found = " or ".join(say(value) for value in wrong)
+        contradictions.append(f"it prints {say(claim.published)}, its own figures give {found}")
+    beside = "" if ours is None else f"; ours {say(ours)}"
     if contradictions:
         return f"contradicted by its source: {'; '.join(contradictions)}{beside}"
     if ours is None or claim.published is None:
         return "cannot be computed"
-    both = f"{said(ours, claim)}, published {said(claim.published, claim)}"
+    both = f"{say(ours)}, published {say(claim.published)}"
     if abs(ours - claim.published) <= claim.tolerance:
         return f"reproduced: {both}"
     return f"not reproduced: {both} (off by {_off(ours - claim.published, claim)})"
@@ -123,14 +126,15 @@ def _agree(value: float, published: float | None) -> bool:
     return published is not None and abs(value - published) <= ROUNDING * max(abs(published), abs(value))
 
 
-def said(value: float, claim: Claim) -> str:
-    if claim.metric == "bytes":
+def said(value: float, metric: str, difference: bool) -> str:
+    """A figure as its metric is written."""
+    if metric == "bytes":
         return f"{value / 1000:,.1f} KB"
-    if claim.metric == "rows":
+    if metric == "rows":
         return f"{value:,.0f}"
-    if claim.metric not in IN_POINTS:
+    if metric not in IN_POINTS:
         return f"{value:.3f}"
-    return f"{100 * value:+.2f} points" if claim.against else f"{100 * value:.2f} %"
+    return f"{100 * value:+.2f} points" if difference else f"{100 * value:.2f} %"
 
 
 def _off(difference: float, claim: Claim) -> str:

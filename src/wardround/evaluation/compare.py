@@ -208,6 +208,8 @@ def sentence(test: dict[str, Any]) -> str:
     if test["interval"] is None:
         return f"{name}: {amount}; one seed gives no interval."
     low, high = test["interval"]
+    if low == difference == high == 0:
+        return f"{name}: no difference in {metric} from {test['reference']} with any seed."
     between = f"95 % interval {in_words(low, metric, False)} to {in_words(high, metric, False)}"
     if low <= 0 <= high:
         return f"{name}: no evidence of a difference: {amount}, {between}."

@@ -110,7 +110,7 @@ def _subgroups(scores: Scores, groups: pd.DataFrame, resampling: Mapping[str, Re
     found: dict[str, dict[str, Any]] = {arm: {} for arm in scores.arms}
     for kind in (name for name in groups.columns if name != "row" and len(groups)):
         known = groups.dropna(subset=[kind])
-        values = sorted(known[kind].unique().tolist())
+        values = sorted(known[kind].unique().tolist(), key=lambda value: (not value.startswith("below"), value))
         figures, rows = scores.by_group(dict(zip(known["row"].tolist(), known[kind].tolist(), strict=True)), values)
         for a, arm in enumerate(scores.arms):
             found[arm][kind] = {}

@@ -8,6 +8,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 
 from wardround.artifacts.folder import RunFolder, write_atomically
+from wardround.evaluation.claims import said
 from wardround.report.checklist import checklist
 from wardround.report.citations import citations
 from wardround.report.evidence import Evidence, read_evidence
@@ -67,14 +68,10 @@ def _about(evidence: Evidence, site: str) -> Mapping[str, Any]:
 
 def _claim(claim: Mapping[str, Any]) -> dict[str, Any]:
     word, _, rest = claim["verdict"].partition(":")
-    percent = claim["metric"] in ("accuracy", "auc", "f1")
-
-    def said(value: float | None) -> str:
-        if value is None:
-            return "–"
-        return f"{100 * value:.2f}" if percent else f"{value:,.3g}"
-
-    variants = "; ".join(f"{name or 'as it stands'} {said(value)}" for name, value in claim["variants"].items())
+    variants = "; ".join(
+        f"{name or 'as it stands'} {'–' if value is None else said(value, claim['metric'], bool(claim['against']))}"
+        for name, value in claim["variants"].items()
+    )
     return {**claim, "word": word, "rest": rest, "kind": word.split()[0], "variants": variants}
 
 

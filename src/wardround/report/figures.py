@@ -36,7 +36,8 @@ FIGURES = {
     ),
     "accuracy": Drawing(
         "Accuracy of every arm",
-        "Mean over seeds with its 95 % interval. Paler marks: variants of the study.",
+        "Mean over seeds with its 95 % interval. Paler marks: variants of the study; where test rows are fixed, the "
+        "interval speaks of training alone.",
         plots_results.accuracy,
     ),
     "differences": Drawing(

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from wardround.report.evidence import Evidence
-from wardround.report.style import COLOURS, DASHES, WIDTH, figure
+from wardround.report.style import COLOURS, DASHES, WIDTH, figure, looks
 
 MOST_SITES = 20
 MOST_COLUMNS = 16
@@ -51,7 +51,7 @@ def correlation(evidence: Evidence) -> Figure | None:
                     axes.text(
                         j,
                         i,
-                        f"{values[i, j]:.1f}".replace("0.", "."),
+                        f"{values[i, j]:.1f}".replace("-0.0", "0").replace("0.", "."),
                         ha="center",
                         va="center",
                         fontsize=6.5,
@@ -117,6 +117,8 @@ def curve(evidence: Evidence, column: str, label: str, log: bool = False) -> Fig
         axes = grid[rows.index(late[name])][columns.index(data[name])]
         number = titles.index(lines[name])
         style = {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number // len(COLOURS) % len(DASHES)]}
+        if lines[name] == name:
+            style = looks(evidence, name)
         # an arm that diverged at once has no number to draw, but keeps its place in the legend
         known = name in evidence.curves.index.get_level_values(0)
         points = evidence.curves.loc[name][column].dropna() if known else pd.Series(dtype=float)

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 
 from wardround.report.evidence import Evidence
 
-# Okabe and Ito's palette, which people with any kind of colour vision can tell apart
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933")
+# Okabe and Ito's palette, which people with any kind of colour vision can tell apart, and three more of that kind
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933", "#882255", "#44AA99")
 DASHES = ("-", "--", ":", "-.")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 STYLE: Any = {

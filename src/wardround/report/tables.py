@@ -318,7 +318,8 @@ def test_table(evidence: Evidence) -> Table:
     columns |= {"p, paired t": p_text, "p, independent t": p_text, "d (paired)": decimals, "d (independent)": decimals}
     note = (
         "Accuracy against the reference. The corrected p-value allows for seeds sharing patients; the paired and the "
-        "independent t-test do not, and reject too often. Holm and Bonferroni over the arms of one variant."
+        "independent t-test do not, and reject too often. Where test rows are fixed, p-values and intervals speak of "
+        "the randomness of training alone. Holm and Bonferroni over the arms of one variant."
     )
     return make_table("tests", f"Comparisons with {evidence.reference}", columns, rows, note)
 

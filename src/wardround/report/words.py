@@ -73,8 +73,11 @@ def _claims(evidence: Evidence) -> str | None:
         return None
     kinds = ("reproduced", "not reproduced", "contradicted by its source", "cannot be computed")
     counts = {kind: sum(claim["verdict"].split(":")[0] == kind for claim in claims) for kind in kinds}
-    found = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
-    return f"Of {len(claims)} published claims, {found}."
+    words = {"contradicted by its source": "contradicted by their own source"}
+    found = [
+        f"{count} {'is' if count == 1 else 'are'} {words.get(kind, kind)}" for kind, count in counts.items() if count
+    ]
+    return f"Of {len(claims)} published claims, {listed(found)}."
 
 
 def best_single_words(evidence: Evidence) -> list[str]:
@@ -91,16 +94,19 @@ def best_single_words(evidence: Evidence) -> list[str]:
     closest = max(arms, key=lambda arm: min(entry["difference"] or 0 for entry in entries if entry["arm"] == arm))
     sentences = [
         "No federated arm is at least as good as the best single-hospital model at every hospital, on average over "
-        f"seeds. The closest is {closest}:"
+        f"seeds. The closest is {closest}."
     ]
     sizes = evidence.results["sites"][0]["sites"]
-    for entry in (entry for entry in entries if entry["arm"] == closest):
-        rows = sizes[entry["site"]]["test"]
-        amount = in_words(entry["difference"], "accuracy")
-        patients = f"{abs(entry['difference']) * rows:.1f} of {rows} test patients"
-        word = "ahead" if entry["difference"] > 0 else "behind"
-        told = {"gains": "a gain", "loses": "a loss"}.get(entry["verdict"], "no more than chance can explain")
-        sentences.append(f"{entry['site']}: {amount} ({patients} {word} of the model from {entry['best']}), {told}.")
+    shared = evidence.reference if evidence.reference in arms else closest
+    for arm in dict.fromkeys((closest, shared)):
+        told = []
+        for entry in (entry for entry in entries if entry["arm"] == arm and entry["difference"] is not None):
+            rows = sizes[entry["site"]]["test"]
+            patients = f"{entry['difference'] * rows:+.1f} of {rows} test patients"
+            chance = {"gains": "a gain", "loses": "a loss"}.get(entry["verdict"], "within chance")
+            amount = in_words(entry["difference"], "accuracy")
+            told.append(f"{entry['site']} {amount} ({patients}, {chance}; best: {entry['best']})")
+        sentences.append(f"{arm}: {'; '.join(told)}.")
     rates = _rates(evidence)
     lowest, highest = (min(rates.values()), max(rates.values())) if rates else (0.0, 0.0)
     sentences.append(
@@ -158,8 +164,8 @@ def privacy(evidence: Evidence) -> list[str]:
     prepared = evidence.study.get("data", {})
     lines = [
         f"In each round each site sent the change of its model's weights: with one seed, all sites together at most "
-        f"{sent / 1000:,.1f} KB in {rounds} rounds. Their rows stayed where they were, except in the arm `pooled`, "
-        "which exists for comparison only.",
+        f"{sent / 1000:,.1f} KB in {rounds} rounds. Their rows stayed where they were, except in the arm called "
+        "pooled, which exists for comparison only.",
         "This was a simulation on one machine that could read all sites' rows. Nothing was sent over a network.",
         "Neither differential privacy nor secure aggregation was used: whoever sees single updates may learn something "
         "about single patients from them.",
@@ -181,10 +187,10 @@ def limits(evidence: Evidence) -> list[str]:
     results = evidence.results
     test_rows = sum(site["test"] for site in results["sites"][0]["sites"].values())
     lines = [
-        f"All figures are about {results['sites'][0]['rows']:,} rows of these patients; with each seed {test_rows:,} are "
-        "test rows. They say nothing about other patients, hospitals or years.",
-        "Seeds split the same patients again and again. The intervals allow for that, approximately: many seeds are not "
-        "many studies.",
+        f"All figures are about {results['sites'][0]['rows']:,} rows of these patients; with each seed {test_rows:,} "
+        "are test rows. They say nothing about other patients, hospitals or years.",
+        "Seeds split the same patients again and again. The intervals allow for that, approximately: many seeds are "
+        "not many studies.",
     ]
     for name, variant in results["variants"].items():
         if not variant["method"].startswith("corrected"):
@@ -197,7 +203,7 @@ def limits(evidence: Evidence) -> list[str]:
     if len(evidence.sites) == 1:
         lines.append("One site: there is nothing to federate, and no comparison between sites.")
     if any(found["rows"] for sites in results["leakage"].values() for found in sites.values()):
-        lines.append("Some test patients were trained on at another site, which flatters every arm but `local`.")
+        lines.append("Some test patients were trained on at another site, which flatters every arm but local training.")
     undefined = [
         f"{site} ({metric})"
         for site in evidence.sites
