@@ -73,7 +73,7 @@ def test_stopping_after_any_rounds_and_going_on_gives_the_same_bits(
         steps.close()
         plan = wardround.load_plan(*wardround.load_study(STUDY))
     assert not folder.complete
-    with (folder.path / "records.jsonl").open("a") as file:
+    with max((folder.path / "state" / "records").iterdir()).open("a") as file:
         file.write('{"arm": "scaffold", "half a li')  # what a dying process may leave
     resumed = wardround.resume_study(folder.path)
     assert resumed.fresh
@@ -155,7 +155,7 @@ def test_a_run_that_was_begun_in_other_circumstances_does_not_go_on(tmp_path: Pa
 @pytest.mark.usefixtures("often")
 def test_a_damaged_checkpoint_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     folder = stopped_after_two_rounds(tmp_path)
-    path = folder.path / "state" / "checkpoint.safetensors"
+    path = folder.path / "state" / "units" / "00000.safetensors"
     os.truncate(path, path.stat().st_size // 2)
     with pytest.raises(RunError, match=r"is damaged .*\n  Start anew with --again"):
         wardround.resume_study(folder.path)

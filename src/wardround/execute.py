@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pandas as pd
 import torch
 
-from wardround.artifacts.checkpoint import Checkpoint, Pace, read_checkpoint, write_checkpoint
+from wardround.artifacts.checkpoint import Checkpoint, Pace, has_begun, read_checkpoint, write_checkpoint
 from wardround.artifacts.environment import describe_environment
 from wardround.artifacts.folder import JsonLines, Predictions, RunFolder
 from wardround.artifacts.tables import group_table, prediction_table, saved_leaves
@@ -29,7 +29,8 @@ from wardround.plan import Plan, device_for, load_plan
 from wardround.rounds import Run, Trial
 from wardround.settings import Factory
 from wardround.study import Study
-from wardround.units import Unit, cut, engine_named, total_rounds
+from wardround.units import Unit, cut, engine_named, total_rounds, workers_for
+from wardround.workers import side_by_side
 
 SAME = ("data_fingerprint", "engine", "versions", "torch_threads")  # without which a resumed run would differ in bits
 
@@ -69,6 +70,7 @@ def run_study(
     models: Mapping[str, Factory] | None = None,
     sources: Mapping[str, Factory] | None = None,
     progress: Callable[[Progress], None] | None = None,
+    workers: int | None = None,
 ) -> StudyRun:
     """Run a study and return its results. A complete run is shown, an unfinished one goes on where it stopped."""
     parsed, known = load_study(study, quick, changes, models, sources)
@@ -77,18 +79,23 @@ def run_study(
     for arm in parsed.arms:
         device_for(arm)  # refused now rather than after an hour
     plan = load_plan(parsed, known)
-    return run_plan(plan, RunFolder.of(parsed, Path(out)), engine, again, progress)
+    return run_plan(plan, RunFolder.of(parsed, Path(out)), engine, again, progress, workers)
 
 
 def run_plan(
-    plan: Plan, folder: RunFolder, engine: str, again: bool, progress: Callable[[Progress], None] | None
+    plan: Plan,
+    folder: RunFolder,
+    engine: str,
+    again: bool,
+    progress: Callable[[Progress], None] | None,
+    workers: int | None = None,
 ) -> StudyRun:
     if folder.complete and not again:
         if folder.read_json("environment.json").get("data_fingerprint") != plan.fingerprint:
             remedy = "Give another --out, or --again to replace it."
             raise RunError(str(folder.path), "holds a complete run of this study on other data", remedy)
         return StudyRun(folder.path, folder.read_json("results.json"), fresh=False)
-    for step in execute(plan, folder, engine, again):
+    for step in execute(plan, folder, engine, again, workers):
         if progress is not None:
             progress(step)
     return StudyRun(folder.path, folder.read_json("results.json"), fresh=True)
@@ -100,6 +107,7 @@ def resume_study(
     models: Mapping[str, Factory] | None = None,
     sources: Mapping[str, Factory] | None = None,
     progress: Callable[[Progress], None] | None = None,
+    workers: int | None = None,
 ) -> StudyRun:
     """Go on with the run in a folder, by the study and the engine that it holds. It may have been moved."""
     folder = RunFolder(Path(path))
@@ -107,34 +115,38 @@ def resume_study(
         raise RunError(str(folder.path), "is not a run folder", "Name a folder that `wardround run` has made.")
     study, known = load_study(folder.path / "study.toml", models=models, sources=sources)
     engine = folder.read_json("environment.json").get("engine", "auto")
-    return run_plan(load_plan(study, known), folder, engine, again=False, progress=progress)
+    return run_plan(load_plan(study, known), folder, engine, False, progress, workers)
 
 
-def execute(plan: Plan, folder: RunFolder, engine: str = "auto", again: bool = False) -> Generator[Progress]:
-    """Fill the run folder, from its beginning or from its last checkpoint."""
+def execute(
+    plan: Plan, folder: RunFolder, engine: str = "auto", again: bool = False, workers: int | None = None
+) -> Generator[Progress]:
+    """Fill the run folder, from its beginning or from its last checkpoints. `workers` units train at a time."""
     study = plan.study
     plan.check_all()  # what is refused is refused before a file is made
     units = cut(plan, engine)
     environment = {**describe_environment(), "engine": engine, "data_fingerprint": plan.fingerprint}
     with folder.locked():
-        place = None if again else read_checkpoint(folder.path)
-        if place is None:
+        if again or not has_begun(folder.path):
             folder.begin(study, environment)
-            place = Checkpoint(0, 0, 0, {})
         else:
             refuse_other_circumstances(folder, environment)
+        places = [read_checkpoint(folder.path, number) for number in range(len(units))]
+        todo = [number for number, place in enumerate(places) if not place.done]
+        rounds = {n: total_rounds(plan, [unit]) if places[n].done else 0 for n, unit in enumerate(units)}
         total = total_rounds(plan, units)
-        done = total_rounds(plan, units[: place.unit])
-        with JsonLines(folder.path / "records.jsonl", place.records) as lines:
-            for number in range(place.unit, len(units)):
-                begun = place if number == place.unit else Checkpoint(number, 0, lines.position, {})
-                for rounds in run_unit(plan, units[number], begun, folder, lines):
-                    yield Progress(done + rounds, total, units[number].title)
-                done += total_rounds(plan, [units[number]])
+
+        def run(number: int) -> Generator[int]:
+            return run_unit(plan, units[number], number, places[number], folder)
+
+        at_a_time = workers_for([units[number] for number in todo], total) if workers is None else workers
+        for number, done in side_by_side(todo, run, at_a_time):
+            rounds[number] = done
+            yield Progress(sum(rounds.values()), total, units[number].title)
         finish(plan, folder, len(units))
 
 
-def run_unit(plan: Plan, unit: Unit, place: Checkpoint, folder: RunFolder, lines: JsonLines) -> Generator[int]:
+def run_unit(plan: Plan, unit: Unit, number: int, place: Checkpoint, folder: RunFolder) -> Generator[int]:
     """Train a unit's trials to their last round; yields how many rounds are done, over all its trials."""
     trials, engine, every = unit.trials(plan), engine_named(unit.engine), plan.study.evaluation.every
     begun = engine.restore(trials, place.round, place.leaves) if place.round else engine.start(trials)
@@ -142,23 +154,25 @@ def run_unit(plan: Plan, unit: Unit, place: Checkpoint, folder: RunFolder, lines
     selects = plan.study.arm(trials[0].arm).held_out is not None  # such rows are not test rows, and have no curve
     threads = 1 if trials[0].model.size < SMALL_MODEL else torch.get_num_threads()
     state, began = begun, time.perf_counter()
-    for state, records in engine.rounds(trials, begun):
-        seconds = (time.perf_counter() - began) / len(trials)
-        round_number = records[0].round
-        shown = not selects and (round_number == last or (every and round_number % every == 0))
+    with JsonLines(folder.unit_records(number), place.records) as lines:
+        for state, records in engine.rounds(trials, begun):
+            seconds = (time.perf_counter() - began) / len(trials)
+            round_number = records[0].round
+            shown = not selects and (round_number == last or (every and round_number % every == 0))
+            with torch_threads(threads):
+                points = curves.after(state) if shown else [{}] * len(trials)
+            for trial, record, point in zip(trials, records, points, strict=True):
+                lines.add({"arm": trial.arm, "seed": trial.seed, **vars(record), **point, "seconds": seconds})
+            if pace.due and round_number < last:
+                save_started = time.perf_counter()
+                reached = Checkpoint(round_number, lines.flush(), engine.leaves(state)[1])
+                write_checkpoint(folder.path, number, reached)
+                pace.saved(time.perf_counter() - save_started)
+            yield round_number * len(trials)
+            began = time.perf_counter()
         with torch_threads(threads):
-            points = curves.after(state) if shown else [{}] * len(trials)
-        for trial, record, point in zip(trials, records, points, strict=True):
-            lines.add({"arm": trial.arm, "seed": trial.seed, **vars(record), **point, "seconds": seconds})
-        if pace.due and round_number < last:
-            save_started = time.perf_counter()
-            write_checkpoint(folder.path, Checkpoint(place.unit, round_number, lines.flush(), engine.leaves(state)[1]))
-            pace.saved(time.perf_counter() - save_started)
-        yield round_number * len(trials)
-        began = time.perf_counter()
-    with torch_threads(threads):
-        keep_unit(plan, place.unit, trials, engine.runs(trials, state), folder)
-    write_checkpoint(folder.path, Checkpoint(place.unit + 1, 0, lines.flush(), {}))
+            keep_unit(plan, number, trials, engine.runs(trials, state), folder)
+        write_checkpoint(folder.path, number, Checkpoint(last, lines.flush(), done=True))
 
 
 def keep_unit(plan: Plan, number: int, trials: Sequence[Trial], runs: Sequence[Run], folder: RunFolder) -> None:
@@ -194,6 +208,7 @@ def finish(plan: Plan, folder: RunFolder, units: int) -> None:
     """Everything that is computed from what was trained. `results.json` comes last and makes the folder complete."""
     groups = group_table(list(plan.cohorts.values()))
     groups.to_parquet(folder.path / "groups.parquet", index=False)
+    folder.join_records(units)
     for kind in ("predictions", "selection"):
         folder.join_predictions(kind, units)
     predictions, records, sites = folder.predictions(), folder.records(), describe_sites(plan)

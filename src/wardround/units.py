@@ -8,6 +8,7 @@ time with all threads.
 """
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +19,11 @@ from wardround.models import SMALL_MODEL
 from wardround.plan import Plan
 from wardround.rounds import Trial
 from wardround.study import Arm
+from wardround.workers import can_fork
 
 STACK_BYTES = 256 * 2**20  # a stack's tensors stay below this, as far as whole trials allow
+WORTH_WORKERS = 20_000  # rounds, over all trials: some seconds
+MOST_WORKERS = 8
 COPIES = 10  # of each lane's parameters while it works: start, gradient, correction, optimiser, update, ...
 
 
@@ -128,6 +132,16 @@ def most_trials(trial: Trial, size: int) -> int:
     kept = sum(leaf.numel() for part in trial.algorithm.init_memory({}).values() for leaf in part.values())
     bytes_each = 8 * (lanes * (COPIES * size + 4 * batch) + len(trial.sites) * (kept + size))
     return max(1, STACK_BYTES // bytes_each)
+
+
+def workers_for(units: Sequence[Unit], rounds: int) -> int:
+    """How many units to run at a time: one for each processor, where the work is worth it.
+
+    Models that run one site at a time use all processors by themselves.
+    """
+    if rounds < WORTH_WORKERS or any(unit.engine != "stacked" for unit in units) or not can_fork():
+        return 1
+    return min(os.cpu_count() or 1, MOST_WORKERS)
 
 
 def total_rounds(plan: Plan, units: Sequence[Unit]) -> int:

@@ -218,8 +218,7 @@ def test_the_selected_arms_predictions_are_with_each_seed_those_of_the_value_cho
     runs: Callable[[str], Made], name: str
 ) -> None:
     made = runs(name)
-    predictions = made.predictions
-    composed = compose(predictions, made.results["selection"])
+    composed, records = compose(made.predictions, made.results["selection"]), made.folder.records()
     different = set()
     for choice in made.results["selection"]:
         accuracies, bytes_sent = [], []
@@ -232,7 +231,8 @@ def test_the_selected_arms_predictions_are_with_each_seed_those_of_the_value_cho
             )
             pd.testing.assert_frame_equal(mine.reset_index(drop=True), theirs.reset_index(drop=True))
             accuracies.append(accuracy_score(theirs["label"], theirs["score"] >= 0.5))
-            bytes_sent.append(made.results["arms"][value]["cost"]["bytes"])
+            of_value = records[(records["arm"] == value) & (records["seed"] == seed)]
+            bytes_sent.append(of_value["bytes_up"].sum() + of_value["bytes_down"].sum())
         figures = made.results["arms"][choice["arm"]]
         assert figures["metrics"]["accuracy"]["mean"] == pytest.approx(np.mean(accuracies))
         assert figures["metrics"]["accuracy"]["sd"] == pytest.approx(np.std(accuracies, ddof=1))

@@ -1,12 +1,12 @@
-"""Where a run stands, as one file that is either the old one or the new one, whenever the process dies.
+"""Where each unit of a run stands, as one file that is either the old one or the new one, whenever the process dies.
 
-`state/checkpoint.safetensors` holds the running unit's tensors and, as metadata, which unit it is, how many of its
-rounds are done and how long `records.jsonl` was then. Predictions of finished units wait in `state/predictions/`.
+`state/units/N.safetensors` holds a running unit's tensors and, as metadata, how many of its rounds are done and how
+long its records were then; a finished unit's has no tensors and says so. Its records and predictions wait beside it.
 """
 
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from safetensors import safe_open
@@ -22,33 +22,40 @@ SHORTEST_PAUSE = 2.0  # seconds
 
 @dataclass(frozen=True)
 class Checkpoint:
-    unit: int
-    round: int  # of this unit
-    records: int  # bytes of records.jsonl that are valid
-    leaves: Tree
+    """Of one unit."""
+
+    round: int = 0
+    records: int = 0  # bytes of its records that are valid
+    leaves: Tree = field(default_factory=dict)
+    done: bool = False
 
 
-def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
+def write_checkpoint(folder: Path, unit: int, checkpoint: Checkpoint) -> None:
     # the file sorts its tensors; their order is kept beside it, because sums over leaves depend on it in the last bit
     order = list(checkpoint.leaves)
-    place = {"unit": checkpoint.unit, "round": checkpoint.round, "records": checkpoint.records, "order": order}
+    place = {"round": checkpoint.round, "records": checkpoint.records, "done": checkpoint.done, "order": order}
     leaves = {name: leaf.detach().contiguous().clone() for name, leaf in checkpoint.leaves.items()}
-    (folder / "state").mkdir(exist_ok=True)
-    write_atomically(_path(folder), save(leaves, metadata={"place": json.dumps(place)}))
+    _path(folder, unit).parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(_path(folder, unit), save(leaves, metadata={"place": json.dumps(place)}))
 
 
-def read_checkpoint(folder: Path) -> Checkpoint | None:
-    """None where a run has not come far enough to have one."""
-    path = _path(folder)
+def read_checkpoint(folder: Path, unit: int) -> Checkpoint:
+    """The beginning, where a unit has not come far enough to have one."""
+    path = _path(folder, unit)
     if not path.is_file():
-        return None
+        return Checkpoint()
     try:
         with safe_open(path, framework="pt") as file:
             place = json.loads(file.metadata()["place"])
             leaves = {name: file.get_tensor(name) for name in place["order"]}
+        return Checkpoint(place["round"], place["records"], leaves, place["done"])
     except Exception as error:
         raise RunError(str(path), f"is damaged ({type(error).__name__})", "Start anew with --again.") from error
-    return Checkpoint(place["unit"], place["round"], place["records"], leaves)
+
+
+def has_begun(folder: Path) -> bool:
+    """Whether any unit has a checkpoint to go on from."""
+    return any((folder / "state" / "units").glob("*.safetensors"))
 
 
 class Pace:
@@ -65,5 +72,5 @@ class Pace:
         self.next = time.monotonic() + max(SHORTEST_PAUSE, seconds / SHARE_OF_TIME)
 
 
-def _path(folder: Path) -> Path:
-    return folder / "state" / "checkpoint.safetensors"
+def _path(folder: Path, unit: int) -> Path:
+    return folder / "state" / "units" / f"{unit:05}.safetensors"

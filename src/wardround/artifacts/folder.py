@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from shutil import rmtree
+from shutil import copyfileobj, rmtree
 from typing import Any, Literal, Self
 
 import orjson
@@ -80,7 +80,8 @@ class RunFolder:
         folder = self.path / "models" / arm
         folder.mkdir(parents=True, exist_ok=True)
         contiguous = {name: leaf.detach().contiguous().clone() for name, leaf in leaves.items()}
-        write_atomically(folder / f"seed-{seed}.safetensors", save(contiguous))
+        # written plainly: until the next checkpoint a unit counts for nothing and is written again
+        (folder / f"seed-{seed}.safetensors").write_bytes(save(contiguous))
 
     def load_model(self, arm: str, seed: int) -> Tree:
         return load_file(self.path / "models" / arm / f"seed-{seed}.safetensors")
@@ -103,6 +104,20 @@ class RunFolder:
             for part in parts:
                 writer.write_table(pq.read_table(part).cast(first))
         os.replace(partial, self.path / f"{kind}.parquet")
+
+    def unit_records(self, unit: int) -> Path:
+        """Where a unit's rounds are written until all units are finished."""
+        folder = self.path / "state" / "records"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"{unit:05}.jsonl"
+
+    def join_records(self, units: int) -> None:
+        partial = self.path / ".records.jsonl.partial"
+        with partial.open("wb") as whole:
+            for unit in range(units):
+                with self.unit_records(unit).open("rb") as part:
+                    copyfileobj(part, whole)
+        os.replace(partial, self.path / "records.jsonl")
 
     def remove_state(self) -> None:
         """What was only needed to resume."""

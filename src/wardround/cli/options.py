@@ -11,6 +11,11 @@ Set = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
 
+Report = Annotated[bool, typer.Option("--report/--no-report", help="Make report.html, figures and tables.")]
+Workers = Annotated[
+    int | None, typer.Option("--workers", min=1, help="Processes that train side by side; by itself as it pays.")
+]
+
 
 def changes(given: list[str] | None) -> dict[str, Any]:
     from wardround.catalog import parse_change

@@ -29,24 +29,25 @@ MOST_WARNINGS = 6
 MOST_ARMS = 40
 
 
-def show_finished(run: "StudyRun", as_json: bool) -> None:
-    """Make the report, unless it is there already, and show the run."""
+def show_finished(run: "StudyRun", as_json: bool, with_report: bool) -> None:
+    """Make the report, unless it is there already or not wanted, and show the run."""
     from wardround.report.build import build_report
 
     report = run.folder / "report.html"
-    if run.fresh or not report.is_file():
-        report = build_report(run.folder, drawing_workers())
+    if with_report and (run.fresh or not report.is_file()):
+        build_report(run.folder, drawing_workers())
+    path = str(report) if report.is_file() else None
     if as_json:
-        show_json({"folder": str(run.folder), "fresh": run.fresh, "report": str(report), "results": run.results})
+        show_json({"folder": str(run.folder), "fresh": run.fresh, "report": path, "results": run.results})
     else:
-        show_run(run, report)
+        show_run(run, path)
 
 
 def drawing_workers() -> int:
     return min(2, os.cpu_count() or 1)
 
 
-def show_run(run: "StudyRun", report: Path) -> None:
+def show_run(run: "StudyRun", report: str | None) -> None:
     from wardround.artifacts.folder import RunFolder
     from wardround.report.evidence import read_evidence
     from wardround.report.words import answer
@@ -83,7 +84,8 @@ def show_run(run: "StudyRun", report: Path) -> None:
     for sentence in answer(evidence):
         out.print(Text(f"  {sentence}"), soft_wrap=True)
     out.print(f"\nRun folder: {run.folder}", soft_wrap=True)
-    out.print(f"Report:     {report}", soft_wrap=True, style="bold")
+    if report is not None:
+        out.print(f"Report:     {report}", soft_wrap=True, style="bold")
 
 
 def show_report(report: Path) -> None:

@@ -5,11 +5,13 @@ from typing import Annotated
 
 import typer
 
-from wardround.cli.options import Json
+from wardround.cli.options import Json, Report, Workers
 
 
 def resume(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of an unfinished run.")],
+    report: Report = True,
+    workers: Workers = None,
     json: Json = False,
 ) -> None:
     """Go on with an unfinished run, exactly where its last checkpoint stands."""
@@ -18,7 +20,7 @@ def resume(
 
     with render.progress_bar(shown=not json) as show:
         try:
-            finished = resume_study(run, progress=show)
+            finished = resume_study(run, progress=show, workers=workers)
         except KeyboardInterrupt:
             raise render.stopped(run) from None
-    render_run.show_finished(finished, json)
+    render_run.show_finished(finished, json, report)

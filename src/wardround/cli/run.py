@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from wardround.cli.options import Json, Quick, Set, StudyArgument, changes
+from wardround.cli.options import Json, Quick, Report, Set, StudyArgument, Workers, changes
 
 
 def run(
@@ -15,6 +15,8 @@ def run(
     quick: Quick = False,
     set_: Set = None,
     again: Annotated[bool, typer.Option("--again", help="Repeat a run that is complete.")] = False,
+    report: Report = True,
+    workers: Workers = None,
     json: Json = False,
 ) -> None:
     """Run a study: every arm with every seed, into a run folder."""
@@ -26,8 +28,15 @@ def run(
     with render.progress_bar(shown=not json) as show:
         try:
             finished = run_study(
-                study, out, engine=engine, quick=quick, again=again, changes=changes(set_), progress=show
+                study,
+                out,
+                engine=engine,
+                quick=quick,
+                again=again,
+                changes=changes(set_),
+                progress=show,
+                workers=workers,
             )
         except KeyboardInterrupt:
             raise render.stopped(RunFolder.of(load_study(study, quick, changes(set_))[0], out).path) from None
-    render_run.show_finished(finished, json)
+    render_run.show_finished(finished, json, report)

@@ -290,6 +290,15 @@ def runs_of_stack(trials: Sequence[Trial], state: StackState) -> list[Run]:
     ]
 
 
+def models_of_stack(trials: Sequence[Trial], state: StackState) -> Tree:
+    """The models with which the scored sites predict, one after another: (trials x sites, ...)."""
+    trial_of = torch.tensor([t for t, trial in enumerate(trials) for _ in trial.scored])
+    site_of = torch.tensor([trial.trainer_of(number) for trial in trials for number in range(len(trial.scored))])
+    shared, lane = _broadcast(trials[0], state.server, trial_of, site_of), (trial_of, site_of)
+    begun = trials[0].algorithm.begin(shared, _pick(state.memory, lane))
+    return {**begun, **_pick_tree(state.private, lane)}
+
+
 def leaves_of_stack(state: StackState) -> tuple[int, Tree]:
     parts = {"server": tree.flatten(state.server), "memory": tree.flatten(state.memory), "private": state.private}
     return state.round, tree.flatten(parts)

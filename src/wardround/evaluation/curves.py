@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from wardround.engines.lanes import RowPool
-from wardround.engines.stacked import StackState, runs_of_stack
+from wardround.engines.stacked import StackState, models_of_stack
 from wardround.evaluation.predict import predict, quick_figures
 from wardround.models.model import row_losses
-from wardround.rounds import Run, Trial, site_model
+from wardround.rounds import Run, Trial
 from wardround.tree import Tree
 
 Side = Literal["validation", "test"]
@@ -78,12 +78,7 @@ class StackCurves:
         algorithm = self.trials[0].algorithm
         if not self.personal:
             return algorithm.begin(algorithm.broadcast(state.server, 0), {})
-        made = [
-            site_model(trial, run, trial.trainer_of(number))[0]
-            for trial, run in zip(self.trials, runs_of_stack(self.trials, state), strict=True)
-            for number in range(len(trial.scored))
-        ]
-        return {name: torch.stack([one[name] for one in made]) for name in made[0]}
+        return models_of_stack(self.trials, state)
 
 
 class Curves:

@@ -24,7 +24,7 @@ class Comparison:
 
 
 def compare_runs(paths: Sequence[str | Path]) -> Comparison:
-    """At least two complete runs. Arms with one name are set side by side, and paired where their test rows are the same."""
+    """Two or more complete runs. Arms with one name stand side by side, and are paired where test rows are the same."""
     folders = [RunFolder(Path(path)) for path in paths]
     if len(folders) < 2:
         raise RunError("compare", "needs at least two runs", "Name two or more run folders.")

@@ -20,7 +20,7 @@ class Evidence:
     results: Mapping[str, Any]
     study: Mapping[str, Any]  # study.toml
     environment: Mapping[str, Any]
-    curves: pd.DataFrame  # means over seeds, by arm and round
+    folder: RunFolder
 
     @cached_property
     def arms(self) -> dict[str, Any]:
@@ -28,6 +28,12 @@ class Evidence:
         return {
             name: arm for name, arm in self.results["arms"].items() if not arm["variant"] and arm["train_at"] is None
         }
+
+    @cached_property
+    def curves(self) -> pd.DataFrame:
+        """Means over seeds, by arm and round. Read only where they are drawn: the records are the largest file."""
+        records = self.folder.records()
+        return records.groupby(["arm", "round"])[[name for name in CURVES if name in records]].mean()
 
     @cached_property
     def partial(self) -> dict[str, Any]:
@@ -115,7 +121,4 @@ def read_evidence(folder: RunFolder) -> Evidence:
         raise RunError(
             str(folder.path / "study.toml"), f"cannot be read ({type(error).__name__})", "Run the study again."
         ) from None
-    records = folder.records()
-    shown = [name for name in CURVES if name in records]
-    curves = records.groupby(["arm", "round"])[shown].mean()
-    return Evidence(results, document, folder.read_json("environment.json"), curves)
+    return Evidence(results, document, folder.read_json("environment.json"), folder)

@@ -65,4 +65,4 @@ def for_page(svg: str, name: str, title: str) -> str:
 
 
 def save_png(drawn: Figure, path: Path) -> None:
-    drawn.savefig(path, dpi=110)
+    drawn.savefig(path, dpi=110, pil_kwargs={"compress_level": 1})  # the default's last few per cent cost most of it

@@ -8,7 +8,9 @@ import pytest
 import wardround
 from wardround.artifacts.folder import RunFolder
 from wardround.errors import StudyError
-from wardround.report.figures import _facets, draw_curves
+from wardround.report.evidence import read_evidence
+from wardround.report.figures import draw_all
+from wardround.report.plots_data import curve
 
 STUDY: dict[str, Any] = {
     "name": "curves",
@@ -39,10 +41,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> wardround.StudyRun:
 
 
 def test_each_arm_has_one_line_in_the_panel_of_its_data_and_stragglers(run: wardround.StudyRun) -> None:
-    study, _ = wardround.load_study(run.folder / "study.toml")
-    figure = _facets(study, RunFolder(run.folder).records(), "test_accuracy", "test accuracy")
+    figure = curve(read_evidence(RunFolder(run.folder)), "test_accuracy", "test accuracy")
+    assert figure is not None
     panels = {(axis.get_title(), axis.get_ylabel().split("\n")[0]): len(axis.lines) for axis in figure.axes}
-    assert sum(panels.values()) == len(study.arms) == 5
+    assert sum(panels.values()) == len(run.results["arms"]) == 5
     assert sorted(panels.values()) == [
         0,
         1,
@@ -56,10 +58,13 @@ def test_each_arm_has_one_line_in_the_panel_of_its_data_and_stragglers(run: ward
     ]
 
 
-def test_the_same_records_give_the_same_files(run: wardround.StudyRun, tmp_path: Path) -> None:
-    study, _ = wardround.load_study(run.folder / "study.toml")
-    for path in draw_curves(study, RunFolder(run.folder).records(), tmp_path):
-        assert path.read_bytes() == (run.folder / "figures" / path.name).read_bytes()
+def test_the_same_run_gives_the_same_figures_whoever_draws_them(run: wardround.StudyRun, tmp_path: Path) -> None:
+    evidence = read_evidence(RunFolder(run.folder))
+    first = draw_all(evidence, tmp_path / "alone")
+    assert draw_all(evidence, tmp_path / "together", workers=2) == first
+    assert {"test-accuracy", "test-loss", "weight-change", "accuracy"} <= set(first)
+    for path in (tmp_path / "alone").iterdir():
+        assert path.read_bytes() == (tmp_path / "together" / path.name).read_bytes(), path.name
 
 
 def test_arms_on_other_data_are_described_apart(run: wardround.StudyRun) -> None:

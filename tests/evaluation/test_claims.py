@@ -1,0 +1,286 @@
+"""Published figures beside ours: each kind of claim, and each verdict, worked out by hand."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+import wardround
+from tests.evaluation.made_up import with_accuracy
+from wardround.evaluation.claims import judge
+from wardround.evaluation.scores import Scores
+from wardround.study import Study
+
+ROWS = 20
+HITS = {"fedavg": [15, 16, 17], "fedprox": [16, 18, 17], "local": [12, 13, 14]}  # right of 20 rows, with seeds 1 to 3
+SITES = {"rows": 293, "heterogeneity": {"gini": 0.137, "js": 0.02, "kl": 0.1, "mmd": None}}
+COSTS = {"fedavg": 5600.0, "fedprox": 5760.0, "local": 0.0}
+
+
+def study(claims: list[dict[str, Any]], **changes: Any) -> Study:
+    raw = {
+        "name": "claims",
+        "data": {"source": "heart"},
+        "evaluation": {"seeds": {"first": 1, "count": 3}},
+        "arms": [{"algorithm": name} for name in HITS],
+        "claims": [{"text": "It is so", "source": "A paper", **claim} for claim in claims],
+        **changes,
+    }
+    return wardround.load_study(raw)[0]
+
+
+def predictions(hits: Mapping[str, list[int]]) -> pd.DataFrame:
+    right = {(arm, seed, "va"): (n, ROWS) for arm, line in hits.items() for seed, n in enumerate(line, 1)}
+    return with_accuracy(right)
+
+
+def judged(
+    claim: dict[str, Any], hits: Mapping[str, list[int]] = HITS, table: pd.DataFrame | None = None, **changes: Any
+) -> dict[str, Any]:
+    made = study([claim], **changes)
+    scores = Scores.of(predictions(hits) if table is None else table)
+    arms = {arm: {"cost": {"bytes": COSTS.get(arm.split("@")[0], 1.0)}} for arm in scores.arms}
+    return judge(made.claims[0], made, scores, arms, SITES)
+
+
+def test_a_figure_is_the_mean_over_seeds_with_its_corrected_interval() -> None:
+    found = judged({"published": 0.81, "tolerance": 0.02, "arms": ["fedavg"]})
+    values = np.array(HITS["fedavg"]) / ROWS
+    assert found["ours"] == pytest.approx(0.8)
+    half = stats.t.ppf(0.975, 2) * np.sqrt((1 / 3 + 0.25) * values.var(ddof=1))
+    assert found["interval"] == pytest.approx([0.8 - half, 0.8 + half])
+    assert found["each"] == {"fedavg": pytest.approx(0.8)}
+    assert found["verdict"] == "reproduced: 80.00 %, published 81.00 %"
+    assert {key: found[key] for key in ("text", "source", "metric", "arms")} == {
+        "text": "It is so",
+        "source": "A paper",
+        "metric": "accuracy",
+        "arms": ["fedavg"],
+    }
+
+
+def test_a_difference_is_taken_seed_by_seed_and_averaged_over_pairs() -> None:
+    claim = {"published": 0.05, "tolerance": 0.01, "arms": ["fedprox", "fedavg"], "against": ["fedavg", "local"]}
+    found = judged(claim)
+    first = (np.array(HITS["fedprox"]) - np.array(HITS["fedavg"])) / ROWS  # 0.05, 0.10, 0.00
+    second = (np.array(HITS["fedavg"]) - np.array(HITS["local"])) / ROWS  # 0.15 with every seed
+    assert found["ours"] == pytest.approx((first.mean() + second.mean()) / 2)
+    assert found["each"] == {"fedprox": pytest.approx(0.05), "fedavg": pytest.approx(0.15)}
+    mean = (first + second) / 2
+    half = stats.t.ppf(0.975, 2) * np.sqrt((1 / 3 + 0.25) * mean.var(ddof=1))
+    assert found["interval"] == pytest.approx([mean.mean() - half, mean.mean() + half])
+    assert found["verdict"] == "not reproduced: +10.00 points, published +5.00 points (off by +5.00 points)"
+
+
+@pytest.mark.parametrize(
+    ("published", "tolerance", "verdict"),
+    [
+        # three seeds with 16 of 32 rows right: exactly one half, and all numbers here are exact in binary
+        (0.5, 0.0, "reproduced"),
+        (0.75, 0.25, "reproduced"),
+        (0.25, 0.25, "reproduced"),
+        (0.75, 0.125, "not reproduced"),
+        (0.25, 0.125, "not reproduced"),
+        (0.5000001, 0.0, "not reproduced"),
+    ],
+)
+def test_the_tolerance_is_a_limit_that_still_counts(published: float, tolerance: float, verdict: str) -> None:
+    table = with_accuracy({("fedavg", seed, "va"): (16, 32) for seed in (1, 2, 3)})
+    found = judged({"published": published, "tolerance": tolerance, "arms": ["fedavg"]}, table=table)
+    assert found["ours"] == 0.5
+    assert found["verdict"].startswith(f"{verdict}: ")
+
+
+@pytest.mark.xfail(strict=True, reason="defect: 0.86 - 0.85 is more than 0.01 in floating point; no room for rounding")
+def test_a_figure_that_is_off_by_exactly_the_tolerance_is_reproduced_in_decimals_too() -> None:
+    table = with_accuracy({("fedavg", seed, "va"): (86, 100) for seed in (1, 2, 3)})
+    found = judged({"published": 0.85, "tolerance": 0.01, "arms": ["fedavg"]}, table=table)
+    assert found["verdict"].startswith("reproduced: ")
+
+
+@pytest.mark.parametrize(
+    ("metric", "published", "tolerance", "ours", "verdict"),
+    [
+        ("rows", 293.0, 0.0, 293.0, "reproduced: 293, published 293"),
+        ("rows", 303.0, 0.0, 293.0, "not reproduced: 293, published 303 (off by -10)"),
+        ("gini", 0.235, 0.01, 0.137, "not reproduced: 0.137, published 0.235 (off by -0.098)"),
+        ("js", 0.02, 0.001, 0.02, "reproduced: 0.020, published 0.020"),
+        ("mmd", 0.3, 0.1, None, "cannot be computed"),
+    ],
+)
+def test_what_is_said_of_the_sites_is_their_description(
+    metric: str, published: float, tolerance: float, ours: float | None, verdict: str
+) -> None:
+    found = judged({"metric": metric, "published": published, "tolerance": tolerance})
+    assert (found["ours"], found["interval"], found["verdict"]) == (ours, None, verdict)
+    assert found["variants"] == {}
+
+
+def test_bytes_are_the_mean_cost_of_the_arms() -> None:
+    found = judged({"metric": "bytes", "published": 12_500_000, "tolerance": 1, "arms": ["fedavg", "fedprox"]})
+    assert found["ours"] == (5600 + 5760) / 2
+    assert found["verdict"] == "not reproduced: 5.7 KB, published 12,500.0 KB (off by -12,494.3 KB)"
+
+
+@pytest.mark.xfail(strict=True, reason="defect: a claim about bytes ignores `against`")
+def test_bytes_are_compared_where_a_claim_says_so() -> None:
+    found = judged({"metric": "bytes", "published": 160, "arms": ["fedprox"], "against": ["fedavg"]})
+    assert found["ours"] == 160
+
+
+def test_t_is_that_of_two_independent_samples() -> None:
+    claim = {"metric": "t", "published": 2.84, "tolerance": 0.5, "arms": ["fedprox"], "against": ["local"]}
+    found = judged(claim)
+    a, b = np.array(HITS["fedprox"]) / ROWS, np.array(HITS["local"]) / ROWS
+    assert found["ours"] == pytest.approx(stats.ttest_ind(a, b).statistic)
+    assert found["verdict"].startswith("not reproduced: 4.899")  # 4 rows apart, SD of 1 row each: 4 / sqrt(2/3)
+    same = judged(claim, {"fedavg": [1, 1, 1], "fedprox": [15, 15, 15], "local": [15, 15, 15]})
+    assert (same["ours"], same["verdict"]) == (None, "cannot be computed")  # no spread, no t
+
+
+def test_figures_of_one_thing_that_differ_contradict_one_another() -> None:
+    stated = {"abstract": 0.7845, "its table": 0.9165}
+    found = judged({"published": 0.7845, "tolerance": 1.0, "arms": ["fedavg"], "stated": stated})
+    assert found["verdict"] == "contradicted by its source: 78.45 % (abstract), 91.65 % (its table); ours 80.00 %"
+    agreeing = {"abstract": 0.8, "its table": 0.8000000001}
+    found = judged({"published": 0.8, "tolerance": 0.01, "arms": ["fedavg"], "stated": agreeing})
+    assert found["verdict"] == "reproduced: 80.00 %, published 80.00 %"
+
+
+def test_a_contradiction_needs_no_figure_of_ours() -> None:
+    found = judged({"metric": "accuracy", "stated": {"here": 0.5, "there": 0.6}})
+    assert found["verdict"] == "contradicted by its source: 50.00 % (here), 60.00 % (there)"
+    assert judged({"metric": "accuracy", "stated": {"here": 0.5}})["verdict"] == "cannot be computed"
+
+
+@pytest.mark.parametrize(
+    ("formula", "given", "published", "recomputed", "contradicted"),
+    [
+        ("sum", [[95, 83, 44, 71]], 293.0, [293.0], False),
+        ("sum", [[95, 83, 44, 71]], 303.0, [293.0], True),
+        ("mean", [[0.8, 0.9]], 0.85, [0.85], False),
+        ("mean", [[0.8, 0.9]], 0.8451, [0.85], False),  # 0.85 rounds off by less than 0.6 %
+        ("mean", [[0.8, 0.9]], 0.84, [0.85], True),
+        # one of two readings of the source gives its figure, so that it does not contradict itself
+        ("sum", [[95, 83, 44, 71], [242, 205, 98, 160]], 705.0, [293.0, 705.0], False),
+        ("sum", [[95, 83, 44, 71], [242, 205, 98, 160]], 500.0, [293.0, 705.0], True),
+    ],
+)
+def test_a_figure_must_follow_from_those_that_it_is_made_of(
+    formula: str, given: list[list[float]], published: float, recomputed: list[float], contradicted: bool
+) -> None:
+    claim = {"metric": "rows", "published": published, "tolerance": 1000, "formula": formula, "given": given}
+    found = judged(claim)
+    assert found["recomputed"] == pytest.approx(recomputed)
+    assert found["verdict"].startswith("contradicted by its source: it prints " if contradicted else "reproduced: ")
+    assert not contradicted or found["verdict"].endswith("; ours 293")
+
+
+def test_the_gini_coefficient_of_a_paper_is_recomputed_from_its_sizes() -> None:
+    """Half the mean difference of two sites drawn with replacement, over the mean: worked out pair by pair."""
+    sizes = [95, 83, 44, 71]
+    by_hand = sum(abs(a - b) for a in sizes for b in sizes) / 16 / 2 / (sum(sizes) / 4)
+    claim = {"metric": "gini", "published": 0.235, "formula": "gini", "given": [sizes]}
+    found = judged(claim)
+    assert found["recomputed"] == [pytest.approx(by_hand)]
+    assert found["verdict"] == (
+        f"contradicted by its source: it prints 0.235, its own figures give {by_hand:.3f}; ours 0.137"
+    )
+
+
+def test_both_kinds_of_contradiction_are_named() -> None:
+    claim = {"metric": "rows", "published": 303, "stated": {"text": 303, "table": 705}, "formula": "sum"}
+    found = judged({**claim, "given": [[95, 83, 44, 71]]})
+    assert found["verdict"] == (
+        "contradicted by its source: 303 (text), 705 (table); it prints 303, its own figures give 293; ours 293"
+    )
+
+
+def test_an_arm_that_diverged_has_no_verdict_and_one_seed_less_is_told_by_the_rest() -> None:
+    table = predictions(HITS)
+    lost = table.assign(score=table["score"].mask(table["arm"] == "fedavg"))
+    found = judged({"published": 0.8, "arms": ["fedavg"]}, table=lost)
+    assert (found["ours"], found["interval"], found["verdict"]) == (None, None, "cannot be computed")
+    assert found["each"] == {"fedavg": None}
+    one = table.assign(score=table["score"].mask((table["arm"] == "fedavg") & (table["seed"] == 3)))
+    assert judged({"published": 0.8, "arms": ["fedavg"]}, table=one)["ours"] == pytest.approx((15 + 16) / 2 / ROWS)
+
+
+def test_an_arm_without_predictions_cannot_be_judged() -> None:
+    found = judged({"published": 0.8, "arms": ["local"]}, {"fedavg": [15, 16, 17]})
+    assert (found["ours"], found["verdict"]) == (None, "cannot be computed")
+
+
+VARIANTS = [{"name": "fixed", "evaluation.vary": ["batches"]}, {"name": "few", "arms": ["fedavg"]}]
+
+
+def test_the_same_figure_stands_beside_it_in_every_variant_that_has_these_arms() -> None:
+    hits = {**HITS, "fedavg@fixed": [19, 20, 18], "fedprox@fixed": [18, 18, 18], "local@fixed": [1, 2, 3]}
+    hits |= {"fedavg@few": [10, 10, 13]}
+    figure = judged({"published": 0.95, "tolerance": 0.01, "arms": ["fedavg@fixed"]}, hits, variants=VARIANTS)
+    assert figure["ours"] == pytest.approx(0.95)
+    assert figure["variants"] == {"": pytest.approx(0.8), "fixed": pytest.approx(0.95), "few": pytest.approx(0.55)}
+    claim = {"published": 0.0, "arms": ["fedprox"], "against": ["fedavg"]}
+    difference = judged(claim, hits, variants=VARIANTS)
+    assert difference["variants"] == {"": pytest.approx(0.05), "fixed": pytest.approx(-0.05)}  # no fedprox in `few`
+
+
+def test_the_interval_is_that_of_the_claims_own_variant() -> None:
+    """With a fixed split the corrected t would be wrong: seeds then differ in training only."""
+    hits = {**HITS, **{f"{arm}@fixed": line for arm, line in HITS.items()}, "fedavg@few": [1, 2, 3]}
+    values = np.array(HITS["fedavg"]) / ROWS
+    for arm, extra in (("fedavg", 0.25), ("fedavg@fixed", 0.0)):
+        found = judged({"published": 0.8, "arms": [arm]}, hits, variants=VARIANTS)
+        half = stats.t.ppf(0.975, 2) * np.sqrt((1 / 3 + extra) * values.var(ddof=1))
+        assert found["interval"] == pytest.approx([0.8 - half, 0.8 + half])
+
+
+SWEPT: dict[str, Any] = {
+    "arms": [{"algorithm": "fedavg"}, {"algorithm": "fedprox", "mu": [0.1, 1.0]}],
+    "evaluation": {"seeds": {"first": 1, "count": 3}, "validation_share": 0.1},
+    "selection": {"arms": ["fedprox"]},
+}
+
+
+def test_a_claim_may_be_about_the_selected_value() -> None:
+    hits = {"fedavg": [15, 16, 17], "fedprox[selected]": [17, 18, 19]}
+    found = judged({"published": 0.9, "arms": ["fedprox[selected]"], "against": ["fedavg"]}, hits, **SWEPT)
+    assert found["ours"] == pytest.approx(0.1)
+
+
+@pytest.mark.xfail(strict=True, reason="defect: a selected arm's variant is not looked up, the first arm's is taken")
+def test_the_interval_of_a_selected_arm_is_that_of_its_variant() -> None:
+    hits = {"fedavg": [15, 16, 17], "fedprox[selected]@fixed": [17, 18, 19]}
+    claim = {"published": 0.9, "arms": ["fedprox[selected]@fixed"]}
+    found = judged(claim, hits, variants=[{"name": "fixed", "evaluation.vary": ["batches"]}], **SWEPT)
+    values = np.array([17, 18, 19]) / ROWS
+    half = stats.t.ppf(0.975, 2) * np.sqrt(values.var(ddof=1) / 3)
+    assert found["interval"] == pytest.approx([0.9 - half, 0.9 + half])
+
+
+def test_a_run_judges_its_claims_by_its_own_results(tmp_path_factory: pytest.TempPathFactory) -> None:
+    raw = {
+        "name": "claims",
+        "data": {"source": "heart", "hospitals": ["cleveland", "hungarian"]},
+        "training": {"rounds": 2},
+        "evaluation": {"seeds": {"first": 1, "count": 2}},
+        "arms": [{"algorithm": "fedavg"}, {"algorithm": "local"}],
+        "variants": [{"name": "slow", "training.lr": 0.01}],
+        "claims": [
+            {"text": "a", "source": "b", "published": 0.5, "arms": ["fedavg"], "against": ["local"]},
+            {"text": "a", "source": "b", "published": 1, "metric": "rows"},
+            {"text": "a", "source": "b", "published": 1, "metric": "gini"},
+            {"text": "a", "source": "b", "published": 1, "metric": "bytes", "arms": ["fedavg@slow"]},
+        ],
+    }
+    content = wardround.run_study(raw, tmp_path_factory.mktemp("runs")).results
+    difference, rows, gini, sent = content["claims"]
+    mean = {arm: content["arms"][arm]["metrics"]["accuracy"]["mean"] for arm in content["arms"]}
+    assert difference["ours"] == pytest.approx(mean["fedavg"] - mean["local"])
+    assert difference["variants"]["slow"] == pytest.approx(mean["fedavg@slow"] - mean["local@slow"])
+    assert rows["ours"] == 303 + 294  # as UCI gives them
+    assert gini["ours"] == pytest.approx((303 - 294) / 2 / (303 + 294))  # two sites: half the difference of the shares
+    assert sent["ours"] == content["arms"]["fedavg@slow"]["cost"]["bytes"] > 0

@@ -1,0 +1,246 @@
+"""The report: made from the run folder alone, complete, and honest about what cannot be computed."""
+
+import csv
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import wardround
+from wardround.errors import RunError
+from wardround.report.figures import FIGURES
+
+HEART: dict[str, Any] = {
+    "name": "reported",
+    "question": "Does <it> help & whom?",
+    "data": {"source": "heart"},
+    "training": {"rounds": 3, "local_epochs": 2},
+    "evaluation": {"seeds": {"first": 1, "count": 3}, "reference": "fedavg", "vary": ["split", "batches"]},
+    "arms": [
+        {"algorithm": "fedavg"},
+        {"algorithm": "fedprox", "mu": [0.0, 0.1, 1.0]},
+        {"algorithm": "local"},
+        {"algorithm": "pooled"},
+        {"name": "some", "algorithm": "fedavg", "train_at": [["cleveland"], ["va"], ["cleveland", "hungarian", "va"]]},
+    ],
+    "variants": [{"name": "fixed", "text": "one split", "evaluation.vary": ["batches"], "arms": ["fedavg", "local"]}],
+    "selection": {"arms": ["fedprox"], "on": "site", "site": "va"},
+    "claims": [{"text": "It is 99 %", "source": "A paper", "published": 0.99, "tolerance": 0.001, "arms": ["fedavg"]}],
+}
+SECTIONS = {
+    *("answer", "design", "sites", "results", "hospitals", "claims", "statistics"),
+    *("privacy", "cost", "limits", "methods", "checklist", "study"),
+}
+
+
+class Page(HTMLParser):
+    """Ids, links and text of a page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.outside: list[str] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name == "id" and value:
+                self.ids.append(value)
+            if name in ("src", "href", "xlink:href") and value and not value.startswith(("#", "data:")):
+                self.outside.append(value)
+        assert tag not in ("script", "iframe", "object", "embed")
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> wardround.StudyRun:
+    made = wardround.run_study(HEART, tmp_path_factory.mktemp("runs"))
+    wardround.build_report(made.folder)
+    return made
+
+
+def page_of(folder: Path) -> Page:
+    return Page((folder / "report.html").read_text(encoding="utf-8"))
+
+
+def test_every_section_figure_and_table_is_there_once_and_nothing_comes_from_outside(run: wardround.StudyRun) -> None:
+    page = page_of(run.folder)
+    assert set(page.ids) >= SECTIONS
+    assert len(page.ids) == len(set(page.ids)), "an id occurs twice"
+    assert not page.outside
+    drawn = {path.stem for path in (run.folder / "figures").glob("*.svg")}
+    assert drawn == {path.stem for path in (run.folder / "figures").glob("*.png")} == set(FIGURES)
+    assert {f"figure-{name}" for name in drawn} <= set(page.ids)
+    tables = {path.stem for path in (run.folder / "tables").glob("*.csv")}
+    assert tables == {path.stem for path in (run.folder / "tables").glob("*.tex")}
+    assert {f"table-{name}" for name in tables - {"claims"}} <= set(page.ids)
+    assert tables >= {"arms", "tests", "benefit", "best-single", "external", "number-of-sites", "selection", "variants"}
+
+
+def test_text_from_the_study_is_escaped(run: wardround.StudyRun) -> None:
+    html = (run.folder / "report.html").read_text(encoding="utf-8")
+    assert "Does &lt;it&gt; help &amp; whom?" in html
+    assert "<it>" not in html
+
+
+def test_it_is_made_again_from_the_folder_alone(run: wardround.StudyRun, tmp_path: Path) -> None:
+    moved = tmp_path / "elsewhere"
+    shutil.copytree(run.folder, moved)
+    for name in ("figures", "tables", "models"):
+        shutil.rmtree(moved / name)
+    (moved / "report.html").unlink()
+    wardround.build_report(moved)
+    assert (moved / "report.html").read_bytes() == (run.folder / "report.html").read_bytes()
+
+
+def test_a_report_needs_nobodys_own_model(tmp_path: Path) -> None:
+    """A board's secretary has the folder, not the hospital's Python code."""
+    from wardround.models import from_module
+
+    def own() -> Any:
+        def build(shape: Any) -> Any:
+            return from_module(lambda: torch.nn.Linear(shape.inputs[0], shape.outputs), shape.classes)
+
+        return build
+
+    study = {**small("own"), "model": {"kind": "ours"}}
+    made = wardround.run_study(study, tmp_path, models={"ours": own})
+    wardround.build_report(made.folder)
+    assert "ours" in page_of(made.folder).text
+
+
+def test_tables_as_csv_have_the_full_numbers(run: wardround.StudyRun) -> None:
+    with (run.folder / "tables" / "arms.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        figures = run.results["arms"][row["arm"]]["metrics"]
+        assert float(row["accuracy, %"]) == figures["accuracy"]["mean"]
+        assert float(row["AUC"]) == figures["auc"]["mean"]
+    tex = (run.folder / "tables" / "tests.tex").read_text()
+    assert tex.count(r"\\") == 1 + len([t for t in run.results["tests"] if t["metric"] == "accuracy"])
+    assert not re.search(r"(?<!\\)[%&_#]", tex.split("\n", 1)[1].replace(" & ", " ")), "a mark is not escaped"
+
+
+def test_no_value_of_a_single_patient_is_in_the_page(run: wardround.StudyRun) -> None:
+    """Outermost values belong to single patients: bins end at round numbers, and small cells are withheld."""
+    for column in run.results["columns"]["distributions"].values():
+        for part in (column["all"], *column["sites"].values()):
+            known = [share for share in part["shares"] if share]
+            assert all(share is None or share == 0 or share > 0 for share in part["shares"])
+            assert len(known) <= len(column["labels"])
+    sizes = {site: sum(found["classes"].values()) for site, found in run.results["sites"][0]["sites"].items()}
+    for column in run.results["columns"]["distributions"].values():
+        for site, part in column["sites"].items():
+            recorded = sizes[site] * (1 - part["missing"])
+            assert all(round(share * recorded) >= 5 for share in part["shares"] if share)
+
+
+@pytest.mark.parametrize("name", ["predictions.parquet", "results.json", "study.toml", "records.jsonl"])
+def test_a_folder_without_a_part_is_refused_by_name(run: wardround.StudyRun, tmp_path: Path, name: str) -> None:
+    shutil.copytree(run.folder, tmp_path / "broken")
+    (tmp_path / "broken" / name).unlink()
+    with pytest.raises(RunError, match=re.escape(name)):
+        wardround.build_report(tmp_path / "broken")
+
+
+def test_a_folder_that_is_none_and_a_damaged_file_are_refused(run: wardround.StudyRun, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no such folder"):
+        wardround.build_report(tmp_path / "nowhere")
+    shutil.copytree(run.folder, tmp_path / "broken")
+    (tmp_path / "broken" / "records.jsonl").write_text('{"arm": "fedavg", ')
+    with pytest.raises(RunError, match=r"records\.jsonl"):
+        wardround.build_report(tmp_path / "broken")
+    content = json.loads((run.folder / "results.json").read_text())
+    (tmp_path / "broken" / "results.json").write_text(json.dumps({**content, "schema_version": 99}))
+    with pytest.raises(RunError, match="another version"):
+        wardround.build_report(tmp_path / "broken")
+
+
+def small(name: str, **changed: Any) -> dict[str, Any]:
+    study: dict[str, Any] = {
+        "name": name,
+        "data": {"source": "heart", "hospitals": ["cleveland", "va"]},
+        "training": {"rounds": 2},
+        "evaluation": {"seeds": {"count": 2}, "reference": "fedavg"},
+        "arms": [{"algorithm": "fedavg"}, {"algorithm": "local"}],
+    }
+    return study | changed
+
+
+def test_one_seed_gives_a_report_that_says_so(tmp_path: Path) -> None:
+    made = wardround.run_study(small("one-seed", evaluation={"reference": "fedavg"}), tmp_path)
+    wardround.build_report(made.folder)
+    text = page_of(made.folder).text
+    assert "With one seed nothing can be said about chance" in text
+    assert "One seed: there are no intervals" in text
+    assert "NaN" not in text
+    assert "nan" not in re.findall(r"\bnan\b", text)
+
+
+def test_one_site_gives_a_report_that_says_so(tmp_path: Path) -> None:
+    made = wardround.run_study(small("one-site", data={"source": "heart", "hospitals": ["cleveland"]}), tmp_path)
+    wardround.build_report(made.folder)
+    assert "One site: there is nothing to federate" in page_of(made.folder).text
+
+
+def test_one_class_at_a_site_gives_a_report_that_says_what_cannot_be_computed(tmp_path: Path) -> None:
+    from wardround.data.records import Column, Records
+    from wardround.data.sources.source import Source
+
+    def lopsided() -> Source:
+        rng = np.random.default_rng(0)
+        target = np.concatenate([np.arange(80) % 2, np.zeros(40, dtype=int)])
+        table = pd.DataFrame({"x": rng.normal(size=120) + target})
+        hospital = np.repeat(np.array(["mixed", "healthy"], dtype=object), [80, 40])
+        return Source(lambda: Records(table, target, ("no", "yes"), hospital, (Column("x"),)))
+
+    made = wardround.run_study(small("lopsided", data={"source": "ours"}), tmp_path, sources={"ours": lopsided})
+    wardround.build_report(made.folder)
+    text = page_of(made.folder).text
+    assert "Cannot be computed, for want of test rows of one class: healthy (auc) and healthy (sensitivity)" in text
+
+
+def test_no_reference_several_classes_and_an_arm_that_diverged(tmp_path: Path) -> None:
+    study: Mapping[str, Any] = {
+        "name": "strange",
+        "data": {"source": "synthetic", "count": 4, "largest": 60, "features": 5, "classes": 3, "scale": "none"},
+        "model": {"kind": "mlp", "hidden": [8]},
+        "training": {"rounds": 9, "lr": 0.01},
+        "evaluation": {"accept": ["one-class"]},
+        "arms": [{"algorithm": "fedavg"}, {"name": "wild", "algorithm": "fedavg", "training.lr": 1e30}],
+    }
+    made = wardround.run_study(study, tmp_path)
+    wardround.build_report(made.folder)
+    page = page_of(made.folder)
+    assert "names no reference" in page.text
+    assert "wild: training diverged" in page.text
+    assert "table-calibration" not in page.ids
+    assert "synthetic data" in page.text
+
+
+def test_images_have_a_report_too(tmp_path: Path) -> None:
+    from wardround.data.records import Records
+    from wardround.data.sources.source import Source
+
+    def pictures() -> Source:
+        rng = np.random.default_rng(0)
+        target = np.arange(80) % 2
+        images = (rng.integers(0, 200, size=(80, 1, 8, 8)) + 50 * target[:, None, None, None]).astype(np.uint8)
+        hospital = np.repeat(np.array(["a", "b"], dtype=object), 40)
+        return Source(lambda: Records(images, target, ("no", "yes"), hospital))
+
+    study = small("pictures", data={"source": "ours"}, model={"kind": "mlp", "hidden": [4]})
+    made = wardround.run_study(study, tmp_path, sources={"ours": pictures})
+    wardround.build_report(made.folder)
+    assert "figure-correlation" not in page_of(made.folder).ids
