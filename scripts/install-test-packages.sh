@@ -2,7 +2,7 @@
 # Install the Debian packages that some tests can use. Those tests skip without them, so nothing here may fail a
 # build: whatever goes wrong is said in one line and the script ends well.
 
-packages="dataset-fashion-mnist"
+packages="dataset-fashion-mnist chromium"
 
 skip() {
     echo "install-test-packages: skipped: $1"

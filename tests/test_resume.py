@@ -80,7 +80,7 @@ def test_stopping_after_any_rounds_and_going_on_gives_the_same_bits(
     assert numbers(folder.path) == expected
 
 
-def kill_at_random(tmp_path: Path, seed: int, kills: int) -> tuple[Path, int]:
+def kill_at_random(tmp_path: Path, seed: int, kills: int, workers: int = 1) -> tuple[Path, int]:
     """Run in a real process, killed `kills` times without warning, then to its end."""
     path = tmp_path / "study.json"
     path.write_text(json.dumps(STUDY))
@@ -89,7 +89,7 @@ import json, wardround
 from wardround.artifacts import checkpoint
 checkpoint.SHORTEST_PAUSE, checkpoint.SHARE_OF_TIME = 0.0, 1e9
 print("ready", flush=True)
-wardround.run_study(json.load(open({str(path)!r})), {str(tmp_path)!r}, engine="stacked",
+wardround.run_study(json.load(open({str(path)!r})), {str(tmp_path)!r}, engine="stacked", workers={workers},
                     progress=lambda step: print(step.done, flush=True))
 """
     rng, died = np.random.default_rng(seed), 0
