@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from sklearn.metrics import accuracy_score, roc_auc_score
+from scipy import stats
+from sklearn.metrics import accuracy_score, brier_score_loss, f1_score, log_loss, roc_auc_score
 
 import wardround
 from wardround.artifacts.folder import RunFolder
@@ -76,6 +78,40 @@ def test_every_figure_can_be_computed_from_the_saved_predictions(run: StudyRun) 
         for site, figures in arm["sites"].items():
             there = [roc_auc_score(p["label"], p["score"]) for _, p in mine[mine["site"] == site].groupby("seed")]
             assert figures["auc"]["mean"] == pytest.approx(np.mean(there))
+
+
+def test_every_test_can_be_computed_from_the_saved_predictions(run: StudyRun) -> None:
+    """Both p-values, the interval and the corrections, with SciPy and scikit-learn alone."""
+    predictions = pd.read_parquet(run.folder / "predictions.parquet")
+    metrics: dict[str, Any] = {
+        "accuracy": lambda p: accuracy_score(p["label"], p["score"] >= 0.5),
+        "auc": lambda p: roc_auc_score(p["label"], p["score"]),
+        "f1": lambda p: f1_score(p["label"], p["score"] >= 0.5),
+        "brier": lambda p: brier_score_loss(p["label"], p["score"]),
+        "loss": lambda p: log_loss(p["label"], p["score"].astype(float)),
+    }
+    for name, metric in metrics.items():
+        figures = {arm: [metric(p) for _, p in part.groupby("seed")] for arm, part in predictions.groupby("arm")}
+        tests = [test for test in run.results["tests"] if test["metric"] == name]
+        assert len(tests) == 4
+        for test in tests:
+            a, b = np.array(figures[test["arm"]]), np.array(figures[test["reference"]])
+            difference, count = a - b, len(a)
+            assert test["difference"] == pytest.approx(difference.mean(), abs=1e-6)
+            # test share 0.2, validation share 0.1: Nadeau and Bengio's variance of the mean
+            error = np.sqrt((1 / count + 0.2 / 0.7) * difference.var(ddof=1))
+            if error < 1e-12:
+                continue
+            half = stats.t.ppf(0.975, count - 1) * error
+            assert test["interval"] == pytest.approx([difference.mean() - half, difference.mean() + half], abs=1e-6)
+            p_value = 2 * stats.t.sf(abs(difference.mean()) / error, count - 1)
+            assert test["p_value"] == pytest.approx(p_value, abs=1e-4)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # two seeds may be nearly alike
+                assert test["p_value_independent"] == pytest.approx(stats.ttest_ind(a, b).pvalue, abs=1e-4)
+                assert test["p_value_paired"] == pytest.approx(stats.ttest_rel(a, b).pvalue, abs=1e-4)
+        p_values = np.array([test["p_value"] for test in tests])
+        assert [test["p_value_bonferroni"] for test in tests] == pytest.approx(np.minimum(1, 4 * p_values))
 
 
 def test_all_arms_are_tested_on_the_same_rows(run: StudyRun) -> None:

@@ -60,8 +60,8 @@ def test_a_good_study_parses_with_its_defaults() -> None:
     assert study.arms[0].training == Training(rounds=7, lr=0.1, lr_decay=study.arms[0].training.lr_decay)
     assert study.arms[0].sites.options == {"count": 4, "alpha": 0.5, "smallest": 10}
     assert list(study.evaluation.seeds) == [42, 43, 44]
-    assert study.preparation.missing == "median"
-    assert study.preparation.indicator is True
+    assert study.arms[0].preparation.missing == "median"
+    assert study.arms[0].preparation.indicator is True
 
 
 def test_a_list_is_a_sweep_named_with_sorted_keys_and_numbers_as_python_prints_them() -> None:
@@ -232,7 +232,7 @@ def test_a_model_from_an_installed_package_is_imported_only_when_named(monkeypat
     assert loaded == []
     study, _ = load_study({**raw, "model": {"kind": "theirs", "l2": 0.5}})
     assert loaded == ["theirs"]
-    assert study.arms[0].model.options == {"l2": 0.5}
+    assert study.arms[0].model.options["l2"] == 0.5
 
 
 @pytest.mark.parametrize(

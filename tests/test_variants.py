@@ -115,7 +115,7 @@ def test_quick_and_set_reach_variants_except_where_these_say_otherwise() -> None
         ({"arms": ["fedavgg", "local"]}, "variants: v: arms: no arm is called 'fedavgg'\n  Did you mean 'fedavg'?"),
         ({"arms": ["fedprox[mu=0.1]", "fedavg"]}, "variants: v: arms: no arm is called 'fedprox[mu=0.1]'"),
         ({"arms": ["local"]}, "variants: v: arms: leaves out 'fedavg', with which the others are compared\n  Name it"),
-        ({"arms": "local"}, "variants: arms: expected a list, found 'local'"),
+        ({"arms": "local"}, "variants: v: arms: expected a list, found 'local'"),
         ({"name": "a b"}, "variants: name: 'a b' is not a usable name\n  Use letters, digits"),
         ({"name": "a@b"}, "variants: name: 'a@b' is not a usable name"),
         ({"name": ""}, "variants: name: '' is not a usable name"),
@@ -131,18 +131,18 @@ def test_other_wrong_variants() -> None:
         variants={"name": "v"}
     )
     twice = [{"name": "v", "arms": ["fedavg"]}, {"name": "v", "arms": ["local"]}]
-    assert "variants: two are called 'v'" in message(variants=twice, evaluation={})
+    assert "variants: two variants are called 'v'" in message(variants=twice, evaluation={})
     assert "reference: no arm is called 'fedavg@v'" in message(
         variants=[{"name": "v"}], evaluation={"reference": "fedavg@v"}
     )
 
 
-@pytest.mark.xfail(strict=True, reason="defect: two variants of one name are reported as two arms of one name")
 def test_two_variants_of_one_name_are_called_so() -> None:
-    assert "variants: two are called 'v'" in message(variants=[{"name": "v"}, {"name": "v", "training.lr": 0.2}])
+    assert "variants: two variants are called 'v'" in message(
+        variants=[{"name": "v"}, {"name": "v", "training.lr": 0.2}]
+    )
 
 
-@pytest.mark.xfail(strict=True, reason="defect: a variant may set data.scale and the like, and they are ignored")
 @pytest.mark.parametrize("key", ["scale", "missing", "categories", "indicator"])
 def test_a_variant_of_the_preparation_is_refused_or_prepares_otherwise(key: str) -> None:
     value = {"scale": "none", "missing": "mean", "categories": "codes", "indicator": False}[key]
@@ -157,7 +157,6 @@ def test_a_variant_of_the_preparation_is_refused_or_prepares_otherwise(key: str)
 DIRICHLET = {"partition": "dirichlet", "count": 4, "alpha": 0.5}
 
 
-@pytest.mark.xfail(strict=True, reason="defect: an arm may name another partition and forget the old one's settings")
 def test_a_variant_may_name_another_member_as_an_arm_may() -> None:
     arm = study(arms=[{"algorithm": "fedavg", "sites.partition": "iid"}], sites=DIRICHLET).arm("fedavg")
     assert (arm.sites.name, arm.sites.options) == ("iid", {"count": 4})
@@ -281,7 +280,6 @@ def test_each_of_them_is_part_of_the_hash(changes: dict[str, Any]) -> None:
     assert wardround.load_study({**EVERYTHING, **changes})[0].hash != wardround.load_study(EVERYTHING)[0].hash
 
 
-@pytest.mark.xfail(strict=True, reason="defect: the old partition's defaults are written out and then refused")
 def test_a_variant_with_another_partition_reads_back_too() -> None:
     """Its file says nothing of windows and sizes; the resolved study writes these defaults of the first partition."""
     raw = {**BASE, "sites": {"partition": "age-windows"}}
@@ -361,14 +359,12 @@ def test_leakage_is_counted_for_each_variant(tmp_path: Path) -> None:
         assert (sum(map(sum, leaked.values())) > 0) == (variant != "disjoint")
 
 
-@pytest.mark.xfail(strict=True, reason="defect: findings are kept under the first arm's variant, and looked up by each")
 def test_a_variant_that_shares_its_rows_with_the_study_leaks_as_much(tmp_path: Path) -> None:
     raw = {**WINDOWS, "variants": [{"name": "slow", "training.lr": 0.01}]}
     found = wardround.run_study(raw, tmp_path).results["leakage"]
     assert found["slow"] == found[""]
 
 
-@pytest.mark.xfail(strict=True, reason="defect: sites that are prepared again are checked and counted again")
 def test_leakage_does_not_depend_on_how_many_seeds_fit_into_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -456,10 +452,10 @@ def prepared(change: str | None, members: Sequence[str] | None, scale: str = "fe
     arm = made.study.arms[0]
     splits = made.splits(arm, 1)
     cohort = made.cohort_of(arm)
-    layout = prepare_sites(cohort, splits, made.study.preparation, torch.float64, members)[1]
+    layout = prepare_sites(cohort, splits, made.study.arms[0].preparation, torch.float64, members)[1]
     assert layout is not None
     train = {split.site: split.train for split in splits}
-    return made, layout, fit(cohort.table, train, layout, made.study.preparation, members)
+    return made, layout, fit(cohort.table, train, layout, made.study.arms[0].preparation, members)
 
 
 def test_the_layout_the_fills_and_the_common_scale_come_from_those_who_train() -> None:
@@ -598,7 +594,6 @@ def test_models_that_keep_a_part_at_each_site_are_refused_where_some_do_not_trai
         assert cut(made, "auto")  # nothing to object to: all sites train
 
 
-@pytest.mark.xfail(strict=True, reason="defect: a site named twice counts as two sites in by_number_of_sites")
 def test_a_site_named_twice_is_refused() -> None:
     message(arms=[{"algorithm": "fedavg", "train_at": ["va", "va"]}], evaluation={})
 
@@ -644,7 +639,6 @@ def test_a_held_out_site_that_does_not_train_anyway_is_scored_all_the_same() -> 
         members_of(only, ["a", "b", "c", "d"])
 
 
-@pytest.mark.xfail(strict=True, reason="defect: lanes.py does not repeat a batch for the copies of a sweep")
 def test_a_sweep_of_a_model_without_closed_gradient_trains_in_one_stack(tmp_path: Path) -> None:
     """Nothing of variants: found while writing these tests. Every sweep of an MLP fails on the fast engine."""
     raw = {**BASE, "model": {"kind": "mlp"}, "arms": [{"algorithm": "fedprox", "mu": [0.1, 1.0]}], "evaluation": {}}

@@ -26,7 +26,7 @@ def describe_sites(plan: Plan) -> list[dict[str, Any]]:
     for arm in site_choices(plan.study).values():
         cohort = plan.cohort_of(arm)
         splits = plan.splits(arm, seed)
-        sites, layout = prepare_sites(cohort, splits, plan.study.preparation, torch.float32)
+        sites, layout = prepare_sites(cohort, splits, arm.preparation, torch.float32)
         target = cohort.records.target
         compared = sites[:COMPARED_SITES]
         rng = seeds.generator(seed, "heterogeneity")
@@ -70,13 +70,13 @@ def leakage(plan: Plan) -> dict[str, Any]:
         arm = next(arm for arm in plan.study.arms if arm.variant == variant)
         number = len(plan.data_seeds(arm))
         sites = {split.site: len(split.test) for split in plan.splits(arm, plan.study.evaluation.seeds.first)}
-        found = {
-            kind[2]: findings for kind, findings in plan.findings.items() if kind[0] == variant and kind[1] == "leak"
-        }
+        of_seed = plan.findings.get(plan.first_with_rows[arm.name], {})
+        leaks = [finding for found in of_seed.values() for finding in found if finding.check == "leak"]
+        found = {site: [finding for finding in leaks if finding.site == site] for site in sites}
         counted[variant] = {
             site: {
-                "rows": sum(finding.rows for finding in found.get(site, [])) / number,
-                "share": sum(finding.rows / finding.of for finding in found.get(site, [])) / number,
+                "rows": sum(finding.rows for finding in found[site]) / number,
+                "share": sum(finding.rows / finding.of for finding in found[site]) / number,
                 "test_rows": rows,
                 "splits": number,
             }

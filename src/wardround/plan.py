@@ -28,7 +28,8 @@ class Plan:
     study: Study
     families: Families
     cohorts: Mapping[str, Cohort]  # by what an arm says of its data; mostly there is one
-    findings: dict[tuple[str, ...], list[Finding]] = field(default_factory=dict)  # by variant and kind
+    # by the first arm that has these rows, then by seed: a second look at a seed replaces the first
+    findings: dict[str, dict[int, tuple[Finding, ...]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # arms mostly share their sites, so that one seed's tensors serve them all
@@ -40,9 +41,9 @@ class Plan:
         prepared: dict[str, str] = {}
         rows: dict[str, str] = {}
         for arm in self.study.trained_arms:
-            kind = repr((_key(arm.data), _key(arm.sites), arm.vary))
+            kind = repr((_cohort_key(arm), _key(arm.sites), arm.vary))
             self.first_with_rows[arm.name] = rows.setdefault(kind, arm.name)
-            kind += repr((arm.training.precision, arm.train_at, arm.held_out))
+            kind += repr((arm.preparation, arm.training.precision, arm.train_at, arm.held_out))
             self.alike[arm.name] = prepared.setdefault(kind, arm.name)
 
     def _seeds_in_memory(self) -> int:
@@ -52,7 +53,7 @@ class Plan:
         return max(4, CACHE_BYTES // (16 * cells))  # some 4 bytes a cell, times 4 for one-hot columns and indicators
 
     def cohort_of(self, arm: Arm) -> Cohort:
-        return self.cohorts[_key(arm.data)]
+        return self.cohorts[_cohort_key(arm)]
 
     @property
     def fingerprint(self) -> str:
@@ -81,8 +82,7 @@ class Plan:
         overlapping = self.families.partitioners[arm.sites.name](**arm.sites.options).overlapping
         found = check_splits(self.cohort_of(arm), splits, overlapping, self.study.evaluation.accept)
         refuse_errors(found)
-        for finding in found:
-            self.findings.setdefault((arm.variant, *finding.kind), []).append(finding)
+        self.findings.setdefault(self.first_with_rows[arm.name], {})[seed] = found
         return splits
 
     def _sites_of(self, key: str, seed: int) -> tuple[Site, ...]:
@@ -91,9 +91,12 @@ class Plan:
         splits = self.check(arm, seed) if self.first_with_rows[key] == key else self.splits(arm, seed)
         dtype = torch.float64 if arm.training.precision == "float64" else torch.float32
         members = members_of(arm, [split.site for split in splits])
+        cohort, selection = self.cohort_of(arm), self.study.selection
         if arm.held_out is not None:
-            splits = held_out_rows(splits, arm.held_out, self.cohort_of(arm).patient)
-        return prepare_sites(self.cohort_of(arm), splits, self.study.preparation, dtype, members)[0]
+            splits = held_out_rows(splits, arm.held_out, cohort.patient)
+        elif selection is not None and selection.on == "validation":
+            splits = untested_validation(splits, cohort.patient)
+        return prepare_sites(cohort, splits, arm.preparation, dtype, members)[0]
 
     def _model_of(self, arm_name: str, inputs: tuple[int, ...]) -> Model:
         choice = self.study.arm(arm_name).model
@@ -137,12 +140,15 @@ class Plan:
     @property
     def warnings(self) -> list[str]:
         lines = list(self.notes)
-        seeds_of = {arm.variant: len(self.data_seeds(arm)) for arm in self.study.arms}
-        for (variant, *_), findings in self.findings.items():
-            # one partition is checked once for all arms that share it, so the number of findings counts seeds
-            count = seeds_of[variant]
-            seen = f" (with {len(findings)} of {count} seeds)" if len(findings) < count else ""
-            lines.append(f"{f'variant {variant}: ' if variant else ''}{findings[0]}{seen}")
+        for name, of_seed in self.findings.items():
+            kinds: dict[tuple[str, ...], list[Finding]] = {}
+            for found in of_seed.values():
+                for finding in {finding.kind: finding for finding in found}.values():
+                    kinds.setdefault(finding.kind, []).append(finding)
+            variant = self.study.arm(name).variant
+            for findings in kinds.values():
+                seen = f" (with {len(findings)} of {len(of_seed)} seeds)" if len(findings) < len(of_seed) else ""
+                lines.append(f"{f'variant {variant}: ' if variant else ''}{findings[0]}{seen}")
         return lines
 
 
@@ -157,6 +163,12 @@ def members_of(arm: Arm, sites: Sequence[str]) -> list[str]:
     if not members:
         raise StudyError(f"arms: {arm.name}", "no site is left to train", "Hold out a site that is not the only one.")
     return members
+
+
+def untested_validation(splits: Sequence[Split], patient: np.ndarray) -> tuple[Split, ...]:
+    """Without the validation rows of anybody's test patients, which overlapping sites may have."""
+    tested = np.concatenate([patient[split.test] for split in splits])
+    return tuple(replace(s, validation=s.validation[~np.isin(patient[s.validation], tested)]) for s in splits)
 
 
 def held_out_rows(splits: Sequence[Split], site: str, patient: np.ndarray) -> tuple[Split, ...]:
@@ -179,8 +191,8 @@ def load_plan(study: Study, families: Families) -> Plan:
         if name not in CHECKS:
             raise StudyError("evaluation: accept", f"there is no check {name!r}", suggest(name, CHECKS, "Checks"))
     cohorts = {
-        key: load_cohort(families.sources[data.name](**data.options), study.preparation)
-        for key, data in {_key(arm.data): arm.data for arm in study.arms}.items()
+        key: load_cohort(families.sources[arm.data.name](**arm.data.options), arm.preparation)
+        for key, arm in {_cohort_key(arm): arm for arm in study.arms}.items()
     }
     if len({cohort.records.classes for cohort in cohorts.values()}) > 1:
         raise StudyError("arms", "their data have different classes", "Compare arms on data with the same classes.")
@@ -205,7 +217,7 @@ def site_choices(study: Study) -> dict[str, Arm]:
     """One arm for each different way of forming sites."""
     chosen: dict[str, Arm] = {}
     for arm in study.arms:
-        chosen.setdefault(_key(arm.data) + _key(arm.sites), arm)
+        chosen.setdefault(_cohort_key(arm) + _key(arm.sites), arm)
     return chosen
 
 
@@ -261,3 +273,8 @@ def _pooled(sites: tuple[Site, ...]) -> Site:
 
 def _key(choice: Choice) -> str:
     return repr((choice.name, sorted(choice.options.items())))
+
+
+def _cohort_key(arm: Arm) -> str:
+    """Arms on the same rows: the same data, and rows with gaps dropped or not."""
+    return f"{_key(arm.data)}{' complete' if arm.preparation.missing == 'drop' else ''}"

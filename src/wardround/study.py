@@ -115,6 +115,7 @@ class Arm:
     variant: str  # "" for the study as it stands
     algorithm: Choice
     data: Choice
+    preparation: Preparation
     sites: Choice
     model: Choice
     training: Training
@@ -170,7 +171,6 @@ class Study:
     name: str
     question: str
     data: Choice
-    preparation: Preparation
     evaluation: Evaluation
     arms: tuple[Arm, ...]
     variants: tuple[Variant, ...]

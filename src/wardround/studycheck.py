@@ -8,9 +8,10 @@ from wardround.study import METRICS, QUANTITIES, SELECTED, Claim, Study, in_vari
 
 def check_whole(study: Study, where: str) -> None:
     names = [arm.name for arm in study.arms]
-    for name in names:
-        if names.count(name) > 1:
-            raise StudyError(f"{where}: arms", f"two arms are called {name!r}", "Give each arm its own `name`.")
+    _refuse_repeated([variant.name for variant in study.variants], f"{where}: variants", "variants")
+    _refuse_repeated(names, f"{where}: arms", "arms")
+    for arm in study.arms:
+        _refuse_repeated(arm.train_at, f"{where}: arms: {arm.name}: train_at", "sites")
     reference = study.evaluation.reference
     main = [arm.name for arm in study.arms if not arm.variant]
     if reference is not None and reference not in main:
@@ -24,6 +25,12 @@ def check_whole(study: Study, where: str) -> None:
     _check_selection(study, where)
     for number, claim in enumerate(study.claims):
         _check_claim(claim, [*names, *selected_names(study)], f"{where}: claims[{number}]")
+
+
+def _refuse_repeated(names: Sequence[str], where: str, what: str) -> None:
+    for name in names:
+        if list(names).count(name) > 1:
+            raise StudyError(where, f"two {what} are called {name!r}", "Name each once.")
 
 
 def selected_names(study: Study) -> list[str]:
@@ -40,11 +47,8 @@ def selected_names(study: Study) -> list[str]:
 
 
 def _check_variants(study: Study, where: str) -> None:
-    names = [variant.name for variant in study.variants]
     families = dict.fromkeys(arm.family for arm in study.arms)
     for variant in study.variants:
-        if names.count(variant.name) > 1:
-            raise StudyError(f"{where}: variants", f"two are called {variant.name!r}", "Give each its own `name`.")
         for family in variant.arms:
             if family not in families:
                 remedy = suggest(family, families, "Arms")
@@ -59,6 +63,7 @@ def _check_selection(study: Study, where: str) -> None:
     selection, here = study.selection, f"{where}: selection"
     if selection is None:
         return
+    _refuse_repeated(selection.arms, f"{here}: arms", "arms")
     swept = dict.fromkeys(arm.family for arm in study.arms if arm.name.split("@")[0] != arm.family)
     for family in selection.arms:
         if family not in swept:

@@ -98,7 +98,7 @@ def parse_study(
         "sites": _Section("partition", families.partitioners, default="by-hospital"),
         "model": _Section("kind", families.models, default="logistic"),
     }
-    resolved, source, prepared = _resolve(raw, tables, sections, where, base)  # before arms: errors name the base's key
+    resolved, source = _resolve(raw, tables, sections, where, base)  # before arms: errors name the base's key
     evaluation = Evaluation(
         **parse_settings(settings_of(Evaluation), tables["evaluation"], f"{where}: evaluation", base)
     )
@@ -107,14 +107,13 @@ def parse_study(
     arms = _arms(raw, tables, Variant(""), sections, families, where, base)
     variants = []
     for entry in _entries(raw, "variants", where):
-        variant, changed = _variant(entry, tables, f"{where}: variants", base)
+        variant, changed = _variant(entry, tables, sections, f"{where}: variants", base)
         variants.append(variant)
         arms += _arms(raw, changed, variant, sections, families, where, base)
     study = Study(
         name=_name(raw.get("name"), f"{where}: name"),
         question=_text(raw.get("question", ""), f"{where}: question"),
         data=source,
-        preparation=Preparation(**prepared),
         evaluation=evaluation,
         arms=tuple(arms),
         variants=tuple(variants),
@@ -127,7 +126,9 @@ def parse_study(
 
 
 def _at_quick_size(claim: Any) -> Any:
-    return {**claim, "text": f"{claim.get('text')} [here at the quick size]"} if isinstance(claim, Mapping) else claim
+    if not isinstance(claim, Mapping) or not isinstance(claim.get("text"), str):
+        return claim  # wrong, which is said where claims are read
+    return {**claim, "text": f"{claim['text']} [here at the quick size]"}
 
 
 def _table(raw: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
@@ -145,15 +146,19 @@ def _entries(raw: Mapping[str, Any], key: str, where: str) -> list[Mapping[str, 
 
 
 def _variant(
-    entry: Mapping[str, Any], tables: Mapping[str, Any], where: str, base: Path
+    entry: Mapping[str, Any], tables: Mapping[str, Any], sections: Mapping[str, _Section], where: str, base: Path
 ) -> tuple[Variant, dict[str, Any]]:
     """The variant and the study's tables with its changes."""
     own = {key: value for key, value in entry.items() if key in settings_of(Variant)}
+    if isinstance(own.get("name"), str) and NAME.fullmatch(own["name"]):
+        where = f"{where}: {own['name']}"
     variant: Variant = parse(Variant, own, where, base)
     _name(variant.name, f"{where}: name")
-    where = f"{where}: {variant.name}"
     changed = deepcopy(dict(tables))
-    for path, value in flatten({key: value for key, value in entry.items() if key not in own}).items():
+    changes = flatten({key: value for key, value in entry.items() if key not in own})
+    for key, family in sections.items():
+        changed[key] = _for_member(changed[key], family, changes.get(f"{key}.{family.tag}"))
+    for path, value in changes.items():
         section = path.split(".", 1)[0]
         if "." not in path or section not in TABLES or (section == "evaluation" and path != VARY):
             possible = [f"{name}. ..." for name in TABLES[:-1]] + [VARY, *settings_of(Variant)]
@@ -197,6 +202,14 @@ def _member(section: _Section, table: Mapping[str, Any], where: str, base: Path)
     return Choice(name, {key: values[key] for key in own}), {key: values[key] for key in common}
 
 
+def _for_member(table: dict[str, Any], section: _Section, replacement: Any) -> dict[str, Any]:
+    """The table for another member: what it says of the old one stays only where the new one knows the key."""
+    if not isinstance(replacement, str) or replacement not in section.family:
+        return table
+    known = {*settings_of(section.family[replacement]), *(settings_of(section.common) if section.common else ())}
+    return {name: value for name, value in table.items() if name in known}
+
+
 def _arm_kinds(entry: Mapping[str, Any], tables: Mapping[str, Any], sections: Mapping[str, _Section]) -> dict[str, Any]:
     """The type of every dotted key that this arm may override, given which members it names."""
     kinds: dict[str, Any] = {}
@@ -216,6 +229,8 @@ def _arm_kinds(entry: Mapping[str, Any], tables: Mapping[str, Any], sections: Ma
         for member in named if isinstance(named, list) else [named]:
             if isinstance(member, str) and member in section.family:
                 collect(key, section.family[member])
+        if section.common is not None:
+            collect(key, section.common)
     return kinds
 
 
@@ -232,22 +247,20 @@ def _arm(
     changed = {key: deepcopy(tables[key]) for key in ("data", "sites", "model", "training")}
     for key in ("data", "sites", "model"):
         tag = sections[key].tag
-        replacement = point.overrides.get(f"{key}.{tag}")
-        if replacement is not None and replacement in sections[key].family:
-            # another member: what the base says for the old one stays only where the new one knows the key
-            known = settings_of(sections[key].family[replacement])
-            changed[key] = {name: value for name, value in changed[key].items() if name in known}
+        changed[key] = _for_member(changed[key], sections[key], point.overrides.get(f"{key}.{tag}"))
     for path, value in point.overrides.items():
         set_path(changed, path, value, where)
     algorithm = _member(
         _Section("algorithm", families.algorithms), {"algorithm": point.algorithm, **point.options}, where, base
     )
+    source, prepared = _member(sections["data"], changed["data"], f"{where}: data", base)
     return Arm(
         name=in_variant(point.name, variant),
         family=point.family,
         variant=variant,
         algorithm=algorithm[0],
-        data=_member(sections["data"], changed["data"], f"{where}: data", base)[0],
+        data=source,
+        preparation=Preparation(**prepared),
         sites=_member(sections["sites"], changed["sites"], f"{where}: sites", base)[0],
         model=_member(sections["model"], changed["model"], f"{where}: model", base)[0],
         training=Training(**parse_settings(settings_of(Training), changed["training"], f"{where}: training", base)),
@@ -258,8 +271,8 @@ def _arm(
 
 def _resolve(
     raw: Mapping[str, Any], tables: Mapping[str, Any], sections: Mapping[str, _Section], where: str, base: Path
-) -> tuple[dict[str, Any], Choice, dict[str, Any]]:
-    """The study as a file that reads back to the same hash, every default written out; its source and preparation."""
+) -> tuple[dict[str, Any], Choice]:
+    """The study as a file that reads back to the same hash, every default written out; and its source."""
     source, prepared = _member(sections["data"], tables["data"], f"{where}: data", base)
     members = {key: _member(sections[key], tables[key], f"{where}: {key}", base)[0] for key in ("sites", "model")}
     training = parse_settings(settings_of(Training), tables["training"], f"{where}: training", base)
@@ -277,7 +290,7 @@ def _resolve(
         "selection": raw.get("selection"),
         "claims": raw.get("claims"),
     }
-    return plain(document), source, prepared
+    return plain(document), source
 
 
 def plain(value: Any) -> Any:

@@ -135,7 +135,6 @@ def test_the_best_single_model_is_picked_for_each_site_among_all_hospitals_and_i
     assert [entry["as_good"] for entry in worse if entry["site"] == "va"] == [False]
 
 
-@pytest.mark.xfail(strict=True, reason="defect: of two arms that train at one hospital, the later hides the earlier")
 def test_two_algorithms_at_one_hospital_are_two_rivals() -> None:
     made = study(FEDAVG, {**SOME, "train_at": [["va"]]}, {"name": "prox", "algorithm": "fedprox", "train_at": [["va"]]})
     names = [arm.name for arm in made.arms]
@@ -176,7 +175,6 @@ def test_accuracy_by_number_of_sites_is_told_apart_inside_and_outside() -> None:
     assert {entry["algorithm"] for entry in (one, two, three)} == {"fedavg"}
 
 
-@pytest.mark.xfail(strict=True, reason="defect: benefit pairs arms on other data, whose sites have the same names")
 def test_an_arm_on_other_data_is_not_set_against_hospitals_that_train_alone() -> None:
     made = study(FEDAVG, LOCAL, {"name": "other", "algorithm": "fedavg", "data.hospitals": ["cleveland"]})
     table = {(arm, "cleveland"): [20, 21] for arm in ("fedavg", "local", "other")}

@@ -256,7 +256,6 @@ def test_arms_that_are_always_right_and_always_wrong_have_no_spread_and_no_nan()
     assert accuracy["sentence"].startswith("a: better: +100.0 points of accuracy against b")
 
 
-@pytest.mark.xfail(strict=True, reason="defect: p_value and sentence do not know NO_SPREAD, as effect and bootstrap do")
 def test_a_rounding_error_that_is_the_same_with_every_seed_is_no_difference() -> None:
     """Seeds that change nothing give the same figures; arms may then differ in the last bit with every one."""
     right = {("reference", seed, "north"): (15, 20) for seed in range(3)}

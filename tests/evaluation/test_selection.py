@@ -244,9 +244,7 @@ def test_the_selected_arms_predictions_are_with_each_seed_those_of_the_value_cho
 
 
 LEAKS = "defect: a validation row of one site may be a test row of another where sites overlap"
-WITH_LEAK = pytest.param(
-    "validation rows of overlapping ages", marks=pytest.mark.xfail(strict=True, reason=LEAKS, raises=AssertionError)
-)
+WITH_LEAK = pytest.param("validation rows of overlapping ages")
 
 
 @pytest.mark.parametrize("name", [*(name for name in RUNS if name != "validation rows of overlapping ages"), WITH_LEAK])
@@ -381,7 +379,6 @@ def test_other_values_of_test_rows_lead_to_the_same_choice(
     assert moved > 0.9  # they were other patients indeed
 
 
-@pytest.mark.xfail(strict=True, reason="defect: naming a family twice in selection.arms ends in pandas' ValueError")
 def test_a_family_named_twice_is_refused_or_chosen_once(tmp_path_factory: pytest.TempPathFactory) -> None:
     raw = raw_study("validation rows")
     raw["selection"] = {"arms": ["fedprox", "fedprox"], "on": "validation"}

@@ -38,11 +38,14 @@ def prediction_table(
 def group_table(cohorts: Sequence[Cohort]) -> pd.DataFrame:
     """Sex and age band of each row, for figures by subgroup. Ages themselves are not written.
 
-    Empty where arms have different data: a row number then means several rows.
+    Where patients have several rows, `patient` numbers them. Empty where arms have different data: a row number then
+    means several rows.
     """
     cohort = cohorts[0]
     groups = cohort.records.groups if len(cohorts) == 1 else pd.DataFrame()
     made = pd.DataFrame({"row": cohort.row_numbers})
+    if len(cohorts) == 1 and cohort.records.patient is not None:
+        made["patient"] = cohort.patient
     if "sex" in groups:
         made["sex"] = groups["sex"].to_numpy(dtype=object)
     if "age" in groups:

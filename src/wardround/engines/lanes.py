@@ -134,7 +134,7 @@ class LaneBatches:
         """The batches of steps `first` to `last`, for the lanes that then work."""
         at_work = int((self.order.distinct_steps > first).sum())
         lanes = self.order.of_lane[: int((self.order.steps > first).sum())]
-        shared = self.order.copies if model.closed_gradient is not None else min(self.order.copies, 1)
+        shared = self.order.copies if model.closed_gradient is not None else int(self.order.copies == 1)
         cells = at_work * self.order.width * max(1, self.pool.x[0].numel())
         at_a_time = max(1, min(MOST_STEPS, MOST_CELLS // cells))
         for begin in range(first, last, at_a_time):

@@ -18,12 +18,12 @@ def benefit(study: Study, scores: Scores, names: Sequence[str]) -> list[dict[str
 
     `names` are all arms of one variant that were scored, selected ones among them.
     """
-    alone = _alone(study, names)
-    if alone is None:
-        return []
-    resampling = Resampling.of(study.evaluation_of(alone))
     found = []
-    for name in (name for name in names if name != alone.name and not _partial(study, name)):
+    for name in (name for name in names if not _partial(study, name)):
+        alone = _alone(study, name, names)
+        if alone is None or alone.name == name:
+            continue
+        resampling = Resampling.of(study.evaluation_of(alone))
         for site, figures in scores.by_site[name].items():
             own = scores.by_site[alone.name].get(site)
             if own is None:
@@ -71,7 +71,6 @@ def best_single(study: Study, scores: Scores, names: Sequence[str]) -> list[dict
 
     That model is picked by its mean test accuracy there, which flatters it: a hospital could not have known.
     """
-    alone = _alone(study, names)
     singles = [arm for arm in _partial_arms(study, names) if len(arm.train_at) == 1]
     if not singles:
         return []
@@ -80,10 +79,13 @@ def best_single(study: Study, scores: Scores, names: Sequence[str]) -> list[dict
         arm = _arm(study, name)
         if _partial(study, name) or (arm is not None and arm.algorithm.name in ("local", "pooled")):
             continue
+        alone = _alone(study, name, names)
         for site, figures in scores.by_site[name].items():
-            rivals = {arm.train_at[0]: scores.by_site[arm.name].get(site) for arm in singles}
+            rivals = {single.name: scores.by_site[single.name].get(site) for single in singles}
+            titles = {single.name: single.train_at[0] for single in singles}
             if alone is not None:
-                rivals[f"{site} ({alone.name})"] = scores.by_site[alone.name].get(site)
+                rivals[alone.name] = scores.by_site[alone.name].get(site)
+                titles[alone.name] = f"{site} ({alone.name})"
             means = {rival: _mean(line[:, ACCURACY]) for rival, line in rivals.items() if line is not None}
             known = {rival: mean for rival, mean in means.items() if mean is not None}
             if not known:
@@ -96,7 +98,14 @@ def best_single(study: Study, scores: Scores, names: Sequence[str]) -> list[dict
             )
             at_least = entry["difference"] is not None and entry["difference"] >= -1e-12
             found.append(
-                {"arm": name, "site": site, "best": rival, "best_accuracy": known[rival], **entry, "as_good": at_least}
+                {
+                    "arm": name,
+                    "site": site,
+                    "best": titles[rival],
+                    "best_accuracy": known[rival],
+                    **entry,
+                    "as_good": at_least,
+                }
             )
     return found
 
@@ -133,8 +142,15 @@ def _way(arm: Arm) -> tuple[Any, ...]:
     return arm.algorithm, arm.model, arm.training, arm.data, arm.sites
 
 
-def _alone(study: Study, names: Sequence[str]) -> Arm | None:
-    return next((arm for arm in study.arms if arm.name in names and arm.algorithm.name == "local"), None)
+def _alone(study: Study, name: str, names: Sequence[str]) -> Arm | None:
+    """The arm in which the same sites with the same rows train alone."""
+    family, _, variant = name.partition("@")
+    arm = _arm(study, name) or next(a for a in study.arms if a.family == family.split("[")[0] and a.variant == variant)
+    for other in study.arms:
+        same = (other.data, other.sites, other.variant) == (arm.data, arm.sites, arm.variant)
+        if same and other.algorithm.name == "local" and other.name in names:
+            return other
+    return None
 
 
 def _arm(study: Study, name: str) -> Arm | None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 from scipy import stats
-from scipy.special import logit
+from scipy.optimize import brentq
+from scipy.special import expit, logit
 from statsmodels.genmod.families import Binomial
 from statsmodels.genmod.generalized_linear_model import GLM
 from statsmodels.tools.sm_exceptions import PerfectSeparationError, PerfectSeparationWarning
@@ -27,23 +28,41 @@ def calibration(label: np.ndarray, score: np.ndarray, row: np.ndarray) -> dict[s
     `slope` is 1 and `intercept` 0 for a calibrated model. `slope` comes from a logistic regression of the label on
     the score's logit; `intercept` is that of a regression with the slope held at 1 (calibration in the large).
     """
-    if score.ndim > 1 or np.isnan(score).any() or len(np.unique(label)) < 2 or np.ptp(score) == 0:
+    if score.ndim > 1 or np.isnan(score).any() or len(np.unique(label)) < 2:
         return None
     x = logit(np.clip(score.astype(np.float64), CLIP, 1 - CLIP))
-    ones = np.ones((len(x), 1))
+    patient = np.unique(row, return_inverse=True)[1]
+    if np.ptp(x) == 0 or patient.max() == 0:
+        return None
+    slope = _slope(label, x, patient)
+    if slope is None:
+        return None
+    return {"slope": slope, "intercept": _intercept(label, x, patient), "bins": reliability(label, score)}
+
+
+def _slope(label: np.ndarray, x: np.ndarray, patient: np.ndarray) -> dict[str, Any] | None:
+    """None where a threshold separates the classes perfectly: the slope is then infinite."""
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore", RuntimeWarning)
             warnings.simplefilter("error", PerfectSeparationWarning)
-            groups = {"groups": np.unique(row, return_inverse=True)[1]}
-            sloped = GLM(label, np.column_stack([ones, x]), Binomial()).fit(cov_type="cluster", cov_kwds=groups)
-            fixed = GLM(label, ones, Binomial(), offset=x).fit(cov_type="cluster", cov_kwds=groups)
+            design = np.column_stack([np.ones(len(x)), x])
+            fitted = GLM(label, design, Binomial()).fit(cov_type="cluster", cov_kwds={"groups": patient})
     except (PerfectSeparationError, PerfectSeparationWarning, np.linalg.LinAlgError):
         return None
-    return {
-        "slope": _with_interval(sloped.params[1], sloped.bse[1]),
-        "intercept": _with_interval(fixed.params[0], fixed.bse[0]),
-        "bins": reliability(label, score),
-    }
+    if not fitted.converged or not np.isfinite([fitted.params[1], fitted.bse[1]]).all():
+        return None
+    return _with_interval(fitted.params[1], fitted.bse[1])
+
+
+def _intercept(label: np.ndarray, x: np.ndarray, patient: np.ndarray) -> dict[str, Any]:
+    """By root finding: with the slope held at 1 the likelihood has one maximum, which Newton's steps may miss."""
+    value = brentq(lambda shift: float((label - expit(x + shift)).sum()), -50.0, 50.0)
+    p = expit(x + value)
+    of_patient = np.bincount(patient, weights=label - p)
+    few_groups = len(of_patient) / (len(of_patient) - 1)  # statsmodels' correction for one parameter
+    error = np.sqrt(few_groups * (of_patient**2).sum()) / (p * (1 - p)).sum()
+    return _with_interval(value, error)
 
 
 def _with_interval(value: float, error: float) -> dict[str, Any]:

@@ -6,7 +6,7 @@
 * cannot be computed          an arm has no figures
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,9 +26,9 @@ ROUNDING = 0.006  # relative: figures that a source prints to two or three place
 
 
 def judge(
-    claim: Claim, study: Study, scores: Scores, arms: Mapping[str, Any], sites: Mapping[str, Any]
+    claim: Claim, study: Study, scores: Scores, arms: Mapping[str, Any], sites: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """`arms` are the results so far, `sites` the description of the study's sites."""
+    """`arms` are the results so far, `sites` the descriptions of the study's sites."""
     ours, interval, each = _ours(claim, study, scores, arms, sites)
     recomputed = [float(FORMULAS[claim.formula](np.array(values))) for values in claim.given] if claim.formula else []
     return {
@@ -51,16 +51,19 @@ def judge(
 
 
 def _ours(
-    claim: Claim, study: Study, scores: Scores, arms: Mapping[str, Any], sites: Mapping[str, Any]
+    claim: Claim, study: Study, scores: Scores, arms: Mapping[str, Any], sites: Sequence[Mapping[str, Any]]
 ) -> tuple[float | None, list[float] | None, dict[str, float | None]]:
-    if claim.metric == "rows":
-        return float(sites["rows"]), None, {}
-    if claim.metric in ("gini", "js", "kl", "mmd"):
-        return sites["heterogeneity"][claim.metric], None, {}
+    if claim.metric in ("rows", "gini", "js", "kl", "mmd"):
+        named = [described for described in sites if set(claim.arms) & set(described["arms"])]
+        there = (named or sites)[0]  # the study's first sites, where the claim names no arm
+        return (float(there["rows"]) if claim.metric == "rows" else there["heterogeneity"][claim.metric]), None, {}
     if not claim.arms or any(arm not in arms for arm in (*claim.arms, *claim.against)):
         return None, None, {}
     if claim.metric == "bytes":
-        return float(np.mean([arms[arm]["cost"]["bytes"] for arm in claim.arms])), None, {}
+        sent, less = (
+            np.mean([arms[arm]["cost"]["bytes"] for arm in group] or 0.0) for group in (claim.arms, claim.against)
+        )
+        return float(sent - less), None, {}
     if claim.metric == "t":
         return _t(scores, claim.arms[0], claim.against[0]), None, {}
     place = METRICS.index(claim.metric)
@@ -75,7 +78,8 @@ def _ours(
     }
     if not len(known):
         return None, None, each
-    first = next((arm for arm in study.arms if arm.name in claim.arms), study.arms[0])
+    family, variant = arms[claim.arms[0]]["family"], arms[claim.arms[0]]["variant"]
+    first = next(arm for arm in study.arms if (arm.family, arm.variant) == (family, variant))
     interval = mean_interval(known, Resampling.of(study.evaluation_of(first)))
     return float(known.mean()), list(interval) if interval else None, each
 
@@ -88,7 +92,7 @@ def _t(scores: Scores, arm: str, reference: str) -> float | None:
 
 
 def _in_variants(
-    claim: Claim, study: Study, scores: Scores, arms: Mapping[str, Any], sites: Mapping[str, Any]
+    claim: Claim, study: Study, scores: Scores, arms: Mapping[str, Any], sites: Sequence[Mapping[str, Any]]
 ) -> dict[str, float | None]:
     """The same figure in every variant of the study that has these arms; "" is the study as it stands."""
     found = {}
@@ -117,7 +121,7 @@ def _verdict(claim: Claim, ours: float | None, recomputed: list[float]) -> str:
     if ours is None or claim.published is None:
         return "cannot be computed"
     both = f"{say(ours)}, published {say(claim.published)}"
-    if abs(ours - claim.published) <= claim.tolerance:
+    if abs(ours - claim.published) <= claim.tolerance + 1e-9:  # but for rounding
         return f"reproduced: {both}"
     return f"not reproduced: {both} (off by {_off(ours - claim.published, claim)})"
 

@@ -47,9 +47,9 @@ def compare_arms(scores: Scores, pairs: Sequence[Pair], resampling: Resampling) 
             for pair in pairs
         ]
         _adjust(found)
-        bootstraps = _over_patients(scores, pairs) if metric == "accuracy" else None
-        if bootstraps is None:
-            bootstraps = _over_seeds(scores, pairs, place)
+        bootstraps = _over_seeds(scores, pairs, place)
+        if metric == "accuracy":
+            bootstraps = [a or b for a, b in zip(_over_patients(scores, pairs), bootstraps, strict=True)]
         for test, bootstrap in zip(found, bootstraps, strict=True):
             test["bootstrap"] = bootstrap
             test["sentence"] = sentence(test)
@@ -60,7 +60,7 @@ def compare_arms(scores: Scores, pairs: Sequence[Pair], resampling: Resampling) 
 def _test(pair: Pair, metric: str, arm: np.ndarray, reference: np.ndarray, resampling: Resampling) -> dict[str, Any]:
     both = ~np.isnan(arm) & ~np.isnan(reference)
     a, b = arm[both], reference[both]
-    difference = a - b
+    difference = np.where(np.abs(a - b) < NO_SPREAD, 0.0, a - b)
     interval = mean_interval(difference, resampling) if len(difference) else None
     return {
         "arm": pair.arm,
@@ -119,31 +119,38 @@ def _nothing_to_collect() -> Iterator[None]:
         gc.unfreeze()
 
 
-def _over_patients(scores: Scores, pairs: Sequence[Pair]) -> list[dict[str, Any] | None] | None:
-    """BCa interval of the difference in accuracy if other patients like these had been tested by the same models."""
-    right: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+def _over_patients(scores: Scores, pairs: Sequence[Pair]) -> list[dict[str, Any] | None]:
+    """BCa interval of the difference in accuracy if other patients like these had been tested by the same models.
+
+    None for a pair that was not tested on the same rows, or of which one has diverged.
+    """
     rows, number = np.unique(scores.row, return_inverse=True)
+    right: dict[str, tuple[np.ndarray, np.ndarray] | None] = {}
     for arm in dict.fromkeys(name for pair in pairs for name in (pair.arm, pair.reference)):
         places = scores.of_arm(arm)
         score, label = scores.score[places], scores.label[places]
-        if np.isnan(score).any():
-            return None
         called = score >= THRESHOLD if score.ndim == 1 else score.argmax(axis=1)
-        tested = np.bincount(number[places], minlength=len(rows))
-        right[arm] = np.bincount(number[places], weights=called == label, minlength=len(rows)), tested
-    if any((right[pair.arm][1] != right[pair.reference][1]).any() for pair in pairs):
-        return None  # the arms were not tested on the same rows
-    if not pairs:
-        return []
-    tested = right[pairs[0].reference][1]
-    there = tested > 0
-    differences = np.stack([right[pair.arm][0] - right[pair.reference][0] for pair in pairs])[:, there]
-    counts = np.broadcast_to(tested[there].astype(float), differences.shape)
+        hits = np.bincount(number[places], weights=called == label, minlength=len(rows))
+        tested = np.bincount(number[places], minlength=len(rows)).astype(float)
+        right[arm] = None if np.isnan(score).any() else (hits, tested)
+    made: list[dict[str, Any] | None] = [None] * len(pairs)
+    whole, counts, places_of = [], [], []
+    for place, pair in enumerate(pairs):
+        a, b = right[pair.arm], right[pair.reference]
+        if a is not None and b is not None and (a[1] == b[1]).all():
+            whole.append(a[0] - b[0])
+            counts.append(a[1])
+            places_of.append(place)
+    if whole:
+        there = np.stack(counts).any(axis=0)
 
-    def accuracy(gained: np.ndarray, count: np.ndarray, axis: int) -> np.ndarray:
-        return np.asarray(gained.sum(axis=axis) / count.sum(axis=axis))
+        def accuracy(gained: np.ndarray, count: np.ndarray, axis: int) -> np.ndarray:
+            return np.asarray(gained.sum(axis=axis) / count.sum(axis=axis))
 
-    return _bca((differences, counts), accuracy, "patients")
+        found = _bca((np.stack(whole)[:, there], np.stack(counts)[:, there]), accuracy, "patients")
+        for place, bootstrap in zip(places_of, found, strict=True):
+            made[place] = bootstrap
+    return made
 
 
 def _over_seeds(scores: Scores, pairs: Sequence[Pair], place: int) -> list[dict[str, Any] | None]:

@@ -42,9 +42,10 @@ def results(
     scores = Scores.of(compose(predictions, choices))
     of_arm = {str(arm): part for arm, part in compose(records, choices).groupby("arm", sort=False)}
     subgroups = _subgroups(scores, groups, {name: Resampling.of(study.evaluation_of(a)) for name, a in origin.items()})
+    patients = scores.with_patients(groups)
     selected = {choice["arm"] for choice in choices}
     arms = {
-        name: _arm(study, arm, name in selected, name, scores, subgroups[name], of_arm[name])
+        name: _arm(study, arm, name in selected, name, patients, subgroups[name], of_arm[name])
         for name, arm in origin.items()
         if name in scores.arms
     }
@@ -59,12 +60,12 @@ def results(
         "interval": {"confidence": CONFIDENCE, "method": main.method, "covers": main.covers},
         "variants": _variants(study, by_variant),
         "arms": arms,
-        "tests": [test for names in by_variant.values() for test in _tests(study, scores, names, origin)],
+        "tests": [test for names in by_variant.values() for test in _tests(study, patients, names, origin)],
         "benefit": [entry for names in by_variant.values() for entry in benefit(study, scores, names)],
         "best_single": [entry for names in by_variant.values() for entry in best_single(study, scores, names)],
         "by_number_of_sites": by_number_of_sites(study, scores, by_variant.get("", [])),
         "selection": choices,
-        "claims": [judge(claim, study, scores, arms, sites[0] if sites else {}) for claim in study.claims],
+        "claims": [judge(claim, study, scores, arms, sites) for claim in study.claims],
     }
 
 
@@ -108,7 +109,7 @@ def _variants(study: Study, by_variant: Mapping[str, Sequence[str]]) -> dict[str
 def _subgroups(scores: Scores, groups: pd.DataFrame, resampling: Mapping[str, Resampling]) -> dict[str, dict[str, Any]]:
     """Seeds in which a group has fewer test rows than SMALLEST_GROUP do not count; none left means suppressed."""
     found: dict[str, dict[str, Any]] = {arm: {} for arm in scores.arms}
-    for kind in (name for name in groups.columns if name != "row" and len(groups)):
+    for kind in (name for name in groups.columns if name not in ("row", "patient") and len(groups)):
         known = groups.dropna(subset=[kind])
         values = sorted(known[kind].unique().tolist(), key=lambda value: (not value.startswith("below"), value))
         figures, rows = scores.by_group(dict(zip(known["row"].tolist(), known[kind].tolist(), strict=True)), values)
@@ -135,14 +136,15 @@ def _tests(study: Study, scores: Scores, names: Sequence[str], origin: Mapping[s
     if reference is None or reference not in names:
         return []
     other = origin[reference]
-    comparable = [
-        name
-        for name in names
-        if name != reference and origin[name].data == other.data and origin[name].train_at == other.train_at
-    ]
+    comparable = [name for name in names if name != reference and _rows_of(origin[name]) == _rows_of(other)]
     return compare_arms(
         scores, [Pair(name, reference) for name in comparable], Resampling.of(study.evaluation_of(other))
     )
+
+
+def _rows_of(arm: Arm) -> tuple[Any, ...]:
+    """What must be alike for two arms to be compared: their rows, and who trains."""
+    return arm.data, arm.preparation.missing == "drop", arm.train_at
 
 
 def _convergence(records: pd.DataFrame) -> dict[str, Any]:

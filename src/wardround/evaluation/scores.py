@@ -1,7 +1,7 @@
 """Saved predictions as arrays, and the metrics of every arm, seed, site and subgroup among them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -50,6 +50,13 @@ class Scores:
             predictions["label"].to_numpy(),
             score[:, 0] if columns == ["score"] else score,
         )
+
+    def with_patients(self, groups: pd.DataFrame) -> "Scores":
+        """The same, with each row's patient in place of its number, where patients have several rows."""
+        if "patient" not in groups or not len(groups):
+            return self
+        known = pd.Series(groups["patient"].to_numpy(), index=groups["row"])
+        return replace(self, row=known.reindex(self.row).to_numpy())
 
     def of_arm(self, name: str) -> np.ndarray:
         """Places of the arm's rows."""
