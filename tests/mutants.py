@@ -7,14 +7,15 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from shutil import copytree, ignore_patterns
 from tempfile import TemporaryDirectory
 
+from tests.mutant import TESTS, Mutant
+from tests.mutants_of_evidence import MUTANTS as MUTANTS_OF_EVIDENCE
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "wardround"
-TESTS = ("tests/algorithms", "tests/contract")
 FAILED, WRONG_PACKAGE = 1, 99  # exit codes: pytest's own, and ours
 
 # Tests that are expected to fail say nothing about a mutant. The package must be the copy, not the installed one.
@@ -34,16 +35,8 @@ sys.exit(pytest.main(sys.argv[2:], plugins=[WithoutKnownDefects()]))
 """
 
 
-@dataclass(frozen=True)
-class Mutant:
-    name: str
-    file: str  # below src/wardround
-    old: str  # stands there exactly once
-    new: str
-    tests: str  # what pytest's -k selects
-
-
 MUTANTS = (
+    *MUTANTS_OF_EVIDENCE,
     Mutant(
         "scaffold drops the memory that it returns",
         "algorithms/scaffold.py",
@@ -363,7 +356,7 @@ def apply(mutant: Mutant, package: Path) -> None:
     path.write_text(source.replace(mutant.old, mutant.new), encoding="utf-8")
 
 
-def run_tests(package: Path, select: str = "") -> tuple[int, str]:
+def run_tests(package: Path, select: str = "", where: tuple[str, ...] = TESTS) -> tuple[int, str]:
     """pytest's exit code and output, with this copy of the package in place of the installed one."""
     environment = {
         **os.environ,
@@ -373,7 +366,7 @@ def run_tests(package: Path, select: str = "") -> tuple[int, str]:
     }
     options = ["-x", "-q", "-k", select, "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=no"]
     done = subprocess.run(
-        [sys.executable, "-c", RUNNER, str(package), *TESTS, *options],
+        [sys.executable, "-c", RUNNER, str(package), *where, *options],
         cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     return done.returncode, done.stdout + done.stderr
@@ -383,7 +376,7 @@ def caught_by(mutant: Mutant, folder: Path) -> str | None:
     """The first test that fails on the mutant, or None when it survives."""
     package = copy_of_package(folder)
     apply(mutant, package)
-    code, output = run_tests(package, mutant.tests)
+    code, output = run_tests(package, mutant.tests, mutant.where)
     if code == 0:
         return None
     failed = re.search(r"^FAILED (\S+?::\S+)", output, re.MULTILINE)

@@ -140,6 +140,8 @@ def execute(
             return run_unit(plan, units[number], number, places[number], folder)
 
         at_a_time = workers_for([units[number] for number in todo], total) if workers is None else workers
+        if at_a_time > 1:
+            todo.sort(key=lambda number: -units[number].weight(plan))  # the longest first, so that nobody waits for it
         for number, done in side_by_side(todo, run, at_a_time):
             rounds[number] = done
             yield Progress(sum(rounds.values()), total, units[number].title)

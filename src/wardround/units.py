@@ -37,6 +37,13 @@ class Unit:
     def trials(self, plan: Plan) -> list[Trial]:
         return [plan.trial(plan.study.arm(arm), seed) for arm, seed in self.members]
 
+    def weight(self, plan: Plan) -> int:
+        """Roughly how long it takes, beside other units of its study."""
+        arm = plan.study.arm(self.members[0][0])
+        algorithm = plan.families.algorithms[arm.algorithm.name](**arm.algorithm.options)
+        # an algorithm that looks at each update does so trial by trial
+        return len(self.members) * arm.training.rounds * (8 if algorithm.needs == "each" else 1)
+
     @property
     def title(self) -> str:
         arms = list(dict.fromkeys(arm for arm, _ in self.members))

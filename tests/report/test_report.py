@@ -146,7 +146,7 @@ def test_no_value_of_a_single_patient_is_in_the_page(run: wardround.StudyRun) ->
             assert all(round(share * recorded) >= 5 for share in part["shares"] if share)
 
 
-@pytest.mark.parametrize("name", ["predictions.parquet", "results.json", "study.toml", "records.jsonl"])
+@pytest.mark.parametrize("name", ["predictions.parquet", "results.json", "study.toml", "environment.json"])
 def test_a_folder_without_a_part_is_refused_by_name(run: wardround.StudyRun, tmp_path: Path, name: str) -> None:
     shutil.copytree(run.folder, tmp_path / "broken")
     (tmp_path / "broken" / name).unlink()
@@ -158,8 +158,8 @@ def test_a_folder_that_is_none_and_a_damaged_file_are_refused(run: wardround.Stu
     with pytest.raises(RunError, match="no such folder"):
         wardround.build_report(tmp_path / "nowhere")
     shutil.copytree(run.folder, tmp_path / "broken")
-    (tmp_path / "broken" / "records.jsonl").write_text('{"arm": "fedavg", ')
-    with pytest.raises(RunError, match=r"records\.jsonl"):
+    (tmp_path / "broken" / "environment.json").write_text('{"time": ')
+    with pytest.raises(RunError, match=r"environment\.json: is damaged"):
         wardround.build_report(tmp_path / "broken")
     content = json.loads((run.folder / "results.json").read_text())
     (tmp_path / "broken" / "results.json").write_text(json.dumps({**content, "schema_version": 99}))

@@ -170,7 +170,11 @@ def _modes(table: Encoded, layout: Layout, rows: np.ndarray) -> dict[str, str]:
 
 
 def _fills(numbers: Mapping[str, np.ndarray], settings: Preparation, members: Collection[str]) -> dict[str, np.ndarray]:
-    statistic = np.nanmean if settings.missing == "mean" else np.nanmedian
+    gaps = any(np.isnan(values).any() for values in numbers.values())
+    if settings.missing == "mean":
+        statistic = np.nanmean if gaps else np.mean
+    else:
+        statistic = np.nanmedian if gaps else np.median  # which takes a tenth of the time
     counts = {site: (~np.isnan(values)).sum(axis=0) for site, values in numbers.items()}
     # a column without any value would make numpy warn; its statistic is replaced below
     own = {site: statistic(np.where(counts[site] > 0, values, 0.0), axis=0) for site, values in numbers.items()}

@@ -17,6 +17,7 @@ from wardround.evaluation.selection import choose, compose
 from wardround.study import Arm, Study, anonymous
 
 SCHEMA_VERSION = 1
+CURVES = ("test_accuracy", "test_loss", "validation_accuracy", "validation_loss", "change")
 SMALLEST_GROUP = 10  # subgroups with fewer test rows are suppressed
 
 
@@ -64,6 +65,7 @@ def results(
         "benefit": [entry for names in by_variant.values() for entry in benefit(study, scores, names)],
         "best_single": [entry for names in by_variant.values() for entry in best_single(study, scores, names)],
         "by_number_of_sites": by_number_of_sites(study, scores, by_variant.get("", [])),
+        "curves": _curves(of_arm, list(arms)),
         "selection": choices,
         "claims": [judge(claim, study, scores, arms, sites) for claim in study.claims],
     }
@@ -168,6 +170,17 @@ def _convergence(records: pd.DataFrame) -> dict[str, Any]:
         "final_divergence": _mean(final["divergence"]),
         "final_update_norm": _mean(final["update_norm"]),
     }
+
+
+def _curves(of_arm: Mapping[str, pd.DataFrame], arms: Sequence[str]) -> dict[str, dict[str, list[float | None]]]:
+    """Means over seeds, round by round, of what a figure shows; null where a round was not evaluated."""
+    found = {}
+    for arm in arms:
+        shown = [name for name in CURVES if name in of_arm[arm]]
+        means = of_arm[arm].groupby("round")[shown].mean()
+        lines = {name: [None if np.isnan(v) else float(v) for v in means[name]] for name in shown}
+        found[arm] = {"round": means.index.tolist(), **lines}
+    return found
 
 
 def _cost(records: pd.DataFrame) -> dict[str, Any]:

@@ -6,12 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import pandas as pd
-
 from wardround.artifacts.folder import RunFolder
 from wardround.errors import RunError
 
-CURVES = ("test_accuracy", "test_loss", "change")
 KNOWN_SCHEMA = 1
 
 
@@ -20,7 +17,6 @@ class Evidence:
     results: Mapping[str, Any]
     study: Mapping[str, Any]  # study.toml
     environment: Mapping[str, Any]
-    folder: RunFolder
 
     @cached_property
     def arms(self) -> dict[str, Any]:
@@ -29,11 +25,12 @@ class Evidence:
             name: arm for name, arm in self.results["arms"].items() if not arm["variant"] and arm["train_at"] is None
         }
 
-    @cached_property
-    def curves(self) -> pd.DataFrame:
-        """Means over seeds, by arm and round. Read only where they are drawn: the records are the largest file."""
-        records = self.folder.records()
-        return records.groupby(["arm", "round"])[[name for name in CURVES if name in records]].mean()
+    def curve(self, arm: str, column: str) -> tuple[list[int], list[float]]:
+        """Rounds and means over seeds, where there is one."""
+        found = self.results["curves"][arm]
+        points = zip(found["round"], found.get(column, []), strict=False)
+        known = [(number, value) for number, value in points if value is not None]
+        return [number for number, _ in known], [value for _, value in known]
 
     @cached_property
     def partial(self) -> dict[str, Any]:
@@ -121,4 +118,4 @@ def read_evidence(folder: RunFolder) -> Evidence:
         raise RunError(
             str(folder.path / "study.toml"), f"cannot be read ({type(error).__name__})", "Run the study again."
         ) from None
-    return Evidence(results, document, folder.read_json("environment.json"), folder)
+    return Evidence(results, document, folder.read_json("environment.json"))

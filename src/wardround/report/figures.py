@@ -104,7 +104,6 @@ def draw_all(evidence: Evidence, folder: Path, workers: int = 1) -> dict[str, st
     """Write every figure that there is something to draw for; the SVGs as elements of a page, by name."""
     rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    evidence.curves  # noqa: B018 - read here, once for all processes
     shares = [list(FIGURES)[number::workers] for number in range(workers)]
     # a forked process has the evidence at hand; it draws with numpy and matplotlib alone
     helpers = [get_context("fork").Process(target=_draw, args=(evidence, folder, share)) for share in shares[1:]]

@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from matplotlib.figure import Figure
 
 from wardround.report.evidence import Evidence
@@ -72,7 +71,9 @@ def distributions(evidence: Evidence) -> Figure | None:
     shown = dict(list(columns["distributions"].items())[:MOST_COLUMNS])
     across = 4
     rows = -(-len(shown) // across)
-    drawn = figure(0.5 + 1.35 * rows)
+    height = 0.6 + 1.3 * rows
+    drawn = Figure(figsize=(WIDTH, height))  # laid out by hand: searching for a layout of so many axes takes a second
+    drawn.subplots_adjust(left=0.075, right=0.99, top=1 - 0.2 / height, bottom=0.62 / height, hspace=0.62, wspace=0.28)
     grid = drawn.subplots(rows, across, squeeze=False)
     for axes in grid.flat[len(shown) :]:
         axes.set_visible(False)
@@ -91,8 +92,8 @@ def distributions(evidence: Evidence) -> Figure | None:
         axes.tick_params(labelsize=7)
         axes.grid(visible=False, axis="x")
         axes.set_ylim(bottom=0)
-    drawn.supylabel("% of recorded values", fontsize=8)
-    drawn.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(6, len(handles)), fontsize=8)
+    drawn.supylabel("% of recorded values", fontsize=8, x=0.005)
+    drawn.legend(handles.values(), handles.keys(), loc="lower center", ncols=min(6, len(handles)), fontsize=8)
     return drawn
 
 
@@ -102,9 +103,10 @@ def _percent(shares: list[float | None]) -> list[float]:
 
 def curve(evidence: Evidence, column: str, label: str, log: bool = False) -> Figure | None:
     """Means over seeds: a column for each data set, a row for each share of stragglers, a line for each arm."""
-    if column not in evidence.curves or evidence.curves[column].isna().all():
-        return None
     arms = evidence.arms
+    points = {name: evidence.curve(name, column) for name in arms}
+    if not any(values for _, values in points.values()):
+        return None
     data = {name: _data_title(evidence, name) for name in arms}
     late = {name: _straggler_title(arm) for name, arm in arms.items()}
     lines = {name: _line_title(evidence, name) for name in arms}
@@ -120,15 +122,13 @@ def curve(evidence: Evidence, column: str, label: str, log: bool = False) -> Fig
         if lines[name] == name:
             style = looks(evidence, name)
         # an arm that diverged at once has no number to draw, but keeps its place in the legend
-        known = name in evidence.curves.index.get_level_values(0)
-        points = evidence.curves.loc[name][column].dropna() if known else pd.Series(dtype=float)
-        (handles[lines[name]],) = axes.plot(points.index, points.to_numpy(), linewidth=1.4, **style)
+        (handles[lines[name]],) = axes.plot(*points[name], linewidth=1.4, **style)
     for i, row in enumerate(rows):
         grid[i][0].set_ylabel(f"{row}\n{label}" if row else label)
     for j, title in enumerate(columns):
         grid[0][j].set_title(title if len(columns) > 1 else "", fontsize=9)
         grid[-1][j].set_xlabel("round")
-    if log and (evidence.curves[column].dropna() > 0).all():
+    if log and all(value > 0 for _, values in points.values() for value in values):
         for axes in grid.flat:
             axes.set_yscale("log")
     drawn.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(4, len(titles)))
