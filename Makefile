@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all check bench bench-peers clean
+.PHONY: help setup run test test-all check bench bench-study bench-peers clean
 
 help:  ## Show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 setup: $(STAMP)  ## Make .venv with everything that studies, tests and benchmarks need
 
@@ -37,6 +37,9 @@ check: $(STAMP)  ## Format, lint and types
 
 bench: $(STAMP)  ## Measure our engine beside hand-written loops on the same work
 	$(BIN)/python -m benchmarks
+
+bench-study: $(STAMP)  ## Time the whole heart study, and its ratio to the reference engine
+	$(BIN)/python -m benchmarks.study
 
 bench-peers:  ## Install Flower, pfl and NVFlare, each into an environment of its own, so that `make bench` measures them
 	@for peer in flower:'flwr[simulation]==1.41.0' pfl:'pfl==0.6.0' nvflare:'nvflare==2.9.0'; do \

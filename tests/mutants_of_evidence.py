@@ -174,8 +174,8 @@ MUTANTS = (
     Mutant(
         "the limit of a tolerance does not count",
         "evaluation/claims.py",
-        "<= claim.tolerance",
-        "< claim.tolerance",
+        "<= claim.tolerance + 1e-9:",
+        "<= claim.tolerance - 1e-9:",
         where=("tests/evaluation/test_claims.py",),
     ),
     Mutant(

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants import MUTANTS, PACKAGE, Mutant, apply, caught_by, copy_of_package, run_tests
+from tests.mutant import Mutant
+from tests.mutants import MUTANTS, PACKAGE, apply, caught_by, copy_of_package, run_tests
 
 EVERY_MUTANT = pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 
