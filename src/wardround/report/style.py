@@ -7,6 +7,7 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from wardround.report.evidence import Evidence
 
@@ -29,7 +30,8 @@ WIDTH = 7.4  # inches: the text width of an A4 page
 
 
 def figure(height: float, width: float = WIDTH) -> Figure:
-    return Figure(figsize=(width, height), layout="constrained")
+    # some room to spare, because the layout that is found for the SVG serves the PNG, whose letters are a little wider
+    return Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.06))
 
 
 def looks(evidence: Evidence, arm: str) -> dict[str, Any]:

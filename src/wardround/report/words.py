@@ -77,7 +77,7 @@ def _claims(evidence: Evidence) -> str | None:
     found = [
         f"{count} {'is' if count == 1 else 'are'} {words.get(kind, kind)}" for kind, count in counts.items() if count
     ]
-    return f"Of {len(claims)} published claims, {listed(found)}."
+    return f"Of {len(claims)} published claim{'s' if len(claims) > 1 else ''}, {listed(found)}."
 
 
 def best_single_words(evidence: Evidence) -> list[str]:
