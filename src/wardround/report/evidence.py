@@ -109,7 +109,7 @@ def read_evidence(folder: RunFolder) -> Evidence:
         problem = "has no predictions.parquet, so that no figure of a report could be checked"
         raise RunError(str(folder.path), problem, "Run the study again with --again.")
     results = folder.read_json("results.json")
-    if results.get("schema_version") != KNOWN_SCHEMA or "variants" not in results:
+    if results.get("schema_version") != KNOWN_SCHEMA or not {"variants", "curves"} <= set(results):
         problem = "was written by another version of wardround"
         raise RunError(str(folder.path), problem, "Run the study again with --again.")
     try:
