@@ -125,7 +125,7 @@ MUTANTS = (
     Mutant(
         "a site without its part of the model is not refused",
         "units.py",
-        "            refuse_outsiders(trial, look)\n",
+        "            refuse_outsiders(trial, look.buffers)\n",
         "",
         where=("tests/test_variants.py",),
     ),

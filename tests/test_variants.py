@@ -21,7 +21,7 @@ from wardround.data.prepare import agree, encode, fit
 from wardround.data.records import Column, Records
 from wardround.data.sources import Source
 from wardround.data.split import Split
-from wardround.errors import RunError, StudyError
+from wardround.errors import StudyError
 from wardround.models import ModelBuilder, Shape, from_module
 from wardround.plan import Plan, held_out_rows, members_of
 from wardround.study import Preparation, Study
@@ -575,7 +575,9 @@ def test_models_that_keep_a_part_at_each_site_are_refused_where_some_do_not_trai
     own = {"normed": normed, "headed": headed}
     base = {**SOME, "model": {"kind": kind}, "training": {"rounds": 1, "batch_size": 7}}
     refused = {**base, "arms": [{"algorithm": "fedavg", "train_at": ["a", "b"]}]}
-    with pytest.raises(RunError, match="keeps a part of itself at each site, and a site that does not train has none"):
+    with pytest.raises(
+        StudyError, match="keeps a part of itself at each site, and a site that does not train has none"
+    ):
         wardround.run_study(refused, tmp_path, models=own, sources={"mine": hospitals()})
     assert not list(tmp_path.iterdir())
     chosen = {
@@ -583,7 +585,7 @@ def test_models_that_keep_a_part_at_each_site_are_refused_where_some_do_not_trai
         "arms": [{"algorithm": "fedprox", "mu": [0.1, 1.0]}],
         "selection": {"arms": ["fedprox"], "on": "site", "site": "a"},
     }
-    with pytest.raises(RunError, match="keeps a part of itself at each site"):
+    with pytest.raises(StudyError, match="keeps a part of itself at each site"):
         wardround.run_study(chosen, tmp_path, models=own, sources={"mine": hospitals()})
     for everyone in ({"train_at": ["a", "b", "c", "d"]}, {}):
         made = wardround.load_plan(

@@ -30,7 +30,7 @@ from wardround.rounds import Run, Trial
 from wardround.settings import Factory
 from wardround.study import Study
 from wardround.units import Unit, cut, engine_named, total_rounds, workers_for
-from wardround.workers import side_by_side
+from wardround.workers import can_fork, side_by_side
 
 SAME = ("data_fingerprint", "engine", "versions", "torch_threads")  # without which a resumed run would differ in bits
 
@@ -140,6 +140,7 @@ def execute(
             return run_unit(plan, units[number], number, places[number], folder)
 
         at_a_time = workers_for([units[number] for number in todo], total) if workers is None else workers
+        at_a_time = at_a_time if can_fork() else 1
         if at_a_time > 1:
             todo.sort(key=lambda number: -units[number].weight(plan))  # the longest first, so that nobody waits for it
         for number, done in side_by_side(todo, run, at_a_time):

@@ -202,9 +202,10 @@ def load_plan(study: Study, families: Families) -> Plan:
 def check_study(plan: Plan) -> list[Finding]:
     """The first finding of each kind, over every set of sites with every seed. Errors do not raise here."""
     found: dict[tuple[str, str, str], Finding] = {}
-    for arm in site_choices(plan.study).values():
+    for name in dict.fromkeys(plan.first_with_rows.values()):
+        arm = plan.study.arm(name)
         overlapping = plan.families.partitioners[arm.sites.name](**arm.sites.options).overlapping
-        for seed in plan.study.evaluation.seeds:
+        for seed in plan.data_seeds(arm):
             splits = plan.splits(arm, seed)
             for finding in check_splits(plan.cohort_of(arm), splits, overlapping, plan.study.evaluation.accept):
                 known = found.get(finding.kind)
@@ -237,6 +238,7 @@ def rehearse(plan: Plan) -> None:
     for arm in plan.study.trained_arms:
         trial = plan.trial(arm, plan.study.evaluation.seeds.first)
         params, buffers = site_model(trial, start(trial), 0)
+        refuse_outsiders(trial, tuple(buffers))
         x, _ = trial.sites[0].train.take(torch.arange(min(2, len(trial.sites[0].train))), trial.dtype)
         try:
             logits, _ = trial.model.logits(params, buffers, x, None)
@@ -250,6 +252,14 @@ def rehearse(plan: Plan) -> None:
         if tuple(logits.shape) != (len(x), outputs):
             problem = f"gives {tuple(logits.shape[1:])} scores a row where {outputs} are needed"
             raise StudyError(f"arms: {arm.name}: model: {arm.model.name}", problem, "Build it from `shape.outputs`.")
+
+
+def refuse_outsiders(trial: Trial, buffers: Sequence[str]) -> None:
+    """A site that did not train has no private part of a model to predict with."""
+    outside = {site.name for site in trial.scored} - {site.name for site in trial.sites}
+    if outside and not trial.algorithm.pools and (buffers or trial.model.private):
+        problem = "the model keeps a part of itself at each site, and a site that does not train has none"
+        raise StudyError(f"arms: {trial.arm}", problem, "Let all sites train, or choose another model.")
 
 
 def _on_device(site: Site, device: torch.device) -> Site:

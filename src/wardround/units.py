@@ -16,10 +16,9 @@ from typing import Any
 from wardround.engines import ENGINES, Engine
 from wardround.errors import RunError, StudyError, suggest
 from wardround.models import SMALL_MODEL
-from wardround.plan import Plan
+from wardround.plan import Plan, refuse_outsiders
 from wardround.rounds import Trial
 from wardround.study import Arm
-from wardround.workers import can_fork
 
 STACK_BYTES = 256 * 2**20  # a stack's tensors stay below this, as far as whole trials allow
 WORTH_WORKERS = 20_000  # rounds, over all trials: some seconds
@@ -72,7 +71,7 @@ def cut(plan: Plan, engine: str) -> list[Unit]:
             if id(trial.model) not in looks:
                 looks[id(trial.model)] = look_at(trial)
             look = looks[id(trial.model)]
-            refuse_outsiders(trial, look)
+            refuse_outsiders(trial, look.buffers)
             stacked = engine == "stacked" or (engine == "auto" and look.size < SMALL_MODEL and not look.buffers)
             if not stacked:
                 refuse_batches_of_one(trial, look)
@@ -110,14 +109,6 @@ def look_at(trial: Trial) -> Look:
     return Look(shapes, tuple(buffers), frozenset(server.get("settings", {})))
 
 
-def refuse_outsiders(trial: Trial, look: Look) -> None:
-    """A site that did not train has no private part of a model to predict with."""
-    alone = {site.name for site in trial.scored} - {site.name for site in trial.sites}
-    if alone and not trial.algorithm.pools and (look.buffers or trial.model.private):
-        problem = "the model keeps a part of itself at each site, and a site that does not train has none"
-        raise RunError(f"arm {trial.arm}: train_at", problem, "Let all sites train, or choose another model.")
-
-
 def refuse_batches_of_one(trial: Trial, look: Look) -> None:
     if any(name.endswith("running_var") for name in look.buffers):
         for site in trial.sites:
@@ -146,7 +137,7 @@ def workers_for(units: Sequence[Unit], rounds: int) -> int:
 
     Models that run one site at a time use all processors by themselves.
     """
-    if rounds < WORTH_WORKERS or any(unit.engine != "stacked" for unit in units) or not can_fork():
+    if rounds < WORTH_WORKERS or any(unit.engine != "stacked" for unit in units):
         return 1
     return min(os.cpu_count() or 1, MOST_WORKERS)
 

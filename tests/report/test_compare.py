@@ -40,12 +40,14 @@ def test_other_test_rows_are_not_paired(runs: list[wardround.StudyRun], tmp_path
     stranger = wardround.run_study(small("stranger", evaluation=other), tmp_path)
     found = wardround.compare_runs([runs[0].folder, stranger.folder])
     assert [table.name for table in found.tables] == ["settings", "figures"]
-    assert "tested on other rows" in found.notes[0]
+    assert found.notes[0] == f"A is {runs[0].folder.name}"
+    assert "B: some arms were tested on other rows than in A" in found.notes[2]
 
 
 def test_bad_input_is_refused(runs: list[wardround.StudyRun], tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="at least two"):
-        wardround.compare_runs([runs[0].folder])
+    for given in ([runs[0].folder], [runs[0].folder, runs[0].folder]):
+        with pytest.raises(RunError, match="needs two runs or more, found 1"):
+            wardround.compare_runs(given)
     with pytest.raises(RunError, match=r"has no results\.json"):
         wardround.compare_runs([runs[0].folder, tmp_path])
 
@@ -53,9 +55,9 @@ def test_bad_input_is_refused(runs: list[wardround.StudyRun], tmp_path: Path) ->
 def test_the_command_writes_tables(runs: list[wardround.StudyRun], tmp_path: Path) -> None:
     from tests.cli.test_commands import wardround as command
 
-    done = command("compare", *(run.folder for run in runs), "--out", tmp_path / "tables")
+    done = command("compare", *(run.folder for run in runs), "--out", tmp_path / "new" / "tables")
     assert done.returncode == 0, done.stderr
     assert "What differs in the studies" in done.stdout
-    assert (tmp_path / "tables" / "figures.csv").is_file()
+    assert (tmp_path / "new" / "tables" / "figures.csv").is_file()
     as_json = json.loads(command("compare", *(run.folder for run in runs), "--json").stdout)
     assert set(as_json["tables"]) == {"settings", "figures", "paired"}

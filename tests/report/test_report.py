@@ -125,7 +125,7 @@ def test_tables_as_csv_have_the_full_numbers(run: wardround.StudyRun) -> None:
         rows = list(csv.DictReader(file))
     for row in rows:
         figures = run.results["arms"][row["arm"]]["metrics"]
-        assert float(row["accuracy, %"]) == figures["accuracy"]["mean"]
+        assert float(row["accuracy, %"]) == 100 * figures["accuracy"]["mean"]
         assert float(row["AUC"]) == figures["auc"]["mean"]
     tex = (run.folder / "tables" / "tests.tex").read_text()
     assert tex.count(r"\\") == 1 + len([t for t in run.results["tests"] if t["metric"] == "accuracy"])
@@ -134,16 +134,15 @@ def test_tables_as_csv_have_the_full_numbers(run: wardround.StudyRun) -> None:
 
 def test_no_value_of_a_single_patient_is_in_the_page(run: wardround.StudyRun) -> None:
     """Outermost values belong to single patients: bins end at round numbers, and small cells are withheld."""
-    for column in run.results["columns"]["distributions"].values():
-        for part in (column["all"], *column["sites"].values()):
-            known = [share for share in part["shares"] if share]
-            assert all(share is None or share == 0 or share > 0 for share in part["shares"])
-            assert len(known) <= len(column["labels"])
     sizes = {site: sum(found["classes"].values()) for site, found in run.results["sites"][0]["sites"].items()}
     for column in run.results["columns"]["distributions"].values():
         for site, part in column["sites"].items():
+            if part["missing"] is None:
+                assert set(part["shares"]) == {None}
+                continue
             recorded = sizes[site] * (1 - part["missing"])
             assert all(round(share * recorded) >= 5 for share in part["shares"] if share)
+            assert part["shares"].count(None) != 1, "one hidden cell is what the others leave"
 
 
 @pytest.mark.parametrize("name", ["predictions.parquet", "results.json", "study.toml", "environment.json"])
@@ -165,6 +164,46 @@ def test_a_folder_that_is_none_and_a_damaged_file_are_refused(run: wardround.Stu
     (tmp_path / "broken" / "results.json").write_text(json.dumps({**content, "schema_version": 99}))
     with pytest.raises(RunError, match="another version"):
         wardround.build_report(tmp_path / "broken")
+
+
+def test_where_a_hospital_keeps_its_files_is_not_in_the_page(tmp_path: Path) -> None:
+    folder = tmp_path / "secret-place"
+    folder.mkdir()
+    for number, name in enumerate(("north", "south")):
+        rows = "".join(f"{20 + (7 * i + number) % 60},{(i + number) % 2}\n" for i in range(40))
+        (folder / f"{name}.csv").write_text("age,died\n" + rows)
+    study = {
+        "name": "paths",
+        "data": {"source": "csv", "files": {n: str(folder / f"{n}.csv") for n in ("north", "south")}, "target": "died"},
+        "training": {"rounds": 1},
+        "evaluation": {"accept": ["shared-rows", "leak"]},
+        "arms": [{"algorithm": "fedavg"}],
+    }
+    made = wardround.run_study(study, tmp_path / "runs")
+    wardround.build_report(made.folder)
+    html = (made.folder / "report.html").read_text()
+    assert "secret-place" not in html
+    assert "north.csv" in html
+
+
+def test_arms_that_all_leave_a_site_out_have_a_report(tmp_path: Path) -> None:
+    study = small("partial", arms=[{"algorithm": "fedavg", "train_at": [["va"], ["cleveland"]]}], evaluation={})
+    made = wardround.run_study(study, tmp_path)
+    wardround.build_report(made.folder)
+    assert "figure-elsewhere" in page_of(made.folder).ids
+
+
+def test_a_single_small_cell_cannot_be_worked_out_from_the_others() -> None:
+    from wardround.data.prepare import encode
+    from wardround.data.profile import _distribution
+    from wardround.data.records import Column, Records
+
+    values = np.repeat([0.0, 1.0, 2.0], [20, 12, 3])
+    hospital = np.full(35, "a", dtype=object)
+    table = pd.DataFrame({"x": values})
+    encoded = encode(Records(table, np.zeros(35, dtype=np.int64), ("no", "yes"), hospital, (Column("x"),)))
+    found = _distribution(values, encoded, 0, {"a": np.arange(35)})
+    assert found["all"]["shares"] == [20 / 35, None, None]
 
 
 def small(name: str, **changed: Any) -> dict[str, Any]:

@@ -71,7 +71,8 @@ def show_run(run: "StudyRun", report: str | None) -> None:
     if evidence.variants:
         out.print(_variant_table(results["arms"], evidence.arms, list(evidence.variants)))
         for name, variant in evidence.variants.items():
-            out.print(Text(f"{name}: {variant['text']}"), soft_wrap=True)
+            if variant["text"]:
+                out.print(Text(f"{name}: {variant['text']}"), soft_wrap=True)
     for test in evidence.tests():
         out.print(Text(test["sentence"]), soft_wrap=True)
     if results["claims"]:

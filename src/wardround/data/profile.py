@@ -70,9 +70,15 @@ def _distribution(values: np.ndarray, table: Encoded, place: int, sites: Mapping
         there = rows[~np.isnan(values[rows])]
         cells = np.bincount(codes[there], minlength=count)
         total = max(len(there), 1)
+        if 0 < len(there) < FEWEST:  # so few that even how many they are would tell
+            return {"missing": None, "shares": [None] * count}
+        hidden = (cells > 0) & (cells < FEWEST)
+        if hidden.sum() == 1 and (cells >= FEWEST).any():
+            # a single hidden cell is what the others leave of the whole: the next smallest is hidden with it
+            hidden[np.where(cells >= FEWEST, cells, len(rows) + 1).argmin()] = True
         return {
             "missing": float(1 - len(there) / max(len(rows), 1)),
-            "shares": [None if 0 < cell < FEWEST else float(cell / total) for cell in cells.tolist()],
+            "shares": [None if h else float(c / total) for h, c in zip(hidden.tolist(), cells.tolist(), strict=True)],
         }
 
     everyone = np.arange(len(values))

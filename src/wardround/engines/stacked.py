@@ -140,10 +140,12 @@ def _broadcast(first: Trial, server: State, trial_of: Tensor, site_of: Tensor) -
     """What each lane is sent. One copy per trial serves all its sites, unless sites have models of their own."""
     if not first.algorithm.personal:
         return _pick(first.algorithm.broadcast(server, 0), trial_of)
-    sent = [
-        first.algorithm.broadcast(_pick(server, t), s) for t, s in zip(trial_of.tolist(), site_of.tolist(), strict=True)
-    ]
-    return _stack_states(sent)
+    servers = _unstack(server)
+    return _stack_states(
+        [first.algorithm.broadcast(servers[t], s) for t, s in zip(trial_of.tolist(), site_of.tolist(), strict=True)]
+        if servers
+        else [first.algorithm.broadcast({}, s) for s in site_of.tolist()]
+    )
 
 
 def _local_work(
@@ -211,11 +213,11 @@ def _aggregate(first: Trial, server: State, update: State, crew: Crew, shares: T
     if algorithm.aggregate_each is None:
         mean = _map(update, lambda leaf: (leaf * tree.align(shares, leaf)).sum(1))
         return algorithm.aggregate(server, mean, shares.shape[1] / len(first.sites))
-    weights = crew.weights.tolist()
+    weights, updates = crew.weights.tolist(), [_unstack(of_trial) for of_trial in _unstack(update)]
     made = []
-    for t, numbers in enumerate(crew.counted):
-        arrivals = [Arrival(n, weights[t][k], _pick(update, (t, k))) for k, n in enumerate(numbers)]
-        made.append(algorithm.aggregate_each(_pick(server, t), arrivals))
+    for t, (one, numbers) in enumerate(zip(_unstack(server), crew.counted, strict=True)):
+        arrivals = [Arrival(n, weights[t][k], updates[t][k]) for k, n in enumerate(numbers)]
+        made.append(algorithm.aggregate_each(one, arrivals))
     return _stack_states(made)
 
 
@@ -336,6 +338,19 @@ def _map(state: State, function: Callable[[Tensor], Tensor]) -> State:
 
 def _pick(state: State, index: Any) -> State:
     return {part: _pick_tree(leaves, index) for part, leaves in state.items()}
+
+
+def _unstack(state: State) -> list[State]:
+    """The states along the leading axis, one by one; much quicker than to pick each. None where there are no leaves."""
+    names = [(part, name) for part, leaves in state.items() for name in leaves]
+    columns = zip(*(state[part][name].unbind(0) for part, name in names), strict=True)
+    made: list[State] = []
+    for leaves in columns:
+        one: State = {part: {} for part in state}
+        for (part, name), leaf in zip(names, leaves, strict=True):
+            one[part][name] = leaf
+        made.append(one)
+    return made
 
 
 def _pick_tree(leaves: Tree, index: Any) -> Tree:

@@ -5,6 +5,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import tomli_w
 from jinja2 import Environment, StrictUndefined
 
 from wardround.artifacts.folder import RunFolder, write_atomically
@@ -13,7 +14,7 @@ from wardround.report.checklist import checklist
 from wardround.report.citations import citations
 from wardround.report.evidence import Evidence, read_evidence
 from wardround.report.figures import FIGURES, draw_all
-from wardround.report.table import write_tables
+from wardround.report.table import few, write_tables
 from wardround.report.tables import all_tables
 from wardround.report.words import answer, best_single_words, design, hospital_words, limits, privacy
 
@@ -28,7 +29,7 @@ def build_report(path: str | Path, workers: int = 1) -> Path:
     tables = all_tables(evidence)
     write_tables(tables, folder.path / "tables")
     items = checklist(evidence)
-    toml = (folder.path / "study.toml").read_text(encoding="utf-8")
+    toml = tomli_w.dumps(without_places(evidence.study))
     page = _template("report.html").render(
         study=evidence.study,
         results=evidence.results,
@@ -57,11 +58,21 @@ def build_report(path: str | Path, workers: int = 1) -> Path:
     return target
 
 
+def without_places(value: Any, key: str = "") -> Any:
+    """A study without the folders of its files: a page travels, and where a hospital keeps its data does not."""
+    if isinstance(value, Mapping):
+        below = key if key == "files" else ""
+        return {name: without_places(item, below or name) for name, item in value.items()}
+    if isinstance(value, list):
+        return [without_places(item, key) for item in value]
+    return Path(value).name if isinstance(value, str) and key.rpartition(".")[2] in ("files", "path") else value
+
+
 def _about(evidence: Evidence, site: str) -> Mapping[str, Any]:
     counts = evidence.results["sites"][0]["sites"].get(site)
     rows = ""
     if counts:
-        classes = ", ".join(f"{name} {count}" for name, count in counts["classes"].items())
+        classes = ", ".join(f"{name} {few(count)}" for name, count in counts["classes"].items())
         rows = f"{sum(counts['classes'].values())} rows ({classes}); {counts['train']} train, {counts['test']} test."
     return {"words": hospital_words(evidence, site), "rows": rows}
 

@@ -42,7 +42,10 @@ def checklist(evidence: Evidence) -> list[Item]:
         "8": f"Target with the classes {', '.join(evidence.classes)}",
         "9": f"{len(features)} prepared columns: {', '.join(features)}" if features else "images",
         "10": "Rows at hand; see the table of sites. No sample size was calculated.",
-        "11": f"missing = {data['missing']}" + (", with indicator columns" if data.get("indicator") else ""),
+        "11": "Rows with gaps were left out"
+        if data["missing"] == "drop"
+        else f"Filled with the site's own {data['missing']}"
+        + (", with indicator columns" if data["indicator"] else ""),
         "12": f"{made['model']}; {made['training']}; {made['split']}; {arms}",
         "13": "Classes: " + ", ".join(f"{name} {count}" for name, count in per_class.items()) + ". No reweighting.",
         "14": f"Results by {', '.join(groups)}, by site, and the spread between sites" if groups else "Results by site",
@@ -53,7 +56,7 @@ def checklist(evidence: Evidence) -> list[Item]:
         + ("; external tests at hospitals that took no part" if evidence.partial else ""),
         "18": f"Study file and hash in this page; wardround {versions.get('wardround')}, torch {versions.get('torch')}",
         "20": "See the table of sites" + (", and of patients on both sides" if "leakage" in results else ""),
-        "21": f"Training and test rows of each site in the table of sites; {made['seeds']} seeds",
+        "21": f"Training and test rows of each site in the table of sites; seeds: {made['seeds']}",
         "22": "Weights of every arm and seed in the run folder, as safetensors",
         "23": "Discrimination"
         + (", calibration" if calibrated else "")

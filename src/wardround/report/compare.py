@@ -4,6 +4,7 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any
 
 import numpy as np
@@ -25,23 +26,15 @@ class Comparison:
 
 def compare_runs(paths: Sequence[str | Path]) -> Comparison:
     """Two or more complete runs. Arms with one name stand side by side, and are paired where test rows are the same."""
-    folders = [RunFolder(Path(path)) for path in paths]
-    if len(folders) < 2:
-        raise RunError("compare", "needs at least two runs", "Name two or more run folders.")
+    folders = [RunFolder(path) for path in dict.fromkeys(Path(path).resolve() for path in paths)]
+    if not 2 <= len(folders) <= len(ascii_uppercase):
+        raise RunError("compare", f"needs two runs or more, found {len(folders)}", "Name two or more run folders.")
     results = [folder.read_json("results.json") for folder in folders]
-    titles = _titles(folders, results)
+    titles = ascii_uppercase[: len(folders)]
     differing = _settings(folders, titles)
     figures, paired, notes = _figures(folders, results, titles)
-    return Comparison(tuple(table for table in (differing, figures, paired) if table.rows), tuple(notes))
-
-
-def _titles(folders: Sequence[RunFolder], results: Sequence[Any]) -> list[str]:
-    """The folder's name, with its parent where two are alike."""
-    names = [folder.path.resolve().name for folder in folders]
-    return [
-        name if names.count(name) == 1 else f"{folder.path.resolve().parent.name}/{name}"
-        for name, folder in zip(names, folders, strict=True)
-    ]
+    named = [f"{title} is {folder.path.name}" for title, folder in zip(titles, folders, strict=True)]
+    return Comparison(tuple(table for table in (differing, figures, paired) if table.rows), (*named, *notes))
 
 
 def _settings(folders: Sequence[RunFolder], titles: Sequence[str]) -> Table:

@@ -20,10 +20,12 @@ class Evidence:
 
     @cached_property
     def arms(self) -> dict[str, Any]:
-        """Arms of the study as it stands in which all sites train: what comparisons are about."""
-        return {
-            name: arm for name, arm in self.results["arms"].items() if not arm["variant"] and arm["train_at"] is None
-        }
+        """Arms of the study as it stands in which all sites train: what comparisons are about.
+
+        Where there is none, those in which some do.
+        """
+        main = {name: arm for name, arm in self.results["arms"].items() if not arm["variant"]}
+        return {name: arm for name, arm in main.items() if arm["train_at"] is None} or main
 
     def curve(self, arm: str, column: str) -> tuple[list[int], list[float]]:
         """Rounds and means over seeds, where there is one."""

@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 
 from wardround.report.evidence import Evidence
 from wardround.report.style import COLOURS, DASHES, WIDTH, figure, looks
+from wardround.report.table import FEWEST
 
 MOST_SITES = 20
 MOST_COLUMNS = 16
@@ -22,6 +23,7 @@ def sites(evidence: Evidence) -> Figure | None:
     left = np.zeros(len(described))
     for number, name in enumerate(evidence.classes):
         counts = np.array([site["classes"][name] for site in described.values()], dtype=float)
+        counts[counts < FEWEST] = 0
         axes.barh(range(len(described)), counts, left=left, color=COLOURS[number], label=name, height=0.65)
         left += counts
     axes.set_yticks(range(len(described)), list(described))

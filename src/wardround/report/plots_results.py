@@ -94,7 +94,7 @@ def benefit(evidence: Evidence) -> Figure | None:
                 axes.plot(100 * entry["difference"], place + offset, "o", color=colour, markersize=4, label=label)
     _names(axes, evidence.sites)
     axes.set_xlabel("points of accuracy gained over training alone, with 95 % interval")
-    drawn.legend(loc="outside lower center", ncols=4)
+    _legend(drawn, loc="outside lower center", ncols=4)
     return drawn
 
 
@@ -114,7 +114,7 @@ def calibration(evidence: Evidence) -> Figure | None:
     axes.set_xlabel("mean score")
     axes.set_ylabel(f"share with {evidence.classes[1]}")
     axes.set_aspect("equal")
-    drawn.legend(loc="outside right center")
+    _legend(drawn, loc="outside right center")
     return drawn
 
 
@@ -136,7 +136,7 @@ def decision_curve(evidence: Evidence) -> Figure | None:
     axes.set_ylim(-0.12 * top, 1.1 * top)
     axes.set_xlabel("threshold: the risk from which one would act")
     axes.set_ylabel("net benefit")
-    drawn.legend(loc="outside right center")
+    _legend(drawn, loc="outside right center")
     return drawn
 
 
@@ -166,7 +166,7 @@ def subgroups(evidence: Evidence) -> Figure | None:
         axes.set_title(kind, fontsize=9)
         axes.grid(visible=False, axis="x")
     grid[0].set_ylabel("accuracy, %")
-    drawn.legend(loc="outside lower center", ncols=4)
+    _legend(drawn, loc="outside lower center", ncols=4)
     return drawn
 
 
@@ -268,7 +268,7 @@ def number_of_sites(evidence: Evidence) -> Figure | None:
     axes.set_xticks(sorted({entry["sites"] for entry in entries}))
     axes.set_xlabel("hospitals that train together")
     axes.set_ylabel("mean accuracy, %")
-    drawn.legend(loc="outside lower center", ncols=2)
+    _legend(drawn, loc="outside lower center", ncols=2)
     return drawn
 
 
@@ -292,6 +292,12 @@ def _bar(
         line, point = (line[1], line[0]), (point[1], point[0])
     axes.plot(*line, color=colour, linewidth=1.4, alpha=alpha)
     axes.plot(*point, marker, color=colour, markersize=5, alpha=alpha, label=label, linestyle="none")
+
+
+def _legend(drawn: Figure, **where: Any) -> None:
+    """None where nothing was drawn that has a name."""
+    if any(axes.get_legend_handles_labels()[0] for axes in drawn.axes):
+        drawn.legend(**where)
 
 
 def _names(axes: Any, names: list[str]) -> None:

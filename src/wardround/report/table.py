@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 NONE = "–"
+FEWEST = 5  # patients that a count must have to be shown
 Format = Callable[[Any], str]
 
 
@@ -30,6 +31,12 @@ class Table:
             return NONE
         return self.formats[column](value) if column in self.formats else str(value)
 
+    def _number(self, column: str, value: Any) -> Any:
+        """With all its digits, in the unit that its heading names."""
+        if value is None:
+            return ""
+        return 100 * value if self.formats.get(column) in (percent, points) else value
+
     def is_number(self, column: str) -> bool:
         return column in self.formats
 
@@ -37,7 +44,7 @@ class Table:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(self.columns)
-        writer.writerows([["" if value is None else value for value in row] for row in self.rows])
+        writer.writerows([[self._number(c, v) for c, v in zip(self.columns, row, strict=True)] for row in self.rows])
         return text.getvalue()
 
     def latex(self) -> str:
@@ -56,7 +63,7 @@ class Table:
 
 
 def write_tables(tables: Mapping[str, Table], folder: Path) -> None:
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for name, table in tables.items():
         (folder / f"{name}.csv").write_text(table.csv(), encoding="utf-8")
         (folder / f"{name}.tex").write_text(table.latex(), encoding="utf-8")
@@ -76,6 +83,11 @@ def decimals(value: float) -> str:
 
 def one(value: float) -> str:
     return f"{value:.1f}"
+
+
+def few(count: int) -> str:
+    """A count of patients, unless it is so small that it could point at one of them."""
+    return str(count) if not 0 < count < FEWEST else f"below {FEWEST}"
 
 
 def p_text(value: float) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from wardround.report.evidence import Evidence
-from wardround.report.table import Format, Table, decimals, limits, make_table, one, p_text, percent, points
+from wardround.report.table import FEWEST, Format, Table, decimals, limits, make_table, one, p_text, percent, points
 
 METRICS = {
     "accuracy": "accuracy",
@@ -49,8 +49,9 @@ def site_table(evidence: Evidence) -> Table:
     for described in evidence.results["sites"]:
         for site, counts in described["sites"].items():
             total = sum(counts["classes"].values())
-            share = counts["classes"][positive] / total if positive else None
-            age = counts.get("age") or {}
+            small = any(0 < count < FEWEST for count in counts["classes"].values())
+            share = counts["classes"][positive] / total if positive and not small else None
+            age = (counts.get("age") or {}) if total >= 2 * FEWEST else {}
             sizes = [total, counts["train"], counts["validation"], counts["test"]]
             rows.append(
                 [
@@ -314,12 +315,12 @@ def test_table(evidence: Evidence) -> Table:
             figures = [test["difference"], *limits(test["interval"]), *bootstrap, *(test[name] for name in names)]
             rows.append([test["arm"], *figures, test["effect"]["d_z"], test["effect"]["d_s"]])
     columns: dict[str, Format | None] = {"arm": None, "points": points, "from": points, "to": points}
-    columns |= {"BCa from": points, "BCa to": points, "p, corrected": p_text, "Holm": p_text, "Bonferroni": p_text}
+    columns |= {"BCa from": points, "BCa to": points, "p": p_text, "Holm": p_text, "Bonferroni": p_text}
     columns |= {"p, paired t": p_text, "p, independent t": p_text, "d (paired)": decimals, "d (independent)": decimals}
     note = (
-        "Accuracy against the reference. The corrected p-value allows for seeds sharing patients; the paired and the "
-        "independent t-test do not, and reject too often. Where test rows are fixed, p-values and intervals speak of "
-        "the randomness of training alone. Holm and Bonferroni over the arms of one variant."
+        "Accuracy against the reference. The first p-value allows for seeds sharing patients; the paired and the "
+        "independent t-test do not, and reject too often. Where test rows are fixed, all p-values and intervals "
+        "speak of the randomness of training alone. Holm and Bonferroni over the arms of one variant."
     )
     return make_table("tests", f"Comparisons with {evidence.reference}", columns, rows, note)
 

@@ -24,7 +24,12 @@ def _against_reference(evidence: Evidence) -> str:
         best = max(evidence.arms, key=lambda name: evidence.arms[name]["metrics"]["accuracy"]["mean"] or 0)
         figure = evidence.arms[best]["metrics"]["accuracy"]["mean"]
         shown = "no arm has figures" if figure is None else f"the highest accuracy is {100 * figure:.1f} % ({best})"
-        return f"The study names no reference, so arms are not compared; {shown}."
+        why = (
+            "The study names no reference, so arms are not compared"
+            if evidence.reference is None
+            else f"No other arm has the rows and sites of {evidence.reference}, so nothing is compared with it"
+        )
+        return f"{why}; {shown}."
     if any(test["interval"] is None for test in tests):
         largest = max(tests, key=lambda test: abs(test["difference"]))
         return (
@@ -145,7 +150,8 @@ def hospital_words(evidence: Evidence, site: str) -> list[str]:
         )
     else:
         low, high = (in_words(limit, "accuracy", False) for limit in entry["interval"])
-        told = {"gains": "Yes", "loses": "No, it lost"}.get(entry["verdict"], "There is no evidence that it did")
+        words = {"gains": "Joining helped", "loses": "Joining cost it accuracy"}
+        told = words.get(entry["verdict"], "There is no evidence that joining helped or harmed")
         sentences.append(
             f"{told}: with {entry['arm']}, {in_words(entry['difference'], 'accuracy')} of accuracy against training "
             f"alone (95 % interval {low} to {high})."
