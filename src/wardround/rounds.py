@@ -75,8 +75,13 @@ class RoundRecord:
 TrainSites = Callable[[Trial, Run, Sequence[Assignment]], Iterable[tuple[Assignment, Outcome]]]
 
 
-def start(trial: Trial) -> Run:
-    params, buffers = trial.model.init(seeds.number(trial.init_seed, "init") >> 1)
+def first_weights(trial: Trial) -> tuple[Tree, Tree]:
+    return trial.model.init(seeds.number(trial.init_seed, "init") >> 1)
+
+
+def start(trial: Trial, weights: tuple[Tree, Tree] | None = None) -> Run:
+    """`weights` are those of `first_weights`, where they are known already."""
+    params, buffers = first_weights(trial) if weights is None else weights
     device = trial.sites[0].train.x.device
     params = {name: leaf.to(device, trial.dtype) for name, leaf in params.items()}
     buffers = {

@@ -21,7 +21,7 @@ from wardround.engines.threads import torch_threads
 from wardround.local import Memory, Point, descend
 from wardround.models.model import Gradient
 from wardround.optimisers import optimiser_for
-from wardround.rounds import Roster, RoundRecord, Run, Trial, roster, start
+from wardround.rounds import Roster, RoundRecord, Run, Trial, first_weights, roster, start
 from wardround.tree import State, Tree
 
 
@@ -39,7 +39,13 @@ class StackState:
 
 
 def start_stack(trials: Sequence[Trial]) -> StackState:
-    runs = [start(trial) for trial in trials]
+    known: dict[tuple[int, int], tuple[Tree, Tree]] = {}  # arms and seeds mostly begin with the same weights
+    runs = []
+    for trial in trials:
+        key = (id(trial.model), trial.init_seed)
+        if key not in known:
+            known[key] = first_weights(trial)
+        runs.append(start(trial, known[key]))
     memories = [[run.memories[site.name] for site in trial.sites] for run, trial in zip(runs, trials, strict=True)]
     return StackState(
         0,

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -53,7 +55,8 @@ def as_svg(drawn: Figure, name: str) -> str:
     """The figure as an element of a page. Its ids are made its own, because a page holds several figures."""
     content = BytesIO()
     with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
-        drawn.savefig(content, format="svg", metadata={"Date": None})
+        # the canvas writes by itself: `savefig` would draw everything once more beforehand, to measure it
+        FigureCanvasSVG(drawn).print_svg(content, metadata={"Date": None})  # type: ignore[no-untyped-call]
     drawn.set_layout_engine("none")  # it has found its layout; the next writing need not search again
     return content.getvalue().decode()
 
@@ -67,4 +70,6 @@ def for_page(svg: str, name: str, title: str) -> str:
 
 
 def save_png(drawn: Figure, path: Path) -> None:
-    drawn.savefig(path, dpi=110, pil_kwargs={"compress_level": 1})  # the default's last few per cent cost most of it
+    drawn.set_dpi(110)
+    # the last few per cent of compression would cost most of the time
+    FigureCanvasAgg(drawn).print_png(path, pil_kwargs={"compress_level": 1})  # type: ignore[no-untyped-call]
