@@ -12,6 +12,7 @@ from typing import Any, Literal
 import pandas as pd
 import torch
 
+from wardround.artifacts.audit import BEGUN, FINISHED, RESUMED, AuditLog, file_hash
 from wardround.artifacts.checkpoint import Checkpoint, Pace, has_begun, read_checkpoint, write_checkpoint
 from wardround.artifacts.environment import describe_environment
 from wardround.artifacts.folder import JsonLines, Predictions, RunFolder
@@ -127,10 +128,14 @@ def execute(
     units = cut(plan, engine)
     environment = {**describe_environment(), "engine": engine, "data_fingerprint": plan.fingerprint}
     with folder.locked():
+        log = AuditLog(folder.path / "audit.jsonl")
         if again or not has_begun(folder.path):
             folder.begin(study, environment)
+            begun = BEGUN
         else:
             refuse_other_circumstances(folder, environment)
+            begun = RESUMED
+        log.add(begun, study=study.hash, engine=engine, data=plan.fingerprint, versions=environment["versions"])
         places = [read_checkpoint(folder.path, number) for number in range(len(units))]
         todo = [number for number, place in enumerate(places) if not place.done]
         rounds = {n: total_rounds(plan, [unit]) if places[n].done else 0 for n, unit in enumerate(units)}
@@ -147,6 +152,8 @@ def execute(
             rounds[number] = done
             yield Progress(sum(rounds.values()), total, units[number].title)
         finish(plan, folder, len(units))
+        made = ("results.json", "predictions.parquet", "records.jsonl")
+        log.add(FINISHED, study=study.hash, files={name: file_hash(folder.path / name) for name in made})
 
 
 def run_unit(plan: Plan, unit: Unit, number: int, place: Checkpoint, folder: RunFolder) -> Generator[int]:

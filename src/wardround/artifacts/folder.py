@@ -3,6 +3,7 @@
 study.toml  environment.json  records.jsonl  predictions.parquet  groups.parquet  models/ARM/seed-N.safetensors
 selection.parquet   predictions by which a value was selected, where the study selects
 results.json        a folder that has it is complete
+audit.jsonl         what was done here and when; hash-chained, and kept when a run is repeated
 report.html  figures/  tables/   made from the rest, and made again by `wardround report`
 """
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from wardround.cli import check, data, doctor, report, resume, run, studies
+from wardround.cli import check, data, doctor, log, report, resume, run, studies
 from wardround.errors import WardroundError
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app.command("compare")(report.compare)
 app.command("check")(check.check)
 app.command("studies")(studies.studies)
 app.add_typer(data.app, name="data")
+app.add_typer(log.app, name="log")
 app.command("doctor")(doctor.doctor)
 
 

@@ -15,6 +15,7 @@ from rich.text import Text
 from wardround.errors import WardroundError
 
 if TYPE_CHECKING:
+    from wardround.artifacts.audit import Audit
     from wardround.data.check import Finding
     from wardround.execute import Progress
     from wardround.health import Condition
@@ -196,6 +197,19 @@ def show_files(folder: Path, files: Mapping[str, int]) -> None:
     for name, rows in files.items():
         table.add_row(Text(name), str(rows))
     console().print(table)
+
+
+def show_audit(file: str, audit: "Audit", changed: Sequence[str]) -> None:
+    out = console()
+    if audit.broken:
+        out.print(Text(f"{file}: {audit.broken}", style="red"), soft_wrap=True)
+        out.print(f"{audit.entries} entries before it are in order; the last of them has the hash {audit.head}")
+    else:
+        out.print(f"{file}: {audit.entries} entries, each as it was written", soft_wrap=True)
+        out.print(f"head {audit.head}", soft_wrap=True)
+        out.print("Keep the head elsewhere: with --head it shows whether lines were cut off at the end.")
+    for problem in changed:
+        out.print(Text(problem, style="red"), soft_wrap=True)
 
 
 def show_conditions(conditions: Sequence["Condition"]) -> None:
