@@ -18,13 +18,10 @@ from wardround.artifacts.environment import describe_environment
 from wardround.artifacts.folder import JsonLines, Predictions, RunFolder
 from wardround.artifacts.tables import group_table, prediction_table, saved_leaves
 from wardround.catalog import load_study
-from wardround.describe import describe_columns, describe_sites, leakage
 from wardround.engines.threads import torch_threads
 from wardround.errors import RunError
 from wardround.evaluation.curves import Curves
 from wardround.evaluation.predict import predict
-from wardround.evaluation.results import results
-from wardround.evaluation.scores import score_columns
 from wardround.models import SMALL_MODEL
 from wardround.plan import Plan, device_for, load_plan
 from wardround.rounds import Run, Trial
@@ -148,7 +145,7 @@ def execute(
         at_a_time = at_a_time if can_fork() else 1
         if at_a_time > 1:
             todo.sort(key=lambda number: -units[number].weight(plan))  # the longest first, so that nobody waits for it
-        for number, done in side_by_side(todo, run, at_a_time):
+        for number, done in side_by_side(todo, run, at_a_time, _load_statistics):
             rounds[number] = done
             yield Progress(sum(rounds.values()), total, units[number].title)
         finish(plan, folder, len(units))
@@ -216,6 +213,9 @@ def _keep(
 
 def finish(plan: Plan, folder: RunFolder, units: int) -> None:
     """Everything that is computed from what was trained. `results.json` comes last and makes the folder complete."""
+    from wardround.describe import describe_columns, describe_sites, leakage
+    from wardround.evaluation.results import results
+
     groups = group_table(list(plan.cohorts.values()))
     groups.to_parquet(folder.path / "groups.parquet", index=False)
     folder.join_records(units)
@@ -229,8 +229,16 @@ def finish(plan: Plan, folder: RunFolder, units: int) -> None:
     folder.remove_state()
 
 
+def _load_statistics() -> None:
+    """SciPy's and statsmodels' statistics take a second to import; nothing before the end needs them."""
+    import wardround.describe
+    import wardround.evaluation.results  # noqa: F401
+
+
 def diverged(predictions: pd.DataFrame) -> list[str]:
     """Arms whose scores are not numbers, which usually means a learning rate that is too high."""
+    from wardround.evaluation.scores import score_columns
+
     lost = predictions[predictions[score_columns(predictions)].isna().any(axis=1)]
     return [
         f"{arm}: training diverged with {len(seeds)} of the seeds; their scores are not numbers and count nowhere"

@@ -27,8 +27,13 @@ def can_fork() -> bool:
     return sys.platform == "linux" and not (torch is not None and torch.cuda.is_initialized())
 
 
-def side_by_side(todo: Sequence[int], run: RunUnit, workers: int) -> Generator[tuple[int, int]]:
-    """Run units; yields (unit, rounds it has done). This process is one of the workers."""
+def side_by_side(
+    todo: Sequence[int], run: RunUnit, workers: int, meanwhile: Callable[[], None] = lambda: None
+) -> Generator[tuple[int, int]]:
+    """Run units; yields (unit, rounds it has done). This process is one of the workers.
+
+    `meanwhile` is called here once the others are at work: for what this process will need in the end.
+    """
     workers = min(workers, len(todo))
     if workers < 2:
         for number in todo:
@@ -54,6 +59,7 @@ def side_by_side(todo: Sequence[int], run: RunUnit, workers: int) -> Generator[t
                 helper.start()
         for _, send in pipes:
             send.close()  # so that a worker's end is the end of its pipe
+        meanwhile()
         while (unit := take()) is not None:
             for rounds in run(unit):
                 yield unit, rounds

@@ -14,8 +14,6 @@ from dataclasses import replace
 from typing import Annotated
 
 import torch
-from scipy.cluster.hierarchy import fcluster, linkage
-from scipy.spatial.distance import squareform
 from torch import Tensor
 
 from wardround import tree
@@ -97,6 +95,9 @@ def split(vectors: Tensor, mean: Tensor, ratio: float, smallest: float, gamma: f
 
 def bipartition(similarity: Tensor) -> Tensor:
     """Join the most similar until two groups are left (single linkage). True marks the group without the first."""
+    from scipy.cluster.hierarchy import fcluster, linkage  # here, because most studies never split a cluster
+    from scipy.spatial.distance import squareform
+
     distance = squareform((1 - similarity).double().numpy(), checks=False)
     groups = fcluster(linkage(distance, method="single"), 2, criterion="maxclust")
     return torch.from_numpy(groups != groups[0])

@@ -1,7 +1,7 @@
 """A finished run in the terminal: headline, verdicts, and where the report is."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from rich.text import Text
 from wardround.cli.render import MOST_SITES, console, show_json
 
 if TYPE_CHECKING:
-    from wardround.execute import StudyRun
+    from wardround.execute import Progress, StudyRun
     from wardround.report.compare import Comparison
     from wardround.report.table import Table as ReportTable
 
@@ -41,6 +41,18 @@ def show_finished(run: "StudyRun", as_json: bool, with_report: bool) -> None:
         show_json({"folder": str(run.folder), "fresh": run.fresh, "report": path, "results": run.results})
     else:
         show_run(run, path)
+
+
+def with_report_in_mind(show: Callable[["Progress"], None] | None) -> Callable[["Progress"], None]:
+    """`show`, which at the first progress also imports what the report needs: by then other processes are training."""
+
+    def first(progress: "Progress") -> None:
+        import wardround.report.build  # noqa: F401 - only now, because it takes a second
+
+        if show is not None:
+            show(progress)
+
+    return first
 
 
 def drawing_workers() -> int:

@@ -23,6 +23,7 @@ def run(
     from wardround.artifacts.folder import RunFolder
     from wardround.catalog import load_study
     from wardround.cli import render, render_run
+    from wardround.cli.render_run import with_report_in_mind
     from wardround.execute import run_study
 
     with render.progress_bar(shown=not json) as show:
@@ -34,7 +35,7 @@ def run(
                 quick=quick,
                 again=again,
                 changes=changes(set_),
-                progress=show,
+                progress=with_report_in_mind(show) if report else show,
                 workers=workers,
             )
         except KeyboardInterrupt:
