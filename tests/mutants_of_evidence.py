@@ -41,8 +41,8 @@ MUTANTS = (
     Mutant(
         "all metrics are one family",
         "evaluation/compare.py",
-        "        _adjust(found)\n",
-        "        _adjust([*tests, *found])\n",
+        "        adjust(found)\n",
+        "        adjust([*tests, *found])\n",
         where=("tests/evaluation/test_compare.py",),
     ),
     Mutant(
@@ -240,5 +240,19 @@ MUTANTS = (
         "int(self.order.copies == 1)",
         "min(self.order.copies, 1)",
         where=("tests/test_variants.py",),
+    ),
+    Mutant(
+        "a held-out site is scored on patients whom others train on",
+        "plan.py",
+        "for split in splits if split.site != site]",
+        "for split in splits if split.site == site and False]",
+        where=("tests/evaluation/test_selection.py", "tests/test_variants.py"),
+    ),
+    Mutant(
+        "verdicts of many sites are not corrected",
+        "evaluation/benefit.py",
+        'if entry["verdict"] in ("gains", "loses") and entry["p_value_holm"] > ALPHA:',
+        "if False:",
+        where=("tests/evaluation/test_benefit.py",),
     ),
 )

@@ -100,6 +100,8 @@ for number in range(25):
 def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="cannot be read"):
         verify(tmp_path / "none.jsonl")
+    (tmp_path / "empty.jsonl").write_text("")
+    assert "is empty" in (verify(tmp_path / "empty.jsonl").broken or "")
     (tmp_path / "other.txt").write_text("hello\n")
     assert verify(tmp_path / "other.txt").broken == "line 1: is not JSON"
     with pytest.raises(RunError, match="is not an audit log"):
@@ -127,6 +129,7 @@ def test_a_run_is_logged_from_its_beginning_to_its_end(tmp_path: Path, monkeypat
 def test_the_command_finds_changed_lines_and_changed_files(tmp_path: Path) -> None:
     run = wardround.run_study(STUDY, tmp_path)
     log = run.folder / "audit.jsonl"
+    assert command("log", "verify", run.folder).returncode == 0
     fine = command("log", "verify", log)
     assert fine.returncode == 0
     head = verify(log).head

@@ -609,19 +609,20 @@ def splits_of(*sides: tuple[list[int], list[int], list[int]]) -> tuple[Split, ..
     )
 
 
-def test_a_held_out_site_is_scored_on_all_rows_whose_patient_nobody_tests() -> None:
+def test_a_held_out_site_is_scored_on_all_rows_whose_patient_nobody_else_trains_on_or_tests() -> None:
     """Rows 0 to 9 of patients 0 to 9; at site 2, row 10 is patient 3 again, and row 11 patient 5."""
     patient = np.array([*range(10), 3, 5])
     splits = splits_of(([0, 2, 3, 5], [1, 4], [6]), ([7, 8], [], [9, 10]), ([0], [], [2, 11]))
     found = held_out_rows(splits, "site-1", patient)
-    assert found[0].test.tolist() == [0, 1, 4]  # not 2 (tested at site 3), not 3 and 5 (their patients are tested)
+    # not 0 (site 3 trains on it), not 2 (tested at site 3), not 3 and 5 (their patients are tested)
+    assert found[0].test.tolist() == [1, 4]
     assert [split.train.tolist() for split in found] == [split.train.tolist() for split in splits]
     assert [split.test.tolist() for split in found[1:]] == [split.test.tolist() for split in splits[1:]]
 
 
 def test_a_held_out_site_whose_patients_are_all_tested_elsewhere_is_refused() -> None:
     splits = splits_of(([0, 1], [], [2]), ([3], [], [0, 1]))
-    with pytest.raises(StudyError, match="has no row that is not somebody's test row"):
+    with pytest.raises(StudyError, match="has no row that others neither train on nor test"):
         held_out_rows(splits, "site-1", np.arange(4))
 
 

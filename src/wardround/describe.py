@@ -41,6 +41,7 @@ def describe_sites(plan: Plan) -> list[dict[str, Any]]:
                 "data": {"name": arm.data.name, **anonymous(arm.data.options)},
                 "partition": {"name": arm.sites.name, **arm.sites.options},
                 "rows": len(cohort.records),
+                "patients": len(np.unique(cohort.patient[np.concatenate([split.rows for split in splits])])),
                 "arms": [o.name for o in plan.study.arms if (o.data, o.sites) == (arm.data, arm.sites)],
                 "features": list(layout.names) if layout else None,
                 "sites": {split.site: _counts(split, cohort) for split in splits},

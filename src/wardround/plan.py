@@ -172,14 +172,20 @@ def untested_validation(splits: Sequence[Split], patient: np.ndarray) -> tuple[S
 
 
 def held_out_rows(splits: Sequence[Split], site: str, patient: np.ndarray) -> tuple[Split, ...]:
-    """The held-out site is scored on its training and validation rows, less every patient in anybody's test rows."""
-    tested = np.concatenate([patient[split.test] for split in splits])
+    """The held-out site is scored on its training and validation rows, less every patient whom others train on or test.
+
+    Those whom anybody tests, because a value is never chosen on test rows; those whom others train on, because the
+    site is to be new to the models.
+    """
+    known = [patient[split.test] for split in splits]
+    known += [patient[np.concatenate([split.train, split.validation])] for split in splits if split.site != site]
+    tested = np.concatenate(known)
 
     def scored(split: Split) -> Split:
         rows = np.sort(np.concatenate([split.train, split.validation]))
         kept = rows[~np.isin(patient[rows], tested)]
         if not len(kept):
-            problem = "has no row that is not somebody's test row, so nothing can be chosen there"
+            problem = "has no row that others neither train on nor test, so nothing can be chosen there"
             raise StudyError(f"selection: site: {site}", problem, "Hold out another site.")
         return replace(split, test=kept)
 

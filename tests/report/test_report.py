@@ -153,6 +153,28 @@ def test_a_folder_without_a_part_is_refused_by_name(run: wardround.StudyRun, tmp
         wardround.build_report(tmp_path / "broken")
 
 
+def test_files_that_are_not_those_of_the_run_are_refused(run: wardround.StudyRun, tmp_path: Path) -> None:
+    whole = pd.read_parquet(run.folder / "predictions.parquet")
+    cases: dict[str, Any] = {
+        "junk": b"junk",
+        "one seed less": whole[whole["seed"] != 2],
+        "other scores": whole.assign(score=0.7),
+    }
+    for name, content in cases.items():
+        shutil.copytree(run.folder, tmp_path / name)
+        target = tmp_path / name / "predictions.parquet"
+        if isinstance(content, bytes):
+            target.write_bytes(content)
+        else:
+            content.to_parquet(target, index=False)
+        with pytest.raises(RunError, match="predictions"):
+            wardround.build_report(tmp_path / name)
+    shutil.copytree(run.folder, tmp_path / "empty")
+    (tmp_path / "empty" / "environment.json").write_text("{}")
+    with pytest.raises(RunError, match=r"environment\.json: lacks"):
+        wardround.build_report(tmp_path / "empty")
+
+
 def test_a_folder_that_is_none_and_a_damaged_file_are_refused(run: wardround.StudyRun, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no such folder"):
         wardround.build_report(tmp_path / "nowhere")
@@ -164,6 +186,15 @@ def test_a_folder_that_is_none_and_a_damaged_file_are_refused(run: wardround.Stu
     (tmp_path / "broken" / "results.json").write_text(json.dumps({**content, "schema_version": 99}))
     with pytest.raises(RunError, match="another version"):
         wardround.build_report(tmp_path / "broken")
+    (tmp_path / "broken" / "results.json").write_text("{}")
+    with pytest.raises(RunError, match="another version"):
+        wardround.compare_runs([run.folder, tmp_path / "broken"])
+
+
+def test_names_in_latex_are_escaped_once() -> None:
+    from wardround.report.table import _tex
+
+    assert _tex(r"a\b_{c}^2 50 % <x>") == r"a\textbackslash{}b\_\{c\}\textasciicircum{}2 50 \% $<$x$>$"
 
 
 def test_where_a_hospital_keeps_its_files_is_not_in_the_page(tmp_path: Path) -> None:

@@ -71,6 +71,8 @@ def verify(path: Path, head: str | None = None) -> Audit:
             return Audit(number, before, f"line {number + 1}: {problem}")
         before = json.loads(line)["hash"]
         seen.add(before)
+    if not lines and not unfinished:
+        return Audit(0, before, "is empty: no event was ever written, or all were removed")
     if unfinished:
         return Audit(len(lines), before, f"line {len(lines) + 1}: is not finished")
     if head is not None and head not in seen:

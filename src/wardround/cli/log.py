@@ -12,7 +12,7 @@ app = typer.Typer(help="Audit logs: hash-chained, so that a change shows.", no_a
 
 @app.command("verify")
 def verify(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="An audit log, such as RUN/audit.jsonl.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An audit log, or a run folder.")],
     head: Annotated[
         str | None, typer.Option("--head", metavar="HASH", help="A head that was kept elsewhere; shows a cut tail.")
     ] = None,
@@ -24,6 +24,7 @@ def verify(
     from wardround.cli import render
     from wardround.errors import RunError
 
+    file = file / "audit.jsonl" if file.is_dir() else file
     found = verify_log(file, head)
     files = [] if found.broken else changed_files(file)
     if json:

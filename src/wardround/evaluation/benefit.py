@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from wardround.evaluation.compare import ALPHA, adjust
 from wardround.evaluation.intervals import Resampling, mean_interval, p_value, summarise
 from wardround.evaluation.scores import Figures, Scores
 from wardround.study import LOWER_IS_BETTER, METRICS, Arm, Study
@@ -33,7 +34,18 @@ def benefit(study: Study, scores: Scores, names: Sequence[str]) -> list[dict[str
                 difference = figures[:, place] - own[:, place]
                 entry = _difference(difference, metric, resampling)
                 found.append({"arm": name, "against": alone.name, "site": site, "metric": metric, **entry})
+    for name in names:
+        for metric in BENEFIT:
+            _correct([entry for entry in found if (entry["arm"], entry["metric"]) == (name, metric)])
     return found
+
+
+def _correct(entries: Sequence[dict[str, Any]]) -> None:
+    """One arm at several sites is several questions: a verdict must hold after Holm's correction over the sites."""
+    adjust(entries)
+    for entry in entries:
+        if entry["verdict"] in ("gains", "loses") and entry["p_value_holm"] > ALPHA:
+            entry["verdict"] = "no evidence"
 
 
 def _difference(difference: np.ndarray, metric: str, resampling: Resampling) -> dict[str, Any]:
@@ -120,8 +132,12 @@ def by_number_of_sites(study: Study, scores: Scores, names: Sequence[str]) -> li
     for first in {repr(_way(arm)): arm for arm in partial}.values():
         same = [arm for arm in (_arm(study, name) for name in names) if arm and _way(arm) == _way(first)]
         sizes: dict[int, list[Arm]] = {}
+        seen: set[frozenset[str]] = set()
         for arm in same:
-            sizes.setdefault(len(arm.train_at or scores.by_site[arm.name]), []).append(arm)
+            trains = frozenset(arm.train_at or scores.by_site[arm.name])
+            if trains not in seen:  # all sites named are the same as none named
+                seen.add(trains)
+                sizes.setdefault(len(trains), []).append(arm)
         for size, arms in sorted(sizes.items()):
             entry: dict[str, Any] = {"algorithm": first.algorithm.name, "sites": size, "combinations": len(arms)}
             for key, wanted in (("inside", True), ("outside", False)):

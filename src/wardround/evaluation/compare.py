@@ -46,7 +46,7 @@ def compare_arms(scores: Scores, pairs: Sequence[Pair], resampling: Resampling) 
             )
             for pair in pairs
         ]
-        _adjust(found)
+        adjust(found)
         bootstraps = _over_seeds(scores, pairs, place)
         if metric == "accuracy":
             bootstraps = [a or b for a, b in zip(_over_patients(scores, pairs), bootstraps, strict=True)]
@@ -97,7 +97,7 @@ def _effect(a: np.ndarray, b: np.ndarray) -> dict[str, float | None]:
     }
 
 
-def _adjust(tests: Sequence[dict[str, Any]]) -> None:
+def adjust(tests: Sequence[dict[str, Any]]) -> None:
     """Holm's and Bonferroni's p-values, over the tests that have one."""
     known = [test for test in tests if test["p_value"] is not None]
     for test in tests:
@@ -230,5 +230,10 @@ def sentence(test: dict[str, Any]) -> str:
 
 def in_words(value: float, metric: str, with_unit: bool = True) -> str:
     if metric in IN_POINTS:
-        return f"{100 * value:+.1f}{' points' if with_unit else ''}"
-    return f"{value:+.3f}"
+        return f"{signed(100 * value, 1)}{' points' if with_unit else ''}"
+    return signed(value, 3)
+
+
+def signed(value: float, digits: int) -> str:
+    """With its sign, unless it rounds to nothing."""
+    return f"{value:+.{digits}f}" if round(value, digits) else f"{0:.{digits}f}"

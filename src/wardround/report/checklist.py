@@ -59,9 +59,8 @@ def checklist(evidence: Evidence) -> list[Item]:
         "21": f"Training and test rows of each site in the table of sites; seeds: {made['seeds']}",
         "22": "Weights of every arm and seed in the run folder, as safetensors",
         "23": "Discrimination"
-        + (", calibration" if calibrated else "")
-        + ", with intervals, overall, by site and by group"
-        + (" and decision curves" if calibrated else ""),
+        + (", calibration, decision curves" if calibrated else "")
+        + "; with intervals, overall, by site and by group",
         "26": "See the section on limits",
     }
     return [Item(number, topic, filled.get(number, AUTHORS)) for number, topic in TOPICS.items()]

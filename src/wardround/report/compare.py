@@ -12,6 +12,7 @@ import pandas as pd
 
 from wardround.artifacts.folder import RunFolder
 from wardround.errors import RunError
+from wardround.report.evidence import read_results
 from wardround.report.table import Format, Table, decimals, make_table, percent, points
 from wardround.sweep import flatten
 
@@ -29,7 +30,7 @@ def compare_runs(paths: Sequence[str | Path]) -> Comparison:
     folders = [RunFolder(path) for path in dict.fromkeys(Path(path).resolve() for path in paths)]
     if not 2 <= len(folders) <= len(ascii_uppercase):
         raise RunError("compare", f"needs two runs or more, found {len(folders)}", "Name two or more run folders.")
-    results = [folder.read_json("results.json") for folder in folders]
+    results = [read_results(folder) for folder in folders]
     titles = ascii_uppercase[: len(folders)]
     differing = _settings(folders, titles)
     figures, paired, notes = _figures(folders, results, titles)

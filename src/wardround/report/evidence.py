@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from wardround.artifacts.audit import changed_files, verify
 from wardround.artifacts.folder import RunFolder
 from wardround.errors import RunError
 
 KNOWN_SCHEMA = 1
+NEEDED = {"arms", "seeds", "variants", "curves", "selection", "sites"}
+ENVIRONMENT = {"time", "versions", "system", "processors", "python", "engine"}
 
 
 @dataclass(frozen=True)
@@ -110,14 +113,40 @@ def read_evidence(folder: RunFolder) -> Evidence:
     if not (folder.path / "predictions.parquet").is_file():
         problem = "has no predictions.parquet, so that no figure of a report could be checked"
         raise RunError(str(folder.path), problem, "Run the study again with --again.")
-    results = folder.read_json("results.json")
-    if results.get("schema_version") != KNOWN_SCHEMA or not {"variants", "curves"} <= set(results):
-        problem = "was written by another version of wardround"
-        raise RunError(str(folder.path), problem, "Run the study again with --again.")
+    results = read_results(folder)
+    _check_predictions(folder, results)
     try:
         document = tomllib.loads((folder.path / "study.toml").read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise RunError(
             str(folder.path / "study.toml"), f"cannot be read ({type(error).__name__})", "Run the study again."
         ) from None
-    return Evidence(results, document, folder.read_json("environment.json"))
+    environment = folder.read_json("environment.json")
+    if not isinstance(environment, dict) or not set(environment) >= ENVIRONMENT:
+        raise RunError(str(folder.path / "environment.json"), "lacks what a run writes there", "Run the study again.")
+    return Evidence(results, document, environment)
+
+
+def read_results(folder: RunFolder) -> dict[str, Any]:
+    """A `results.json` that this version can read."""
+    results = folder.read_json("results.json")
+    if not isinstance(results, dict) or results.get("schema_version") != KNOWN_SCHEMA or not set(results) >= NEEDED:
+        problem = "was written by another version of wardround, or changed"
+        raise RunError(str(folder.path / "results.json"), problem, "Run the study again with --again.")
+    return results
+
+
+def _check_predictions(folder: RunFolder, results: Mapping[str, Any]) -> None:
+    """They must be there for every arm and seed, and be those that the run made: a report stands on them."""
+    predictions = folder.predictions()
+    there = set(zip(predictions["arm"], predictions["seed"], strict=True)) if "arm" in predictions else set()
+    selected = {choice["arm"] for choice in results["selection"]}
+    for arm in (arm for arm in results["arms"] if arm not in selected):
+        lacking = [seed for seed in results["seeds"] if (arm, seed) not in there]
+        if lacking:
+            problem = f"has no predictions of {arm} with seed {lacking[0]}"
+            raise RunError(str(folder.path / "predictions.parquet"), problem, "Run the study again with --again.")
+    log = folder.path / "audit.jsonl"
+    if log.is_file() and verify(log).broken is None:
+        for problem in (problem for problem in changed_files(log) if "records" not in problem):
+            raise RunError(str(folder.path), problem, "Run the study again with --again.")

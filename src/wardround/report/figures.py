@@ -61,7 +61,8 @@ FIGURES = {
     ),
     "number-of-sites": Drawing(
         "Accuracy against the number of hospitals",
-        "Mean over all combinations of that many hospitals, with 95 % intervals over seeds.",
+        "Mean over the combinations of that many hospitals in the study, every hospital counting alike, with 95 % "
+        "intervals over seeds.",
         plots_results.number_of_sites,
     ),
     "calibration": Drawing(
@@ -79,7 +80,8 @@ FIGURES = {
     ),
     "sweep": Drawing(
         "The swept setting",
-        "Accuracy with its 95 % interval, rounds to 95 % of the final accuracy, and mean weight change per round.",
+        "Accuracy with its 95 % interval, rounds to 95 % of the final accuracy (on validation rows where there are "
+        "any, else on test rows), and mean weight change per round.",
         plots_results.sweep,
     ),
     "test-accuracy": Drawing(

@@ -161,7 +161,12 @@ def subgroups(evidence: Evidence) -> Figure | None:
                     label = arm if place == 0 and kind == kinds[0] else None
                     axes.plot(place + offset, 100 * found["mean"], "o", color=colour, markersize=4, label=label)
                     if found["interval"]:
-                        axes.plot([place + offset] * 2, [100 * x for x in found["interval"]], color=colour, linewidth=1)
+                        axes.plot(
+                            [place + offset] * 2,
+                            [100 * min(1.0, max(0.0, x)) for x in found["interval"]],
+                            color=colour,
+                            linewidth=1,
+                        )
         axes.set_xticks(range(len(names)), names)
         axes.set_title(kind, fontsize=9)
         axes.grid(visible=False, axis="x")
@@ -286,7 +291,7 @@ def _bar(
     if found["mean"] is None:
         return
     alpha = 1.0 if not faded else 0.55
-    ends = [100 * limit for limit in found["interval"]] if found["interval"] else []
+    ends = [100 * min(1.0, max(0.0, limit)) for limit in found["interval"]] if found["interval"] else []
     line, point = ([place] * len(ends), ends), (place, 100 * found["mean"])
     if not upright:
         line, point = (line[1], line[0]), (point[1], point[0])

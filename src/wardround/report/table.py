@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from wardround.evaluation.compare import signed
+
 NONE = "–"
 FEWEST = 5  # patients that a count must have to be shown
 Format = Callable[[Any], str]
@@ -50,7 +52,7 @@ class Table:
     def latex(self) -> str:
         kinds = "".join("r" if self.is_number(column) else "l" for column in self.columns)
         lines = [
-            rf"% {self.title}",
+            rf"% {self.title}. Names in other alphabets need XeLaTeX or LuaLaTeX.",
             rf"\begin{{tabular}}{{{kinds}}}",
             r"\hline",
             " & ".join(map(_tex, self.columns)) + r" \\",
@@ -74,7 +76,7 @@ def percent(value: float) -> str:
 
 
 def points(value: float) -> str:
-    return f"{100 * value:+.1f}"
+    return signed(100 * value, 1)
 
 
 def decimals(value: float) -> str:
@@ -105,17 +107,23 @@ def limits(interval: Sequence[float] | None) -> tuple[float | None, float | None
     return (interval[0], interval[1]) if interval else (None, None)
 
 
+def share_limits(interval: Sequence[float] | None) -> tuple[float | None, float | None]:
+    """Of a share, which can be neither below 0 nor above 1; a t-interval does not know that."""
+    return (max(0.0, interval[0]), min(1.0, interval[1])) if interval else (None, None)
+
+
+TEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": "$<$",
+        ">": "$>$",
+        "–": "--",
+        **{mark: "\\" + mark for mark in "&%$#_{}"},
+    }
+)
+
+
 def _tex(text: str) -> str:
-    for mark in "\\":
-        text = text.replace(mark, r"\textbackslash{}")
-    for mark in "&%$#_{}":
-        text = text.replace(mark, "\\" + mark)
-    for plain, tex in (
-        ("~", r"\textasciitilde{}"),
-        ("^", r"\textasciicircum{}"),
-        ("<", "$<$"),
-        (">", "$>$"),
-        ("–", "--"),
-    ):
-        text = text.replace(plain, tex)
-    return text
+    return text.translate(TEX)

@@ -4,7 +4,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from wardround.report.evidence import Evidence
-from wardround.report.table import FEWEST, Format, Table, decimals, limits, make_table, one, p_text, percent, points
+from wardround.report.table import (
+    FEWEST,
+    Format,
+    Table,
+    decimals,
+    limits,
+    make_table,
+    one,
+    p_text,
+    percent,
+    points,
+    share_limits,
+)
 
 METRICS = {
     "accuracy": "accuracy",
@@ -104,7 +116,7 @@ def arm_table(evidence: Evidence) -> Table:
     rows = []
     for name, arm in evidence.arms.items():
         found = arm["metrics"]
-        low, high = limits(found["accuracy"]["interval"])
+        low, high = share_limits(found["accuracy"]["interval"])
         figures = [found[metric]["mean"] for metric in list(METRICS)[1:]]
         kilobytes = arm["cost"]["bytes"] / 1000
         rows.append([name, found["accuracy"]["mean"], found["accuracy"]["sd"], low, high, *figures, kilobytes])
@@ -213,7 +225,7 @@ def external_table(evidence: Evidence) -> Table | None:
         outside = [site for site in arm["sites"] if site not in arm["train_at"]]
         if len(outside) == 1:
             found = arm["sites"][outside[0]]
-            figures = [found["accuracy"]["mean"], *limits(found["accuracy"]["interval"]), found["auc"]["mean"]]
+            figures = [found["accuracy"]["mean"], *share_limits(found["accuracy"]["interval"]), found["auc"]["mean"]]
             own = evidence.arms[evidence.local]["sites"][outside[0]]["accuracy"]["mean"] if evidence.local else None
             rows.append([outside[0], arm["algorithm"]["name"], *figures, own])
     columns = {"left out": None, "algorithm": None, "accuracy, %": percent, "from": percent, "to": percent}
@@ -232,9 +244,9 @@ def number_table(evidence: Evidence) -> Table:
                 entry["sites"],
                 entry["combinations"],
                 inside.get("mean"),
-                *limits(inside.get("interval")),
+                *share_limits(inside.get("interval")),
                 outside.get("mean"),
-                *limits(outside.get("interval")),
+                *share_limits(outside.get("interval")),
             ]
         )
     columns = {"algorithm": None, "hospitals": str, "combinations": str, "taking part, %": percent, "from": percent}
@@ -264,7 +276,7 @@ def subgroup_table(evidence: Evidence) -> Table:
                 if figures is None:
                     rows.append([name, f"{kind}: {group}", None, None, None, None, None, None, None])
                     continue
-                ends = limits(figures["accuracy"]["interval"])
+                ends = share_limits(figures["accuracy"]["interval"])
                 others = [figures[metric]["mean"] for metric in ("auc", "sensitivity", "specificity")]
                 rows.append([name, f"{kind}: {group}", found["rows"], figures["accuracy"]["mean"], *ends, *others])
     columns: dict[str, Format | None] = {"arm": None, "group": None, "rows": one, "accuracy, %": percent}
@@ -298,7 +310,7 @@ def selection_table(evidence: Evidence) -> Table:
     columns = {"arm": None, "value": None, "score": decimals, "seeds that chose it": str}
     selection = evidence.study.get("selection", {})
     where = (
-        f"at {selection.get('site')}, with models trained without it, on rows that are nobody's test rows"
+        f"at {selection.get('site')}, with models trained without it, on patients whom nobody else trains on or tests"
         if selection.get("on") == "site"
         else "on validation rows"
     )

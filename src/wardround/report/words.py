@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from wardround.evaluation.compare import in_words
+from wardround.evaluation.compare import ALPHA, in_words
 from wardround.report.evidence import Evidence
 
 FEW_SEEDS = 5
@@ -13,13 +13,20 @@ def answer(evidence: Evidence) -> list[str]:
     """Three sentences: the arms against the reference, federation against staying alone, and what was published."""
     return [
         sentence
-        for sentence in (_against_reference(evidence), _against_alone(evidence), _claims(evidence))
+        for sentence in (
+            _against_reference(evidence),
+            _against_alone(evidence),
+            _claims(evidence) or _newcomers(evidence),
+        )
         if sentence is not None
     ]
 
 
 def _against_reference(evidence: Evidence) -> str:
     tests = [test for test in evidence.tests() if test["difference"] is not None]
+    if evidence.tests() and not tests:
+        return f"{evidence.reference} or all the others diverged, so that nothing can be compared."
+    tests = [test for test in tests if test["interval"] is not None] or tests
     if not tests:
         best = max(evidence.arms, key=lambda name: evidence.arms[name]["metrics"]["accuracy"]["mean"] or 0)
         figure = evidence.arms[best]["metrics"]["accuracy"]["mean"]
@@ -30,24 +37,29 @@ def _against_reference(evidence: Evidence) -> str:
             else f"No other arm has the rows and sites of {evidence.reference}, so nothing is compared with it"
         )
         return f"{why}; {shown}."
-    if any(test["interval"] is None for test in tests):
+    if all(test["interval"] is None for test in tests):
         largest = max(tests, key=lambda test: abs(test["difference"]))
         return (
             f"With one seed nothing can be said about chance: the largest difference from {largest['reference']} is "
             f"{in_words(largest['difference'], 'accuracy')} of accuracy ({largest['arm']})."
         )
-    clear = [test for test in tests if not test["interval"][0] <= 0 <= test["interval"][1]]
+    fixed = (
+        "" if tests[0]["method"].startswith("corrected") else " on these fixed test rows (training's randomness alone)"
+    )
+    clear = [test for test in tests if test["p_value_holm"] is not None and test["p_value_holm"] <= ALPHA]
     if clear:
         found = "; ".join(
             f"{test['arm']} {in_words(test['difference'], 'accuracy')} "
             f"({' to '.join(in_words(limit, 'accuracy', False) for limit in test['interval'])})"
             for test in clear
         )
-        return f"Against {clear[0]['reference']}, these arms differ in accuracy: {found}."
+        return (
+            f"Against {clear[0]['reference']}, these arms differ in accuracy{fixed}, after Holm's correction: {found}."
+        )
     largest = max(tests, key=lambda test: abs(test["difference"]))
     low, high = largest["interval"]
     return (
-        f"No arm differs from {largest['reference']} in accuracy by more than chance can explain; the largest "
+        f"No arm differs from {largest['reference']} in accuracy{fixed} by more than chance can explain; the largest "
         f"difference is {in_words(largest['difference'], 'accuracy')} ({largest['arm']}, 95 % interval "
         f"{in_words(low, 'accuracy', False)} to {in_words(high, 'accuracy', False)})."
     )
@@ -65,10 +77,16 @@ def _against_alone(evidence: Evidence) -> str | None:
         told.append(f"{listed(gains)} gained")
     if losses:
         told.append(f"{listed(losses)} lost")
-    verdict = " and ".join(told) if told else "for no single site is there evidence of a gain or a loss"
+    if told:
+        verdict = f"{' and '.join(told)} (after Holm's correction for the number of sites)"
+    elif all(entry["interval"] is None for entry in entries):
+        verdict = "one seed cannot tell whether that is chance"
+    else:
+        verdict = "for no single site is there evidence of a gain or a loss"
+    count = f"{len(entries)} site{'s' if len(entries) > 1 else ''}"
     return (
         f"Against training alone, {arm} changed a site's accuracy by {in_words(mean, 'accuracy')} on average over "
-        f"{len(entries)} sites; {verdict}."
+        f"{count}; {verdict}."
     )
 
 
@@ -85,6 +103,19 @@ def _claims(evidence: Evidence) -> str | None:
     return f"Of {len(claims)} published claim{'s' if len(claims) > 1 else ''}, {listed(found)}."
 
 
+def _newcomers(evidence: Evidence) -> str | None:
+    """What a hospital that took no part would get, by how many trained."""
+    entries = [e for e in evidence.results["by_number_of_sites"] if e["outside"] and e["outside"]["mean"] is not None]
+    if len(entries) < 2:
+        return None
+    first, last = entries[0], entries[-1]
+    return (
+        f"At hospitals that took no part, models trained by {first['sites']} of them reach "
+        f"{100 * first['outside']['mean']:.1f} % accuracy on average, by {last['sites']} of them "
+        f"{100 * last['outside']['mean']:.1f} %."
+    )
+
+
 def best_single_words(evidence: Evidence) -> list[str]:
     """Which federated arm is at least as good as the best single-hospital model everywhere, or where and why not."""
     entries = evidence.results["best_single"]
@@ -96,7 +127,12 @@ def best_single_words(evidence: Evidence) -> list[str]:
         return [
             f"At every hospital at least as good as the best single-hospital model, on average: {listed(everywhere)}."
         ]
-    closest = max(arms, key=lambda arm: min(entry["difference"] or 0 for entry in entries if entry["arm"] == arm))
+
+    def worst(arm: str) -> float:
+        found = [entry["difference"] for entry in entries if entry["arm"] == arm]
+        return min(-1.0 if difference is None else difference for difference in found)
+
+    closest = max(arms, key=worst)
     sentences = [
         "No federated arm is at least as good as the best single-hospital model at every hospital, on average over "
         f"seeds. The closest is {closest}."
@@ -118,7 +154,7 @@ def best_single_words(evidence: Evidence) -> list[str]:
         "Likely reasons: the best single model is picked by its test accuracy, which no hospital could do beforehand"
         + (
             f"; and the share of {evidence.classes[1]} runs from {lowest:.0f} to {highest:.0f} % between hospitals, so "
-            "that one shared model suits none as well as its own can."
+            "that one shared model may not suit every one of them."
             if highest - lowest > UNLIKE
             else "."
         )
@@ -139,7 +175,8 @@ def hospital_words(evidence: Evidence, site: str) -> list[str]:
     entries = [entry for entry in evidence.benefit() if entry["site"] == site and entry["difference"] is not None]
     federated = [entry for entry in entries if entry["arm"] in evidence.federated]
     if not federated:
-        return ["The study has no arm in which this site trains alone, so that the question cannot be answered."]
+        why = "has no figures" if evidence.local else "is not in the study"
+        return [f"Training alone {why}, so that it cannot be said whether joining helped."]
     arm = evidence.reference if evidence.reference in evidence.federated else federated[0]["arm"]
     entry = next((e for e in federated if e["arm"] == arm), federated[0])
     sentences = []
@@ -168,18 +205,23 @@ def privacy(evidence: Evidence) -> list[str]:
     sent = max((arm["cost"]["bytes_up"] for arm in evidence.arms.values()), default=0)
     rounds = max((arm["cost"]["rounds"] for arm in evidence.arms.values()), default=0)
     prepared = evidence.study.get("data", {})
+    pooled = any(arm["algorithm"]["name"] == "pooled" for arm in results["arms"].values())
     lines = [
-        f"In each round each site sent the change of its model's weights: with one seed, all sites together at most "
-        f"{sent / 1000:,.1f} KB in {rounds} rounds. Their rows stayed where they were, except in the arm called "
-        "pooled, which exists for comparison only.",
+        "In each round each site sent the change of its model's weights, and what its algorithm adds to it (SCAFFOLD's "
+        f"control variates, FedNova's step counts): with one seed, all sites together at most {sent / 1000:,.1f} KB in "
+        f"{rounds} rounds. Their rows stayed where they were"
+        + (", except in the arm called pooled, which exists for comparison only." if pooled else "."),
         "This was a simulation on one machine that could read all sites' rows. Nothing was sent over a network.",
         "Neither differential privacy nor secure aggregation was used: whoever sees single updates may learn something "
         "about single patients from them.",
     ]
-    shared = ["the levels of categorical columns and which columns have gaps"]
+    shared = ["the levels of categorical columns"] if prepared.get("categories") == "one-hot" else []
+    if prepared.get("missing") != "drop":
+        shared += ["which columns have gaps", "a typical value of each column, for sites that never recorded it"]
     if prepared.get("scale") == "federated":
-        shared.append("each column's count, sum and sum of squares at each site")
-    lines.append(f"Before training, sites agreed on {' and '.join(shared)}.")
+        shared.append("each column's count, sum and sum of squares")
+    if shared:
+        lines.append(f"Before training, sites told each other: {'; '.join(shared)}.")
     if any(found["rows"] for sites in results["leakage"].values() for found in sites.values()):
         lines.append("Sites of this study share patients by design; see the table of patients on both sides.")
     lines.append(
@@ -193,8 +235,9 @@ def limits(evidence: Evidence) -> list[str]:
     results = evidence.results
     test_rows = sum(site["test"] for site in results["sites"][0]["sites"].values())
     lines = [
-        f"All figures are about {results['sites'][0]['rows']:,} rows of these patients; with each seed {test_rows:,} "
-        "are test rows. They say nothing about other patients, hospitals or years.",
+        f"The source has {results['sites'][0]['rows']:,} rows; with the first seed {results['sites'][0]['patients']:,} "
+        f"different patients are at the sites, and {test_rows:,} rows are test rows. The figures say nothing about "
+        "other patients, hospitals or years.",
         "Seeds split the same patients again and again. The intervals allow for that, approximately: many seeds are "
         "not many studies.",
     ]
@@ -202,6 +245,14 @@ def limits(evidence: Evidence) -> list[str]:
         if not variant["method"].startswith("corrected"):
             where = f"In the variant {name}" if name else "Here"
             lines.append(f"{where}, intervals cover {variant['covers']}; they do not speak of other test patients.")
+    prepared = evidence.study.get("data", {})
+    if evidence.local and (prepared.get("scale") == "federated" or prepared.get("missing") != "drop"):
+        lines.append(
+            "Training alone shares the study's preparation (the columns' scale where it is federated, values for "
+            "columns that a site never recorded), which a hospital that really stays alone would not have. Models of "
+            "single hospitals in the section on the best of them are prepared from their own rows only, and may "
+            "differ a little."
+        )
     if evidence.seeds == 1:
         lines.append("One seed: there are no intervals, no tests, and any difference may be chance.")
     elif evidence.seeds < FEW_SEEDS:
@@ -248,8 +299,15 @@ def design(evidence: Evidence) -> dict[str, str]:
 
 
 def _settings(name: str, options: dict[str, Any]) -> str:
-    told = ", ".join(f"{key} = {value}" for key, value in options.items() if key not in ("files", "path"))
+    hidden = {"files", "path", *(["indicator"] if options.get("missing") == "drop" else [])}
+    told = ", ".join(f"{key} {_plainly(value)}" for key, value in options.items() if key not in hidden)
     return f"{name} ({told})" if told else name
+
+
+def _plainly(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return " / ".join(map(_plainly, value)) if isinstance(value, list) else str(value)
 
 
 def listed(names: list[str]) -> str:
