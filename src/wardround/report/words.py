@@ -110,9 +110,9 @@ def _newcomers(evidence: Evidence) -> str | None:
         return None
     first, last = entries[0], entries[-1]
     return (
-        f"At hospitals that took no part, models trained by {first['sites']} of them reach "
-        f"{100 * first['outside']['mean']:.1f} % accuracy on average, by {last['sites']} of them "
-        f"{100 * last['outside']['mean']:.1f} %."
+        f"A model has an accuracy of {100 * first['outside']['mean']:.1f} % on average at hospitals that took no part "
+        f"when {first['sites']} hospital{'s' if first['sites'] > 1 else ''} trained it, and "
+        f"{100 * last['outside']['mean']:.1f} % when {last['sites']} did."
     )
 
 
