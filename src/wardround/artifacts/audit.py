@@ -11,7 +11,7 @@ Nothing of a patient belongs into an event: counts, hashes, names of sites and a
 import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -80,8 +80,8 @@ def verify(path: Path, head: str | None = None) -> Audit:
     return Audit(len(lines), before, None)
 
 
-def changed_files(path: Path) -> list[str]:
-    """Files beside a log that are not as the last finished run left them. For a log that is in order."""
+def changed_files(path: Path, names: Collection[str] | None = None) -> list[str]:
+    """Files beside a log, all or some, that are not as the last finished run left them. For a log that is in order."""
     entries = [json.loads(line) for line in path.read_bytes().splitlines()]
     finished = [entry for entry in entries if entry["event"] == FINISHED]
     begun = [entry for entry in entries if entry["event"] == BEGUN]
@@ -89,6 +89,8 @@ def changed_files(path: Path) -> list[str]:
         return []  # nothing is finished, or it is being made anew
     wrong = []
     for name, expected in finished[-1]["detail"].get("files", {}).items():
+        if names is not None and name not in names:
+            continue
         file = path.parent / Path(name).name
         if not file.is_file():
             wrong.append(f"{name} is missing")

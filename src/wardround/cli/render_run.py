@@ -65,7 +65,7 @@ def show_run(run: "StudyRun", report: str | None) -> None:
     from wardround.report.words import answer
 
     results, out = run.results, console()
-    evidence = read_evidence(RunFolder(run.folder))
+    evidence = read_evidence(RunFolder(run.folder), checked=True)  # the report has checked what it stands on
     if not run.fresh:
         out.print("A complete run of this study was found; nothing was run again (use --again to repeat it).")
     question = results["study"]["question"]

@@ -100,9 +100,10 @@ class Evidence:
         ]
 
 
-def read_evidence(folder: RunFolder) -> Evidence:
-    """Refused with a clear message where a part is missing; predictions must be there, for without them no figure in
-    the report could be checked.
+def read_evidence(folder: RunFolder, checked: bool = False) -> Evidence:
+    """Refused with a clear message where a part is missing or is not what the run made: a report stands on it.
+
+    `checked` says that the predictions were looked at a moment ago.
     """
     if not folder.path.is_dir():
         raise RunError(str(folder.path), "no such folder", "Name a folder that `wardround run` has made.")
@@ -114,7 +115,8 @@ def read_evidence(folder: RunFolder) -> Evidence:
         problem = "has no predictions.parquet, so that no figure of a report could be checked"
         raise RunError(str(folder.path), problem, "Run the study again with --again.")
     results = read_results(folder)
-    _check_predictions(folder, results)
+    if not checked:
+        _check_predictions(folder, results)
     try:
         document = tomllib.loads((folder.path / "study.toml").read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -139,7 +141,9 @@ def read_results(folder: RunFolder) -> dict[str, Any]:
 def _check_predictions(folder: RunFolder, results: Mapping[str, Any]) -> None:
     """They must be there for every arm and seed, and be those that the run made: a report stands on them."""
     predictions = folder.predictions()
-    there = set(zip(predictions["arm"], predictions["seed"], strict=True)) if "arm" in predictions else set()
+    known = {"arm", "seed"} <= set(predictions)
+    pairs = predictions[["arm", "seed"]].drop_duplicates() if known else predictions.iloc[:0, :0]
+    there = set(pairs.itertuples(index=False, name=None))
     selected = {choice["arm"] for choice in results["selection"]}
     for arm in (arm for arm in results["arms"] if arm not in selected):
         lacking = [seed for seed in results["seeds"] if (arm, seed) not in there]
@@ -148,5 +152,5 @@ def _check_predictions(folder: RunFolder, results: Mapping[str, Any]) -> None:
             raise RunError(str(folder.path / "predictions.parquet"), problem, "Run the study again with --again.")
     log = folder.path / "audit.jsonl"
     if log.is_file() and verify(log).broken is None:
-        for problem in (problem for problem in changed_files(log) if "records" not in problem):
+        for problem in changed_files(log, ("results.json", "predictions.parquet")):
             raise RunError(str(folder.path), problem, "Run the study again with --again.")
