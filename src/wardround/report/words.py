@@ -307,7 +307,10 @@ def _settings(name: str, options: dict[str, Any]) -> str:
 def _plainly(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return " / ".join(map(_plainly, value)) if isinstance(value, list) else str(value)
+    if isinstance(value, list):
+        pairs = all(isinstance(item, list) for item in value)
+        return " / ".join("-".join(map(str, item)) if pairs else _plainly(item) for item in value)
+    return str(value)
 
 
 def listed(names: list[str]) -> str:
