@@ -6,6 +6,7 @@
   x CheckError      (5)   the data can be read, but the study must not be trained on them
   x RunError        (6)   a run folder or an engine is in a state that forbids what was asked
   x MachineError    (7)   this machine lacks something that the study needs
+  x DeployError     (8)   a kit, a key, a site's policy or the network forbids what was asked
 
 `where`, `problem` and `remedy` are arguments, so that no message can leave one of them out.
 Never put a patient's value into one: counts, column names and row numbers only.
@@ -44,6 +45,10 @@ class RunError(WardroundError):
 
 class MachineError(WardroundError):
     exit_code = 7
+
+
+class DeployError(WardroundError):
+    exit_code = 8
 
 
 def suggest(word: str, known: Iterable[str], what: str = "Known") -> str:

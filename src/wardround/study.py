@@ -1,6 +1,6 @@
 """The study file as one frozen, typed value. Parsed once, at the edge: nothing below sees a dict of settings.
 
-    [data] [sites] [model] [training] [evaluation] [[arms]] [[variants]] [selection] [[claims]] [quick]
+    [data] [sites] [model] [training] [evaluation] [deployment] [[arms]] [[variants]] [selection] [[claims]] [quick]
 
 `[data]`, `[sites]`, `[model]` and each arm name a member of a family (a source, a partitioner, a model, an algorithm);
 that member's factory function says which further settings there are. Everything else is a dataclass here, and every
@@ -107,6 +107,15 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
+class Deployment:
+    """What hospitals agree on when the study runs across them. A simulation has no use for it."""
+
+    quorum: Count | None = None  # sites without which a round does not close; None: all of them
+    deadline: Positive | None = None  # seconds after which a round may close with a quorum; None: it waits
+    smallest_cell: Count = 5  # what counts fewer patients than this does not leave its hospital
+
+
+@dataclass(frozen=True)
 class Arm:
     """One way of training: what stands in the file, with its overrides and one point of its sweep filled in."""
 
@@ -172,6 +181,7 @@ class Study:
     question: str
     data: Choice
     evaluation: Evaluation
+    deployment: Deployment
     arms: tuple[Arm, ...]
     variants: tuple[Variant, ...]
     selection: Selection | None

@@ -21,6 +21,9 @@ def check_whole(study: Study, where: str) -> None:
         raise StudyError(
             f"{where}: evaluation", "test_share and validation_share leave no training rows", "Lower one of them."
         )
+    if study.deployment.deadline is not None and study.deployment.quorum is None:
+        problem = "without a quorum every site is needed, so a round cannot close early"
+        raise StudyError(f"{where}: deployment: deadline", problem, "Give `quorum`, or leave `deadline` out.")
     _check_variants(study, where)
     _check_selection(study, where)
     for number, claim in enumerate(study.claims):

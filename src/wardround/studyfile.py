@@ -14,6 +14,7 @@ from wardround.study import (
     Choice,
     Claim,
     Decay,
+    Deployment,
     Evaluation,
     Preparation,
     Selection,
@@ -77,7 +78,7 @@ def parse_study(
     changes: Mapping[str, Any] | None = None,
 ) -> Study:
     """Plain data to a study. `quick` applies the `[quick]` block; `changes` are dotted keys that win over all."""
-    top = ("name", "question", *TABLES, "arms", "variants", "selection", "claims", "quick")
+    top = ("name", "question", *TABLES, "deployment", "arms", "variants", "selection", "claims", "quick")
     refuse_unknown(raw, top, where)
     if quick and isinstance(raw.get("claims"), list):
         # a smaller study says little about a published figure; whoever reads the verdict is told
@@ -115,6 +116,7 @@ def parse_study(
         question=_text(raw.get("question", ""), f"{where}: question"),
         data=source,
         evaluation=evaluation,
+        deployment=parse(Deployment, _table(raw, "deployment", where), f"{where}: deployment", base),
         arms=tuple(arms),
         variants=tuple(variants),
         selection=parse(Selection, raw["selection"], f"{where}: selection", base) if "selection" in raw else None,
@@ -285,6 +287,7 @@ def _resolve(
         "model": {"kind": members["model"].name, **members["model"].options},
         "training": asdict(Training(**training)),
         "evaluation": asdict(Evaluation(**evaluation)),
+        "deployment": raw.get("deployment"),
         "arms": raw.get("arms"),
         "variants": raw.get("variants"),
         "selection": raw.get("selection"),

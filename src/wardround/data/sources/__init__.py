@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from wardround.data.sources.at_sites import at_sites
 from wardround.data.sources.csv import csv
 from wardround.data.sources.fashion_mnist import fashion_mnist
 from wardround.data.sources.heart import heart
@@ -13,6 +14,7 @@ SOURCES: dict[str, Callable[..., Source]] = {
     "csv": csv,
     "synthetic": synthetic,
     "fashion-mnist": fashion_mnist,
+    "at-sites": at_sites,
 }
 
 __all__ = ["SOURCES", "Source"]
