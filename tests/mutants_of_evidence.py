@@ -96,16 +96,16 @@ MUTANTS = (
     ),
     Mutant(
         "outsiders help to scale",
-        "data/prepare.py",
-        "total = sum(filled[site].sum(axis=0) for site in members)",
-        "total = sum(filled[site].sum(axis=0) for site in filled) * count / sum(map(len, filled.values()))",
+        "data/agreement.py",
+        "given = [moments(table, train[site], layout, own_fill(lent[site], common)) for site in members]",
+        "given = [moments(table, train[site], layout, own_fill(lent[site], common)) for site in train]",
         where=("tests/test_variants.py",),
     ),
     Mutant(
         "outsiders help to fill gaps",
-        "data/prepare.py",
-        "across = sum(own[site] * counts[site] for site in members) / total",
-        "across = sum(own[site] * counts[site] for site in own) / np.maximum(sum(counts.values()), 1)",
+        "data/agreement.py",
+        "common = common_of([lent[site] for site in members])",
+        "common = common_of(list(lent.values()))",
         where=("tests/test_variants.py",),
     ),
     Mutant(

@@ -16,8 +16,9 @@ from torch import nn
 import wardround
 from tests.support import after, assert_same, assert_same_tree
 from wardround.artifacts.folder import RunFolder
+from wardround.data.agreement import agree, fit
 from wardround.data.cohort import prepare_sites
-from wardround.data.prepare import agree, encode, fit
+from wardround.data.prepare import encode
 from wardround.data.records import Column, Records
 from wardround.data.sources import Source
 from wardround.data.split import Split

@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from wardround.data.prepare import agree, encode, fit, transform
+from wardround.data.agreement import agree, fit
+from wardround.data.prepare import encode, transform
 from wardround.data.records import Column, Records
 from wardround.errors import DataError
 from wardround.study import Preparation

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from wardround import seeds
+from wardround.data.agreement import agree, fit
 from wardround.data.partition import Partitioner
-from wardround.data.prepare import Encoded, Layout, agree, complete_rows, encode, fit, transform
+from wardround.data.prepare import Encoded, Layout, complete_rows, encode, transform
 from wardround.data.records import Records
 from wardround.data.site import Rows, Site
 from wardround.data.sources import Source

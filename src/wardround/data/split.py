@@ -57,7 +57,8 @@ def split_site(
 
     `target` and `patient` are for all rows of the source; a patient's class is the highest of his rows.
     """
-    groups, member = np.unique(patient[rows], return_inverse=True)
+    # in order of first appearance at this site, so that a hospital by itself draws the same split
+    member, groups = pd.factorize(patient[rows])
     label = np.full(len(groups), -1)
     np.maximum.at(label, member, target[rows])
     side = np.zeros(len(groups), dtype=np.int64)  # 0 train, 1 validation, 2 test

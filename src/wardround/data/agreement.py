@@ -1,0 +1,209 @@
+"""What sites must know of each other before they prepare their rows, said without showing a row.
+
+Each site tells `Facts` of its training rows; from them all agree on one `Layout`, so that position 7 means the same
+everywhere. Where a site never recorded a column, the others lend it a value (`Lent`); with `scale = "federated"` sums
+are added up (`Moments`). In a simulation all of this happens in one process, in a deployment it travels: the same
+functions, the same sums in the order of the sites, the same bits.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from wardround.data.prepare import Encoded, Fit, Layout
+from wardround.data.records import Column
+from wardround.errors import DataError
+from wardround.study import Preparation
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Of one site's training rows, by column: whether there is a value, whether there is a gap, which levels occur."""
+
+    present: tuple[bool, ...]
+    gaps: tuple[bool, ...]
+    levels: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Lent:
+    """A site's own statistics, as far as others may need them."""
+
+    fill: np.ndarray  # mean or median of each numeric column; 0 where it has no value
+    counts: np.ndarray  # of the values behind it
+    levels: Mapping[str, Mapping[str, int]]  # how often each level of a category occurs
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Of the filled numeric columns of one site."""
+
+    count: int
+    total: np.ndarray
+    squares: np.ndarray
+
+
+@dataclass(frozen=True)
+class Common:
+    """What the sites have from each other: used where a site has nothing of its own, and for a common scale."""
+
+    fill: np.ndarray
+    level: Mapping[str, str] = field(default_factory=dict)
+    scale: tuple[np.ndarray, np.ndarray] | None = None
+
+
+def facts(table: Encoded, rows: np.ndarray) -> Facts:
+    gaps = table.missing[rows]
+    levels = [
+        tuple(known[code] for code in np.unique(table.codes[rows, i]) if code >= 0) if known else ()
+        for i, known in enumerate(table.levels)
+    ]
+    return Facts(tuple((~gaps.all(axis=0)).tolist()), tuple(gaps.any(axis=0).tolist()), tuple(levels))
+
+
+def layout_of(columns: Sequence[Column], told: Sequence[Facts], settings: Preparation) -> Layout:
+    """`told` are the facts of the sites that train."""
+    as_codes = settings.categories == "codes"
+    present = [(i, c) for i, c in enumerate(columns) if any(one.present[i] for one in told)]  # empty everywhere: no use
+    if as_codes and (text := [c.name for _, c in present if c.kind == "categorical" and not c.coded]):
+        problem = f'"codes" needs categories that are numbers; not so: {", ".join(text)}'
+        raise DataError("data: categories", problem, 'Use categories = "one-hot".')
+    numeric = tuple(c for _, c in present if c.kind == "numeric" or as_codes)
+    levels = {
+        c.name: tuple(sorted({level for one in told for level in one.levels[i]}))
+        for i, c in present
+        if c not in numeric
+    }
+    with_gaps = tuple(c.name for i, c in present if any(one.gaps[i] for one in told))
+    return Layout(numeric, levels, with_gaps if settings.indicator else ())
+
+
+def lend(table: Encoded, rows: np.ndarray, layout: Layout, settings: Preparation) -> Lent:
+    numbers = _numbers(table, rows, layout)
+    known = ~np.isnan(numbers)
+    counts = known.sum(axis=0)
+    with_gaps, without = (np.nanmean, np.mean) if settings.missing == "mean" else (np.nanmedian, np.median)
+    statistic: Any = without if known.all() else with_gaps  # which takes a tenth of the time
+    # a column without any value would make numpy warn
+    fill = statistic(np.where(counts > 0, numbers, 0.0), axis=0)
+    levels = {}
+    for name in layout.levels:
+        codes, words = table.category(name)
+        chosen = codes[rows]
+        counted = np.bincount(chosen[chosen >= 0], minlength=len(words)).tolist()
+        levels[name] = {word: count for word, count in zip(words, counted, strict=True) if count}
+    return Lent(fill, counts, levels)
+
+
+def common_of(lent: Sequence[Lent]) -> Common:
+    """From the sites that train, in their order. A column that nobody lacks need not be right here: nobody asks."""
+    total = np.maximum(sum(one.counts for one in lent), 1)
+    fill = np.asarray(sum(one.fill * one.counts for one in lent) / total)
+    counted: dict[str, dict[str, int]] = {}
+    for one in lent:
+        for name, levels in one.levels.items():
+            for level, count in levels.items():
+                counted.setdefault(name, {})[level] = counted.get(name, {}).get(level, 0) + count
+    return Common(fill, {name: _commonest(levels) for name, levels in counted.items()})
+
+
+def own_fill(own: Lent, common: Common) -> np.ndarray:
+    return np.where(own.counts > 0, own.fill, common.fill)
+
+
+def moments(table: Encoded, rows: np.ndarray, layout: Layout, fill: np.ndarray) -> Moments:
+    filled = _filled(table, rows, layout, fill)
+    return Moments(len(filled), filled.sum(axis=0), (filled**2).sum(axis=0))
+
+
+def common_scale(given: Sequence[Moments]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and SD over all sites' rows; nobody sees a row."""
+    count = sum(one.count for one in given)
+    mean = np.asarray(sum(one.total for one in given) / count)
+    squares = np.asarray(sum(one.squares for one in given))
+    return mean, _safe(np.sqrt(np.maximum(squares / count - mean**2, 0)))
+
+
+def fit_site(table: Encoded, rows: np.ndarray, layout: Layout, settings: Preparation, own: Lent, common: Common) -> Fit:
+    """One site's statistics, on its own training rows and on what the others lent."""
+    fill = own_fill(own, common)
+    modes = {name: _commonest(levels) for name, levels in own.levels.items() if levels}
+    names = [column.name for column in layout.numeric]
+    scale = _scale(table, rows, layout, settings, fill, common)
+    return Fit(dict(zip(names, fill.tolist(), strict=True)), {**common.level, **modes}, *scale)
+
+
+def agree(table: Encoded, train: Mapping[str, np.ndarray], settings: Preparation) -> Layout:
+    """`train` holds the training rows of each site that trains."""
+    return layout_of(table.columns, [facts(table, rows) for rows in train.values()], settings)
+
+
+def fit(
+    table: Encoded,
+    train: Mapping[str, np.ndarray],
+    layout: Layout,
+    settings: Preparation,
+    members: Collection[str] | None = None,
+) -> dict[str, Fit]:
+    """Each site's statistics. A site that never recorded a column takes the mean of the others' for it.
+
+    Only `members` (all, unless given) contribute to what sites have from each other: a site that does not train with
+    them uses their statistics and gives none.
+    """
+    members = list(train) if members is None else members
+    lent = {site: lend(table, rows, layout, settings) for site, rows in train.items()}
+    common = common_of([lent[site] for site in members])
+    if settings.scale == "federated":
+        given = [moments(table, train[site], layout, own_fill(lent[site], common)) for site in members]
+        common = Common(common.fill, common.level, common_scale(given))
+    return {site: fit_site(table, rows, layout, settings, lent[site], common) for site, rows in train.items()}
+
+
+def _numbers(table: Encoded, rows: np.ndarray, layout: Layout) -> np.ndarray:
+    numbers: np.ndarray = table.numbers[rows][:, table.numeric_places(layout)]
+    return numbers
+
+
+def _filled(table: Encoded, rows: np.ndarray, layout: Layout, fill: np.ndarray) -> np.ndarray:
+    numbers = _numbers(table, rows, layout)
+    return np.where(np.isnan(numbers), fill, numbers)
+
+
+def _commonest(levels: Mapping[str, int]) -> str:
+    """Ties go to the first in the alphabet."""
+    return min(levels, key=lambda level: (-levels[level], level))
+
+
+def _scale(
+    table: Encoded, rows: np.ndarray, layout: Layout, settings: Preparation, fill: np.ndarray, common: Common
+) -> tuple[np.ndarray, np.ndarray]:
+    width = len(layout.numeric)
+    if settings.scale == "none":
+        return np.zeros(width), np.ones(width)
+    if settings.scale == "ranges":
+        limits = _limits(layout)
+        return limits[:, 0], limits[:, 1] - limits[:, 0]
+    if settings.scale == "federated":
+        if common.scale is None:
+            raise ValueError("a common scale must be agreed on first")
+        return common.scale
+    filled = _filled(table, rows, layout, fill)
+    return filled.mean(axis=0), _safe(filled.std(axis=0))
+
+
+def _limits(layout: Layout) -> np.ndarray:
+    unknown = [column.name for column in layout.numeric if column.limits is None]
+    if unknown:
+        raise DataError(
+            "data: scale",
+            f'"ranges" needs a public range for every numeric column; none is known for {", ".join(unknown)}',
+            "Give `[data.ranges]` for a csv source, or choose another scale.",
+        )
+    return np.array([column.limits for column in layout.numeric], dtype=float).reshape(-1, 2)
+
+
+def _safe(spread: np.ndarray) -> np.ndarray:
+    """A constant column is left where it is instead of divided by zero."""
+    return np.where(spread > 1e-12, spread, 1.0)
