@@ -1,9 +1,9 @@
 """The only local training loop. Every engine runs `descend`: for one site, or for a stack of sites."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -38,8 +38,15 @@ class Outcome:
 
     update: State
     memory: Memory
-    moved: Tree
+    moved: Tree | None  # None where it stayed at its site
     loss: Tensor  # mean over the round's batches
+    moved_by: float | None = None  # its length, where only that is known
+
+    @property
+    def length(self) -> float:
+        if self.moved is None:
+            return float("nan") if self.moved_by is None else self.moved_by
+        return float(tree.squared_norm(self.moved).sqrt())
 
 
 @dataclass(frozen=True)
@@ -93,12 +100,19 @@ def batches(rows: int, epochs: int, batch_size: int, rng: np.random.Generator) -
     return [batch for order in drawn for batch in torch.split(order, batch_size)]
 
 
+class Order(Protocol):
+    """Row numbers of each step. Its length is asked for when the last step is done."""
+
+    def __iter__(self) -> Iterator[Tensor]: ...
+    def __len__(self) -> int: ...
+
+
 def local_train(
     algorithm: Algorithm,
     model: Model,
     optimiser: Optimiser,
     rows: Rows,
-    order: Sequence[Tensor],
+    order: Order,
     shared: State,
     memory: Memory,
     lr: float,

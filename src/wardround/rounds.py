@@ -81,6 +81,24 @@ def first_weights(trial: Trial) -> tuple[Tree, Tree]:
 
 def start(trial: Trial, weights: tuple[Tree, Tree] | None = None) -> Run:
     """`weights` are those of `first_weights`, where they are known already."""
+    shared, private, buffers = _parts(trial, weights)
+    memories = {site.name: Memory(trial.algorithm.init_memory(shared), private, buffers) for site in trial.sites}
+    return Run(0, trial.algorithm.init(shared, len(trial.sites)), memories)
+
+
+def start_apart(trial: Trial) -> Run:
+    """The coordinator's part alone: in a deployment memories are at the sites."""
+    return Run(0, trial.algorithm.init(_parts(trial)[0], len(trial.sites)), {})
+
+
+def first_memory(trial: Trial) -> Memory:
+    """What a site keeps before its first round."""
+    shared, private, buffers = _parts(trial)
+    return Memory(trial.algorithm.init_memory(shared), private, buffers)
+
+
+def _parts(trial: Trial, weights: tuple[Tree, Tree] | None = None) -> tuple[Tree, Tree, Tree]:
+    """Shared leaves, private leaves and buffers, in the trial's precision and on its device."""
     params, buffers = first_weights(trial) if weights is None else weights
     device = trial.sites[0].train.x.device
     params = {name: leaf.to(device, trial.dtype) for name, leaf in params.items()}
@@ -89,8 +107,7 @@ def start(trial: Trial, weights: tuple[Tree, Tree] | None = None) -> Run:
     }
     shared = {name: leaf for name, leaf in params.items() if not trial.model.is_private(name)}
     private = {name: leaf for name, leaf in params.items() if trial.model.is_private(name)}
-    memories = {site.name: Memory(trial.algorithm.init_memory(shared), private, buffers) for site in trial.sites}
-    return Run(0, trial.algorithm.init(shared, len(trial.sites)), memories)
+    return shared, private, buffers
 
 
 def rounds(run: Run, trial: Trial, train_sites: TrainSites) -> Iterator[tuple[Run, RoundRecord]]:
@@ -122,7 +139,12 @@ class Intake:
         self.sum: State | None = None
         self.moved: Tree = {}
         self.weight = self.loss = self.norm = self.spread = 0.0
-        self.count = self.bytes = 0
+        self.names: list[str] = []
+        self.bytes = 0
+
+    @property
+    def count(self) -> int:
+        return len(self.names)
 
     def add(self, assignment: Assignment, outcome: Outcome) -> None:
         weight = float(len(assignment.site.train)) if self.algorithm.weighting == "samples" else 1.0
@@ -133,15 +155,21 @@ class Intake:
             self.sum = weighted if self.sum is None else tree.add_states(self.sum, weighted)
         self.weight += weight
         self.loss += weight * float(outcome.loss)
-        self.norm += weight * float(tree.squared_norm(outcome.moved)) ** 0.5
-        # Welford's running mean and spread: no update has to be kept, and nothing cancels
-        before = tree.sub(outcome.moved, self.moved) if self.moved else outcome.moved
+        self.norm += weight * outcome.length
+        self._spread(outcome.moved, weight)
+        self.names.append(assignment.site.name)
+        self.bytes += tree.count_bytes(outcome.update)
+
+    def _spread(self, moved: Tree | None, weight: float) -> None:
+        """Welford's running mean and spread: no update has to be kept, and nothing cancels."""
+        if moved is None:
+            self.spread = float("nan")
+            return
+        before = tree.sub(moved, self.moved) if self.moved else moved
         step = tree.scale(before, weight / self.weight)
         self.moved = tree.add(self.moved, step) if self.moved else step
-        after = tree.sub(outcome.moved, self.moved)
+        after = tree.sub(moved, self.moved)
         self.spread += weight * float(sum((before[name] * after[name]).sum() for name in before))
-        self.count += 1
-        self.bytes += tree.count_bytes(outcome.update)
 
     def aggregate(self, server: State, sites: int) -> State:
         if not self.count:
@@ -156,10 +184,10 @@ class Intake:
             round=run.round + 1,
             loss=self.loss / self.weight if self.count else None,
             update_norm=self.norm / self.weight if self.count else None,
-            divergence=max(self.spread / self.weight, 0.0) ** 0.5 if self.count else None,
+            divergence=max(self.spread / self.weight, 0.0) ** 0.5 if self.count and self.spread >= 0 else None,
             change=None if self.algorithm.personal else _distance(run.server["params"], server["params"]),
-            sites=tuple(a.site.name for a in assignments if a.counts),
-            dropped=tuple(a.site.name for a in assignments if not a.counts),
+            sites=tuple(self.names),
+            dropped=tuple(a.site.name for a in assignments if a.site.name not in self.names),
             bytes_down=down,
             bytes_up=self.bytes,
             settings={name: float(leaf) for name, leaf in server.get("settings", {}).items()},

@@ -6,15 +6,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 
 import torch
+from torch import Tensor
 
 from wardround import seeds, tree
+from wardround.data.site import Site
 from wardround.engines.engine import Engine
 from wardround.engines.threads import torch_threads
-from wardround.local import Memory, Outcome, batches, local_train
+from wardround.local import Memory, Order, Outcome, batches, local_train
 from wardround.models import SMALL_MODEL
 from wardround.optimisers import optimiser_for
 from wardround.rounds import Assignment, RoundRecord, Run, Trial, rounds, start
-from wardround.tree import Tree
+from wardround.tree import State, Tree
 
 
 def train_sites(trial: Trial, run: Run, assignments: Sequence[Assignment]) -> Iterator[tuple[Assignment, Outcome]]:
@@ -52,21 +54,28 @@ def _pool(workers: int) -> ThreadPoolExecutor:
 
 
 def train_site(trial: Trial, run: Run, assignment: Assignment) -> Outcome:
-    site, training = assignment.site, trial.training
-    key = (run.round, site.name)
-    order = batches(
-        len(site.train), assignment.epochs, training.batch_size, seeds.generator(trial.batch_seed, "batches", *key)
-    )
+    shared = trial.algorithm.broadcast(run.server, assignment.number)
+    order = order_of(trial, assignment.site, run.round, assignment.epochs)
+    return work(trial, assignment.site, run.round, order, shared, run.memories[assignment.site.name])
+
+
+def order_of(trial: Trial, site: Site, round_number: int, epochs: int) -> list[Tensor]:
+    rng = seeds.generator(trial.batch_seed, "batches", round_number, site.name)
+    return batches(len(site.train), epochs, trial.training.batch_size, rng)
+
+
+def work(trial: Trial, site: Site, round_number: int, order: Order, shared: State, memory: Memory) -> Outcome:
+    """One site's local work in one round, wherever it happens."""
     return local_train(
         trial.algorithm,
         trial.model,
-        optimiser_for(training),
+        optimiser_for(trial.training),
         site.train,
         order,
-        trial.algorithm.broadcast(run.server, assignment.number),
-        run.memories[site.name],
-        training.lr_in(run.round),
-        seeds.generator(trial.batch_seed, "dropout", *key),
+        shared,
+        memory,
+        trial.training.lr_in(round_number),
+        seeds.generator(trial.batch_seed, "dropout", round_number, site.name),
     )
 
 
