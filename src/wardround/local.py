@@ -31,6 +31,16 @@ class Memory:
         model = tree.settle({"private": self.private, "buffers": self.buffers})
         return Memory(tree.settle(self.algorithm), model["private"], model["buffers"])
 
+    def leaves(self) -> Tree:
+        """All of it as one flat tree."""
+        parts = {"algorithm": tree.flatten(self.algorithm), "private": self.private, "buffers": self.buffers}
+        return tree.flatten(parts)
+
+    @classmethod
+    def of(cls, leaves: Tree) -> "Memory":
+        parts = tree.unflatten(leaves)
+        return cls(tree.unflatten(parts.get("algorithm", {})), parts.get("private", {}), parts.get("buffers", {}))
+
 
 @dataclass(frozen=True)
 class Outcome:

@@ -89,14 +89,18 @@ class Plan:
         arm = self.study.arm(key)
         # arms that differ only in who trains have the same rows, which need not be checked again
         splits = self.check(arm, seed) if self.first_with_rows[key] == key else self.splits(arm, seed)
-        dtype = torch.float64 if arm.training.precision == "float64" else torch.float32
         members = members_of(arm, [split.site for split in splits])
-        cohort, selection = self.cohort_of(arm), self.study.selection
+        splits = self.for_selection(arm, splits)
+        return prepare_sites(self.cohort_of(arm), splits, arm.preparation, dtype_of(arm), members)[0]
+
+    def for_selection(self, arm: Arm, splits: tuple[Split, ...]) -> tuple[Split, ...]:
+        """The splits without rows on which nothing may be chosen."""
+        patient, selection = self.cohort_of(arm).patient, self.study.selection
         if arm.held_out is not None:
-            splits = held_out_rows(splits, arm.held_out, cohort.patient)
-        elif selection is not None and selection.on == "validation":
-            splits = untested_validation(splits, cohort.patient)
-        return prepare_sites(cohort, splits, arm.preparation, dtype, members)[0]
+            return held_out_rows(splits, arm.held_out, patient)
+        if selection is not None and selection.on == "validation":
+            return untested_validation(splits, patient)
+        return splits
 
     def _model_of(self, arm_name: str, inputs: tuple[int, ...]) -> Model:
         choice = self.study.arm(arm_name).model
@@ -150,6 +154,10 @@ class Plan:
                 seen = f" (with {len(findings)} of {len(of_seed)} seeds)" if len(findings) < len(of_seed) else ""
                 lines.append(f"{f'variant {variant}: ' if variant else ''}{findings[0]}{seen}")
         return lines
+
+
+def dtype_of(arm: Arm) -> torch.dtype:
+    return torch.float64 if arm.training.precision == "float64" else torch.float32
 
 
 def members_of(arm: Arm, sites: Sequence[str]) -> list[str]:

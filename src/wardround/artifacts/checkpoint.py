@@ -6,8 +6,10 @@ long its records were then; a finished unit's has no tensors and says so. Its re
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from safetensors import safe_open
 from safetensors.torch import save
@@ -31,12 +33,26 @@ class Checkpoint:
 
 
 def write_checkpoint(folder: Path, unit: int, checkpoint: Checkpoint) -> None:
+    place = {"round": checkpoint.round, "records": checkpoint.records, "done": checkpoint.done}
+    write_leaves(_path(folder, unit), checkpoint.leaves, place)
+
+
+def write_leaves(path: Path, leaves: Tree, place: Mapping[str, Any]) -> None:
+    """Tensors and what is to be known of them, in one file that is the old one or the new one."""
     # the file sorts its tensors; their order is kept beside it, because sums over leaves depend on it in the last bit
-    order = list(checkpoint.leaves)
-    place = {"round": checkpoint.round, "records": checkpoint.records, "done": checkpoint.done, "order": order}
-    leaves = {name: leaf.detach().contiguous().clone() for name, leaf in checkpoint.leaves.items()}
-    _path(folder, unit).parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(_path(folder, unit), save(leaves, metadata={"place": json.dumps(place)}))
+    written = json.dumps({**place, "order": list(leaves)})
+    content = {name: leaf.detach().contiguous().clone() for name, leaf in leaves.items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, save(content, metadata={"place": written}))
+
+
+def read_leaves(path: Path) -> tuple[Tree, dict[str, Any]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            place = json.loads(file.metadata()["place"])
+            return {name: file.get_tensor(name) for name in place.pop("order")}, place
+    except Exception as error:
+        raise RunError(str(path), f"is damaged ({type(error).__name__})", "Start anew with --again.") from error
 
 
 def read_checkpoint(folder: Path, unit: int) -> Checkpoint:
@@ -44,13 +60,8 @@ def read_checkpoint(folder: Path, unit: int) -> Checkpoint:
     path = _path(folder, unit)
     if not path.is_file():
         return Checkpoint()
-    try:
-        with safe_open(path, framework="pt") as file:
-            place = json.loads(file.metadata()["place"])
-            leaves = {name: file.get_tensor(name) for name in place["order"]}
-        return Checkpoint(place["round"], place["records"], leaves, place["done"])
-    except Exception as error:
-        raise RunError(str(path), f"is damaged ({type(error).__name__})", "Start anew with --again.") from error
+    leaves, place = read_leaves(path)
+    return Checkpoint(place["round"], place["records"], leaves, place["done"])
 
 
 def has_begun(folder: Path) -> bool:

@@ -1,6 +1,6 @@
 """All rows of a study before sites are formed, and the way from there to prepared sites."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
@@ -11,7 +11,7 @@ import torch
 from wardround import seeds
 from wardround.data.agreement import agree, fit
 from wardround.data.partition import Partitioner
-from wardround.data.prepare import Encoded, Layout, complete_rows, encode, transform
+from wardround.data.prepare import Encoded, Fit, Layout, complete_rows, encode, transform
 from wardround.data.records import Records
 from wardround.data.site import Rows, Site
 from wardround.data.sources import Source
@@ -124,34 +124,32 @@ def prepare_sites(
     Sites that are not among `members` are prepared by the members' layout, as a newcomer would be.
     """
     if not cohort.records.is_table:
-        return tuple(_image_site(cohort, split) for split in splits), None
+        return tuple(image_site(cohort, split) for split in splits), None
     train = {split.site: split.train for split in splits}
     members = list(train) if members is None else members
     layout = agree(cohort.table, {site: train[site] for site in members}, preparation)
     fits = fit(cohort.table, train, layout, preparation, members)
+    return tuple(table_site(cohort, one, layout, fits[one.site], preparation, dtype) for one in splits), layout
 
-    def rows(split: Split, chosen: np.ndarray) -> Rows:
-        prepared = transform(cohort.table, chosen, layout, fits[split.site], preparation)
+
+def table_site(
+    cohort: Cohort, split: Split, layout: Layout, fitted: Fit, preparation: Preparation, dtype: torch.dtype
+) -> Site:
+    def rows(chosen: np.ndarray) -> Rows:
+        prepared = transform(cohort.table, chosen, layout, fitted, preparation)
         return Rows(torch.from_numpy(prepared).to(dtype), cohort.labels[chosen])
 
-    sites = tuple(
-        Site(
-            split.site,
-            rows(split, split.train),
-            rows(split, split.validation),
-            rows(split, split.test),
-            cohort.row_numbers[split.validation],
-            cohort.row_numbers[split.test],
-        )
-        for split in splits
-    )
-    return sites, layout
+    return _site(cohort, split, rows)
 
 
-def _image_site(cohort: Cohort, split: Split) -> Site:
+def image_site(cohort: Cohort, split: Split) -> Site:
     def rows(chosen: np.ndarray) -> Rows:
         return Rows(cohort.images, cohort.labels, torch.from_numpy(chosen))
 
+    return _site(cohort, split, rows)
+
+
+def _site(cohort: Cohort, split: Split, rows: Callable[[np.ndarray], Rows]) -> Site:
     return Site(
         split.site,
         rows(split.train),

@@ -92,19 +92,14 @@ def leaves_of_run(run: Run) -> tuple[int, Tree]:
     """Everything a run holds, as one flat tree: the server's parts, then what each site keeps."""
     leaves = {f"server/{name}": leaf for name, leaf in tree.flatten(run.server).items()}
     for site, memory in run.memories.items():
-        kept = {"algorithm": tree.flatten(memory.algorithm), "private": memory.private, "buffers": memory.buffers}
-        leaves |= {f"memory/{site}/{name}": leaf for name, leaf in tree.flatten(kept).items()}
+        leaves |= {f"memory/{site}/{name}": leaf for name, leaf in memory.leaves().items()}
     return run.round, leaves
 
 
 def restore_run(trials: Sequence[Trial], round_number: int, leaves: Tree) -> Run:
     parts = tree.unflatten(leaves)
-    by_site = {site: tree.unflatten(kept) for site, kept in tree.unflatten(parts.get("memory", {})).items()}
-    memories = {}
-    for site in trials[0].sites:
-        kept = by_site.get(site.name, {})
-        algorithm = tree.unflatten(kept.get("algorithm", {}))
-        memories[site.name] = Memory(algorithm, kept.get("private", {}), kept.get("buffers", {}))
+    by_site = tree.unflatten(parts.get("memory", {}))
+    memories = {site.name: Memory.of(by_site.get(site.name, {})) for site in trials[0].sites}
     return Run(round_number, tree.unflatten(parts.get("server", {})), memories)
 
 
