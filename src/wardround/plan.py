@@ -41,7 +41,7 @@ class Plan:
         prepared: dict[str, str] = {}
         rows: dict[str, str] = {}
         for arm in self.study.trained_arms:
-            kind = repr((_cohort_key(arm), _key(arm.sites), arm.vary))
+            kind = repr((cohort_key(arm), _key(arm.sites), arm.vary))
             self.first_with_rows[arm.name] = rows.setdefault(kind, arm.name)
             kind += repr((arm.preparation, arm.training.precision, arm.train_at, arm.held_out))
             self.alike[arm.name] = prepared.setdefault(kind, arm.name)
@@ -53,7 +53,7 @@ class Plan:
         return max(4, CACHE_BYTES // (16 * cells))  # some 4 bytes a cell, times 4 for one-hot columns and indicators
 
     def cohort_of(self, arm: Arm) -> Cohort:
-        return self.cohorts[_cohort_key(arm)]
+        return self.cohorts[cohort_key(arm)]
 
     @property
     def fingerprint(self) -> str:
@@ -206,7 +206,7 @@ def load_plan(study: Study, families: Families) -> Plan:
             raise StudyError("evaluation: accept", f"there is no check {name!r}", suggest(name, CHECKS, "Checks"))
     cohorts = {
         key: load_cohort(families.sources[arm.data.name](**arm.data.options), arm.preparation)
-        for key, arm in {_cohort_key(arm): arm for arm in study.arms}.items()
+        for key, arm in {cohort_key(arm): arm for arm in study.arms}.items()
     }
     if len({cohort.records.classes for cohort in cohorts.values()}) > 1:
         raise StudyError("arms", "their data have different classes", "Compare arms on data with the same classes.")
@@ -232,7 +232,7 @@ def site_choices(study: Study) -> dict[str, Arm]:
     """One arm for each different way of forming sites."""
     chosen: dict[str, Arm] = {}
     for arm in study.arms:
-        chosen.setdefault(_cohort_key(arm) + _key(arm.sites), arm)
+        chosen.setdefault(cohort_key(arm) + _key(arm.sites), arm)
     return chosen
 
 
@@ -299,6 +299,6 @@ def _key(choice: Choice) -> str:
     return repr((choice.name, sorted(choice.options.items())))
 
 
-def _cohort_key(arm: Arm) -> str:
+def cohort_key(arm: Arm) -> str:
     """Arms on the same rows: the same data, and rows with gaps dropped or not."""
     return f"{_key(arm.data)}{' complete' if arm.preparation.missing == 'drop' else ''}"

@@ -39,6 +39,7 @@ class AuditLog:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.last: str | None = None  # the head that this object wrote
 
     def add(self, event: str, **detail: Any) -> str:
         """The new head. A last line that a dying process left half written is cut off, and the cut is logged."""
@@ -50,10 +51,13 @@ class AuditLog:
                 number += 1
             head = _append(file.fileno(), number, before, event, detail)
             os.fsync(file.fileno())
+        self.last = head
         return head
 
     @property
     def head(self) -> str:
+        if self.last is not None:
+            return self.last
         return verify(self.path).head if self.path.is_file() else BEGINNING
 
 

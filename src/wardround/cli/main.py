@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from wardround.cli import check, data, doctor, log, report, resume, run, studies
+from wardround.cli import approve, check, data, doctor, log, provision, report, resume, run, studies
 from wardround.errors import WardroundError
 
 app = typer.Typer(
@@ -23,6 +23,8 @@ app.command("check")(check.check)
 app.command("studies")(studies.studies)
 app.add_typer(data.app, name="data")
 app.add_typer(log.app, name="log")
+app.add_typer(provision.app, name="provision")
+app.command("approve")(approve.approve)
 app.command("doctor")(doctor.doctor)
 
 

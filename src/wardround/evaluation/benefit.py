@@ -1,20 +1,20 @@
 """Whom federation helped: each hospital with the others against itself alone, and against any one of them alone."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from wardround.evaluation.compare import ALPHA, adjust
 from wardround.evaluation.intervals import Resampling, mean_interval, p_value, summarise
-from wardround.evaluation.scores import Figures, Scores
+from wardround.evaluation.scores import Figures, Scored
 from wardround.study import LOWER_IS_BETTER, METRICS, Arm, Study
 
 BENEFIT = ("accuracy", "auc", "brier")
 ACCURACY = METRICS.index("accuracy")
 
 
-def benefit(study: Study, scores: Scores, names: Sequence[str]) -> list[dict[str, Any]]:
+def benefit(study: Study, scores: Scored, names: Sequence[str]) -> list[dict[str, Any]]:
     """Each arm's figure at each site less that of the same site's own model, paired over seeds.
 
     `names` are all arms of one variant that were scored, selected ones among them.
@@ -64,7 +64,7 @@ def _difference(difference: np.ndarray, metric: str, resampling: Resampling) -> 
     }
 
 
-def spread(by_site: dict[str, Figures]) -> dict[str, Any]:
+def spread(by_site: Mapping[str, Figures]) -> dict[str, Any]:
     """How unlike the sites' mean accuracies are: SD over sites, lowest and highest."""
     means = {site: summarise(figures[:, ACCURACY], Resampling(0.0))["mean"] for site, figures in by_site.items()}
     known = {site: mean for site, mean in means.items() if mean is not None}
@@ -78,7 +78,7 @@ def spread(by_site: dict[str, Figures]) -> dict[str, Any]:
     }
 
 
-def best_single(study: Study, scores: Scores, names: Sequence[str]) -> list[dict[str, Any]]:
+def best_single(study: Study, scores: Scored, names: Sequence[str]) -> list[dict[str, Any]]:
     """Each federated arm at each site against the best model that any one hospital could have trained alone.
 
     That model is picked by its mean test accuracy there, which flatters it: a hospital could not have known.
@@ -122,7 +122,7 @@ def best_single(study: Study, scores: Scores, names: Sequence[str]) -> list[dict
     return found
 
 
-def by_number_of_sites(study: Study, scores: Scores, names: Sequence[str]) -> list[dict[str, Any]]:
+def by_number_of_sites(study: Study, scores: Scored, names: Sequence[str]) -> list[dict[str, Any]]:
     """Accuracy against the number of sites that train: at those sites, and at the sites that stay outside.
 
     Over all arms with `train_at` that share an algorithm, and the arm of that algorithm in which all sites train.

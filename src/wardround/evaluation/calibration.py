@@ -16,10 +16,10 @@ from statsmodels.genmod.generalized_linear_model import GLM
 from statsmodels.tools.sm_exceptions import PerfectSeparationError, PerfectSeparationWarning
 
 from wardround.evaluation.intervals import CONFIDENCE
+from wardround.evaluation.metrics import THRESHOLDS
 
 BINS = 10
 CLIP = 1e-6  # scores of exactly 0 and 1 have no logit
-THRESHOLDS = np.round(np.arange(0.05, 0.96, 0.05), 2)
 
 
 def calibration(label: np.ndarray, score: np.ndarray, row: np.ndarray) -> dict[str, Any] | None:

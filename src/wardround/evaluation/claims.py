@@ -14,7 +14,7 @@ import numpy as np
 from wardround.data.heterogeneity import gini
 from wardround.evaluation.compare import IN_POINTS
 from wardround.evaluation.intervals import Resampling, mean_interval
-from wardround.evaluation.scores import Scores
+from wardround.evaluation.scores import Scored
 from wardround.study import METRICS, Claim, Study, in_variant
 
 FORMULAS: dict[str, Callable[[np.ndarray], float]] = {
@@ -26,7 +26,7 @@ ROUNDING = 0.006  # relative: figures that a source prints to two or three place
 
 
 def judge(
-    claim: Claim, study: Study, scores: Scores, arms: Mapping[str, Any], sites: Sequence[Mapping[str, Any]]
+    claim: Claim, study: Study, scores: Scored, arms: Mapping[str, Any], sites: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """`arms` are the results so far, `sites` the descriptions of the study's sites."""
     ours, interval, each = _ours(claim, study, scores, arms, sites)
@@ -51,7 +51,7 @@ def judge(
 
 
 def _ours(
-    claim: Claim, study: Study, scores: Scores, arms: Mapping[str, Any], sites: Sequence[Mapping[str, Any]]
+    claim: Claim, study: Study, scores: Scored, arms: Mapping[str, Any], sites: Sequence[Mapping[str, Any]]
 ) -> tuple[float | None, list[float] | None, dict[str, float | None]]:
     if claim.metric in ("rows", "gini", "js", "kl", "mmd"):
         named = [described for described in sites if set(claim.arms) & set(described["arms"])]
@@ -84,7 +84,7 @@ def _ours(
     return float(known.mean()), list(interval) if interval else None, each
 
 
-def _t(scores: Scores, arm: str, reference: str) -> float | None:
+def _t(scores: Scored, arm: str, reference: str) -> float | None:
     """Student's t of two independent samples, as papers print it."""
     a, b = (scores.overall[name][:, METRICS.index("accuracy")] for name in (arm, reference))
     spread = np.sqrt((a.var(ddof=1) + b.var(ddof=1)) / len(a)) if len(a) > 1 else 0.0
@@ -92,7 +92,7 @@ def _t(scores: Scores, arm: str, reference: str) -> float | None:
 
 
 def _in_variants(
-    claim: Claim, study: Study, scores: Scores, arms: Mapping[str, Any], sites: Sequence[Mapping[str, Any]]
+    claim: Claim, study: Study, scores: Scored, arms: Mapping[str, Any], sites: Sequence[Mapping[str, Any]]
 ) -> dict[str, float | None]:
     """The same figure in every variant of the study that has these arms; "" is the study as it stands."""
     found = {}

@@ -17,8 +17,7 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, mean_interval, p_value
-from wardround.evaluation.metrics import THRESHOLD
-from wardround.evaluation.scores import Scores
+from wardround.evaluation.scores import Scored
 from wardround.study import LOWER_IS_BETTER, METRICS
 
 COMPARED = ("accuracy", "auc", "f1", "brier", "loss")
@@ -35,7 +34,7 @@ class Pair:
     reference: str
 
 
-def compare_arms(scores: Scores, pairs: Sequence[Pair], resampling: Resampling) -> list[dict[str, Any]]:
+def compare_arms(scores: Scored, pairs: Sequence[Pair], resampling: Resampling) -> list[dict[str, Any]]:
     """Every pair in every compared metric. The pairs are one family for Holm's and Bonferroni's corrections."""
     tests: list[dict[str, Any]] = []
     for metric in COMPARED:
@@ -119,20 +118,12 @@ def _nothing_to_collect() -> Iterator[None]:
         gc.unfreeze()
 
 
-def _over_patients(scores: Scores, pairs: Sequence[Pair]) -> list[dict[str, Any] | None]:
+def _over_patients(scores: Scored, pairs: Sequence[Pair]) -> list[dict[str, Any] | None]:
     """BCa interval of the difference in accuracy if other patients like these had been tested by the same models.
 
-    None for a pair that was not tested on the same rows, or of which one has diverged.
+    None for a pair that was not tested on the same rows, or of which one has diverged, and where rows are out of reach.
     """
-    rows, number = np.unique(scores.row, return_inverse=True)
-    right: dict[str, tuple[np.ndarray, np.ndarray] | None] = {}
-    for arm in dict.fromkeys(name for pair in pairs for name in (pair.arm, pair.reference)):
-        places = scores.of_arm(arm)
-        score, label = scores.score[places], scores.label[places]
-        called = score >= THRESHOLD if score.ndim == 1 else score.argmax(axis=1)
-        hits = np.bincount(number[places], weights=called == label, minlength=len(rows))
-        tested = np.bincount(number[places], minlength=len(rows)).astype(float)
-        right[arm] = None if np.isnan(score).any() else (hits, tested)
+    right = scores.hits_by_patient(dict.fromkeys(name for pair in pairs for name in (pair.arm, pair.reference)))
     made: list[dict[str, Any] | None] = [None] * len(pairs)
     whole, counts, places_of = [], [], []
     for place, pair in enumerate(pairs):
@@ -153,7 +144,7 @@ def _over_patients(scores: Scores, pairs: Sequence[Pair]) -> list[dict[str, Any]
     return made
 
 
-def _over_seeds(scores: Scores, pairs: Sequence[Pair], place: int) -> list[dict[str, Any] | None]:
+def _over_seeds(scores: Scored, pairs: Sequence[Pair], place: int) -> list[dict[str, Any] | None]:
     """BCa interval of the mean difference over seeds. It knows nothing of seeds sharing patients."""
     made: list[dict[str, Any] | None] = []
     whole, places = [], []

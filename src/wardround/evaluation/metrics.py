@@ -5,14 +5,28 @@ With several classes, AUC, F1, sensitivity, specificity, PPV and NPV are average
 (each class against the rest), and the Brier score sums over classes.
 """
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 from scipy.stats import rankdata
 
 from wardround.study import METRICS
 
 THRESHOLD = 0.5
+THRESHOLDS = np.round(np.arange(0.05, 0.96, 0.05), 2)  # of decision curves, and borders of score histograms
+SMALLEST_GROUP = 10  # subgroups with fewer test rows are suppressed
 PAIRS = 20_000  # up to so many pairs are compared one by one, which is quicker than ranking
 CLIP = 1e-7  # scores are kept this far from 0 and 1 in the loss, because one certain error would make it infinite
+
+
+class Counts(NamedTuple):
+    """Calls of one class, right and wrong."""
+
+    tp: int
+    fp: int
+    fn: int
+    tn: int
 
 
 def metrics(label: np.ndarray, score: np.ndarray) -> dict[str, float]:
@@ -24,33 +38,42 @@ def metrics(label: np.ndarray, score: np.ndarray) -> dict[str, float]:
 
 def _binary(label: np.ndarray, score: np.ndarray) -> dict[str, float]:
     positive = label == 1
-    called = score >= THRESHOLD
+    called = calls(score) == 1
     p = np.clip(score.astype(np.float64), CLIP, 1 - CLIP)
     return {
         "accuracy": float((called == positive).mean()),
         "auc": auc(positive, score),
-        **_from_counts(positive, called),
+        **rates(count(positive, called)),
         "brier": float(((score.astype(np.float64) - positive) ** 2).mean()),
         "loss": float(-np.log(np.where(positive, p, 1 - p)).mean()),
     }
 
 
 def _several(label: np.ndarray, score: np.ndarray) -> dict[str, float]:
-    called = score.argmax(axis=1)
+    called = calls(score)
     each = [
-        {"auc": auc(label == c, score[:, c]), **_from_counts(label == c, called == c)}
+        {"auc": auc(label == c, score[:, c]), **rates(count(label == c, called == c))}
         for c in range(score.shape[1])
         if (label == c).any()
     ]
     p = score.astype(np.float64)
     truth = np.eye(score.shape[1])[label]
-    macro = {name: _mean([one[name] for one in each]) for name in each[0]}
     return {
         "accuracy": float((called == label).mean()),
-        **macro,
+        **macro(each),
         "brier": float(((p - truth) ** 2).sum(axis=1).mean()),
         "loss": float(-np.log(np.clip(p[np.arange(len(label)), label], CLIP, 1)).mean()),
     }
+
+
+def calls(score: np.ndarray) -> np.ndarray:
+    """The class that each row is called."""
+    return (score >= THRESHOLD).astype(np.int64) if score.ndim == 1 else score.argmax(axis=1)
+
+
+def macro(each: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Averages over classes, of those in which a figure is defined."""
+    return {name: _mean([one[name] for one in each]) for name in each[0]}
 
 
 def auc(positive: np.ndarray, score: np.ndarray) -> float:
@@ -65,11 +88,16 @@ def auc(positive: np.ndarray, score: np.ndarray) -> float:
     return float((ranks - hits * (hits + 1) / 2) / (hits * misses))
 
 
-def _from_counts(positive: np.ndarray, called: np.ndarray) -> dict[str, float]:
+def count(positive: np.ndarray, called: np.ndarray) -> Counts:
     tp = int((positive & called).sum())
     fp = int(called.sum()) - tp
     fn = int(positive.sum()) - tp
-    tn = len(positive) - tp - fp - fn
+    return Counts(tp, fp, fn, len(positive) - tp - fp - fn)
+
+
+def rates(counts: Counts) -> dict[str, float]:
+    """What follows from the counts alone."""
+    tp, fp, fn, tn = counts
     return {
         "f1": _ratio(2 * tp, 2 * tp + fp + fn),
         "sensitivity": _ratio(tp, tp + fn),

@@ -28,10 +28,10 @@ def predict(trial: Trial, run: Run, side: Literal["validation", "test"] = "test"
     numbers = [getattr(site, f"{side}_rows") for site in trial.scored]
     own_models = trial.algorithm.personal or trial.model.private or any(m.buffers for m in run.memories.values())
     if own_models and not trial.algorithm.pools:
-        made = [_scores(trial, site_model(trial, run, number), one) for number, one in enumerate(rows)]
+        made = [scores_of(trial, site_model(trial, run, number), one) for number, one in enumerate(rows)]
     else:  # one model for all: one pass over all rows
         ends = np.cumsum([len(one) for one in rows])[:-1]
-        whole = _scores(trial, site_model(trial, run, 0), join(rows))
+        whole = scores_of(trial, site_model(trial, run, 0), join(rows))
         made = list(zip(*(np.split(array, ends) for array in whole), strict=True))
     return [
         SitePrediction(site.name, places, *arrays)
@@ -39,7 +39,7 @@ def predict(trial: Trial, run: Run, side: Literal["validation", "test"] = "test"
     ]
 
 
-def _scores(trial: Trial, model: tuple[Tree, Tree], rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def scores_of(trial: Trial, model: tuple[Tree, Tree], rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Labels, scores and losses of all rows, in pieces."""
     params, buffers = model
     scores, losses, labels = [], [], []

@@ -1,4 +1,7 @@
-"""`results.json` as a pure function of saved predictions and records. Described in docs/reference/results.md."""
+"""`results.json` as a pure function of saved predictions and records. Described in docs/reference/results.md.
+
+Where predictions stay at their hospital, `deployed.py` computes the same from summaries of them.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -8,17 +11,16 @@ import numpy as np
 import pandas as pd
 
 from wardround.evaluation.benefit import benefit, best_single, by_number_of_sites, spread
-from wardround.evaluation.calibration import calibration, decision_curve
 from wardround.evaluation.claims import judge
 from wardround.evaluation.compare import Pair, compare_arms
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
-from wardround.evaluation.scores import Scores
+from wardround.evaluation.metrics import SMALLEST_GROUP
+from wardround.evaluation.scores import Scored, Scores
 from wardround.evaluation.selection import choose, compose
 from wardround.study import Arm, Study, anonymous
 
 SCHEMA_VERSION = 1
 CURVES = ("test_accuracy", "test_loss", "validation_accuracy", "validation_loss", "change")
-SMALLEST_GROUP = 10  # subgroups with fewer test rows are suppressed
 
 
 def results(
@@ -34,19 +36,29 @@ def results(
     `selection` are the predictions on which values are chosen; `sites` describes each set of sites.
     """
     choices = choose(study, selection) if selection is not None else []
+    return assemble(study, Scores.of(compose(predictions, choices), groups), choices, records, sites)
+
+
+def assemble(
+    study: Study,
+    scores: Scored,
+    choices: list[dict[str, Any]],
+    records: pd.DataFrame,
+    sites: Sequence[Mapping[str, Any]],
+    deployed: bool = False,
+) -> dict[str, Any]:
+    """`scores` has the selected arms already, `records` has not."""
     origin = {arm.name: arm for arm in study.arms} | {
         choice["arm"]: next(
             arm for arm in study.arms if (arm.family, arm.variant) == (choice["family"], choice["variant"])
         )
         for choice in choices
     }
-    scores = Scores.of(compose(predictions, choices))
     of_arm = {str(arm): part for arm, part in compose(records, choices).groupby("arm", sort=False)}
-    subgroups = _subgroups(scores, groups, {name: Resampling.of(study.evaluation_of(a)) for name, a in origin.items()})
-    patients = scores.with_patients(groups)
+    subgroups = _subgroups(scores, {name: Resampling.of(study.evaluation_of(a)) for name, a in origin.items()})
     selected = {choice["arm"] for choice in choices}
     arms = {
-        name: _arm(study, arm, name in selected, name, patients, subgroups[name], of_arm[name])
+        name: _arm(study, arm, name in selected, name, scores, subgroups[name], of_arm[name])
         for name, arm in origin.items()
         if name in scores.arms
     }
@@ -56,12 +68,13 @@ def results(
     main = Resampling.of(study.evaluation)
     return {
         "schema_version": SCHEMA_VERSION,
+        "deployed": deployed,
         "study": {"name": study.name, "question": study.question, "hash": study.hash},
         "seeds": list(study.evaluation.seeds),
         "interval": {"confidence": CONFIDENCE, "method": main.method, "covers": main.covers},
         "variants": _variants(study, by_variant),
         "arms": arms,
-        "tests": [test for names in by_variant.values() for test in _tests(study, patients, names, origin)],
+        "tests": [test for names in by_variant.values() for test in _tests(study, scores, names, origin)],
         "benefit": [entry for names in by_variant.values() for entry in benefit(study, scores, names)],
         "best_single": [entry for names in by_variant.values() for entry in best_single(study, scores, names)],
         "by_number_of_sites": by_number_of_sites(study, scores, by_variant.get("", [])),
@@ -72,11 +85,9 @@ def results(
 
 
 def _arm(
-    study: Study, arm: Arm, selected: bool, name: str, scores: Scores, subgroups: dict[str, Any], records: pd.DataFrame
+    study: Study, arm: Arm, selected: bool, name: str, scores: Scored, subgroups: dict[str, Any], records: pd.DataFrame
 ) -> dict[str, Any]:
     resampling = Resampling.of(study.evaluation_of(arm))
-    places = scores.of_arm(name)
-    label, score, row = scores.label[places], scores.score[places], scores.row[places]
     by_site = scores.by_site[name]
     algorithm = {"name": arm.algorithm.name, **({} if selected else arm.algorithm.options)}
     return {
@@ -87,11 +98,12 @@ def _arm(
         "stragglers": asdict(arm.training.stragglers) if arm.training.stragglers else None,
         "train_at": list(arm.train_at) or None,
         "metrics": summarise_metrics(scores.overall[name], resampling),
+        "auc_uncertain_by": scores.auc_uncertain_by(name),
         "sites": {site: summarise_metrics(figures, resampling) for site, figures in by_site.items()},
         "spread": spread(by_site),
         "subgroups": subgroups,
-        "calibration": calibration(label, score, row),
-        "decision_curve": decision_curve(label, score),
+        "calibration": scores.calibration(name),
+        "decision_curve": scores.decision_curve(name),
         "convergence": _convergence(records),
         "cost": _cost(records),
     }
@@ -108,13 +120,10 @@ def _variants(study: Study, by_variant: Mapping[str, Sequence[str]]) -> dict[str
     return found
 
 
-def _subgroups(scores: Scores, groups: pd.DataFrame, resampling: Mapping[str, Resampling]) -> dict[str, dict[str, Any]]:
+def _subgroups(scores: Scored, resampling: Mapping[str, Resampling]) -> dict[str, dict[str, Any]]:
     """Seeds in which a group has fewer test rows than SMALLEST_GROUP do not count; none left means suppressed."""
     found: dict[str, dict[str, Any]] = {arm: {} for arm in scores.arms}
-    for kind in (name for name in groups.columns if name not in ("row", "patient") and len(groups)):
-        known = groups.dropna(subset=[kind])
-        values = sorted(known[kind].unique().tolist(), key=lambda value: (not value.startswith("below"), value))
-        figures, rows = scores.by_group(dict(zip(known["row"].tolist(), known[kind].tolist(), strict=True)), values)
+    for kind, values, figures, rows in scores.subgroups():
         for a, arm in enumerate(scores.arms):
             found[arm][kind] = {}
             for v, value in enumerate(values):
@@ -132,7 +141,7 @@ def _subgroups(scores: Scores, groups: pd.DataFrame, resampling: Mapping[str, Re
     return found
 
 
-def _tests(study: Study, scores: Scores, names: Sequence[str], origin: Mapping[str, Arm]) -> list[dict[str, Any]]:
+def _tests(study: Study, scores: Scored, names: Sequence[str], origin: Mapping[str, Arm]) -> list[dict[str, Any]]:
     """Each arm of a variant on the reference's data against the reference, where all sites train in both."""
     reference = study.reference_of(origin[names[0]].variant)
     if reference is None or reference not in names:
@@ -151,16 +160,13 @@ def _rows_of(arm: Arm) -> tuple[Any, ...]:
 
 def _convergence(records: pd.DataFrame) -> dict[str, Any]:
     """Rounds until 95 % of the last round's accuracy, on validation rows where the study has them."""
-    measured = "validation_accuracy" in records and records["validation_accuracy"].notna().any()
-    name = "validation_accuracy" if measured else "test_accuracy"
-    curve = records.pivot(index="seed", columns="round", values=name)  # columns in order of rounds
-    # rounds that were not evaluated are NaN: not reached
-    reached = curve.ge(0.95 * curve.iloc[:, -1], axis=0).to_numpy()
-    needed = curve.columns.to_numpy()[reached.argmax(axis=1)][reached.any(axis=1)]  # without seeds that diverged
+    validated = "validation_accuracy" in records and records["validation_accuracy"].notna().any()
+    side = "validation" if validated else "test" if "test_accuracy" in records else None
+    needed = np.array([]) if side is None else _rounds_needed(records, f"{side}_accuracy")
     final = records[records["round"] == records["round"].max()]
     change = records.groupby("round")["change"].mean()
     return {
-        "measured_on": name.removesuffix("_accuracy"),
+        "measured_on": side,
         "rounds_to_95_percent": {
             "mean": float(needed.mean()) if len(needed) else None,
             "sd": float(needed.std(ddof=1)) if len(needed) > 1 else None,
@@ -170,6 +176,14 @@ def _convergence(records: pd.DataFrame) -> dict[str, Any]:
         "final_divergence": _mean(final["divergence"]),
         "final_update_norm": _mean(final["update_norm"]),
     }
+
+
+def _rounds_needed(records: pd.DataFrame, name: str) -> np.ndarray:
+    """Of each seed that did not diverge."""
+    curve = records.pivot(index="seed", columns="round", values=name)  # columns in order of rounds
+    # rounds that were not evaluated are NaN: not reached
+    reached = curve.ge(0.95 * curve.iloc[:, -1], axis=0).to_numpy()
+    return np.asarray(curve.columns.to_numpy()[reached.argmax(axis=1)][reached.any(axis=1)])
 
 
 def _curves(of_arm: Mapping[str, pd.DataFrame], arms: Sequence[str]) -> dict[str, dict[str, list[float | None]]]:

@@ -1,16 +1,61 @@
-"""Saved predictions as arrays, and the metrics of every arm, seed, site and subgroup among them."""
+"""What results are computed from, and its first kind: saved predictions as arrays.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+The second kind is in `summaries.py`: what sites tell of predictions that stay with them.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pandas as pd
 
+from wardround.evaluation.calibration import calibration, decision_curve
 from wardround.evaluation.grouped import grouped_metrics
+from wardround.evaluation.metrics import calls
 from wardround.study import METRICS
 
 Figures = np.ndarray  # (seeds, metrics); NaN where a metric is not defined
+
+
+class Subgroups(NamedTuple):
+    """Figures by the values of one kind, such as sex."""
+
+    kind: str
+    values: list[str]
+    figures: np.ndarray  # (arms, seeds, values, metrics)
+    rows: np.ndarray  # (arms, seeds, values)
+
+
+class Scored(Protocol):
+    """Arms with their figures, whether or not the rows behind them are at hand."""
+
+    @property
+    def arms(self) -> tuple[str, ...]: ...
+    @property
+    def seeds(self) -> tuple[int, ...]: ...
+    @property
+    def overall(self) -> Mapping[str, Figures]:
+        """By arm, over all sites' rows together."""
+
+    @property
+    def by_site(self) -> Mapping[str, Mapping[str, Figures]]:
+        """By arm, then site."""
+
+    def subgroups(self) -> Iterator[Subgroups]: ...
+    def calibration(self, arm: str) -> dict[str, Any] | None: ...
+    def decision_curve(self, arm: str) -> dict[str, Any] | None: ...
+    def auc_uncertain_by(self, arm: str) -> float | None:
+        """By how much its AUC over all sites may be wrong with any seed; None where there is none."""
+
+    def hits_by_patient(self, arms: Iterable[str]) -> dict[str, tuple[np.ndarray, np.ndarray] | None]:
+        """For each arm, each patient's rows called right and rows tested; None where they cannot be had."""
+
+
+def in_order(values: Iterable[str]) -> list[str]:
+    """Values of a subgroup as a table lists them: the lowest age band first."""
+    return sorted(values, key=lambda value: (not value.startswith("below"), value))
 
 
 def score_columns(predictions: pd.DataFrame) -> list[str]:
@@ -31,9 +76,10 @@ class Scores:
     row: np.ndarray
     label: np.ndarray
     score: np.ndarray  # (rows,) or (rows, classes)
+    groups: pd.DataFrame | None = None  # what is known of the rows' patients
 
     @classmethod
-    def of(cls, predictions: pd.DataFrame) -> "Scores":
+    def of(cls, predictions: pd.DataFrame, groups: pd.DataFrame | None = None) -> "Scores":
         arm, arms = pd.factorize(predictions["arm"])
         seed, seeds = pd.factorize(predictions["seed"], sort=True)
         site, sites = pd.factorize(predictions["site"])
@@ -49,14 +95,16 @@ class Scores:
             predictions["row"].to_numpy(),
             predictions["label"].to_numpy(),
             score[:, 0] if columns == ["score"] else score,
+            groups,
         )
 
-    def with_patients(self, groups: pd.DataFrame) -> "Scores":
-        """The same, with each row's patient in place of its number, where patients have several rows."""
-        if "patient" not in groups or not len(groups):
-            return self
-        known = pd.Series(groups["patient"].to_numpy(), index=groups["row"])
-        return replace(self, row=known.reindex(self.row).to_numpy())
+    @cached_property
+    def patient(self) -> np.ndarray:
+        """Each row's patient, where patients have several rows; else the row's number."""
+        if self.groups is None or "patient" not in self.groups or not len(self.groups):
+            return self.row
+        known = pd.Series(self.groups["patient"].to_numpy(), index=self.groups["row"])
+        return known.reindex(self.row).to_numpy()
 
     def of_arm(self, name: str) -> np.ndarray:
         """Places of the arm's rows."""
@@ -93,6 +141,37 @@ class Scores:
         group = of_row.reindex(self.row).fillna(len(values)).to_numpy(dtype=np.int64)
         found, rows = self._within(group, len(values) + 1)  # the last: rows of no known group
         return found[:, :, :-1], rows[:, :, :-1]
+
+    def subgroups(self) -> Iterator[Subgroups]:
+        groups = pd.DataFrame() if self.groups is None else self.groups
+        for kind in (name for name in groups.columns if name not in ("row", "patient") and len(groups)):
+            known = groups.dropna(subset=[kind])
+            values = in_order(known[kind].unique().tolist())
+            value_of_row = dict(zip(known["row"].tolist(), known[kind].tolist(), strict=True))
+            yield Subgroups(str(kind), values, *self.by_group(value_of_row, values))
+
+    def calibration(self, arm: str) -> dict[str, Any] | None:
+        places = self.of_arm(arm)
+        return calibration(self.label[places], self.score[places], self.patient[places])
+
+    def decision_curve(self, arm: str) -> dict[str, Any] | None:
+        places = self.of_arm(arm)
+        return decision_curve(self.label[places], self.score[places])
+
+    def auc_uncertain_by(self, arm: str) -> float | None:
+        return None if np.isnan(self.overall[arm][:, METRICS.index("auc")]).all() else 0.0
+
+    def hits_by_patient(self, arms: Iterable[str]) -> dict[str, tuple[np.ndarray, np.ndarray] | None]:
+        patients, number = np.unique(self.patient, return_inverse=True)
+        found: dict[str, tuple[np.ndarray, np.ndarray] | None] = {}
+        for arm in arms:
+            places = self.of_arm(arm)
+            score = self.score[places]
+            right = calls(score) == self.label[places]
+            hits = np.bincount(number[places], weights=right, minlength=len(patients))
+            tested = np.bincount(number[places], minlength=len(patients)).astype(float)
+            found[arm] = None if np.isnan(score).any() else (hits, tested)
+        return found
 
     def _within(self, group: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
         shape = (len(self.arms), len(self.seeds), count)

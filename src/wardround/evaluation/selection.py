@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from wardround.evaluation.scores import Scores
+from wardround.evaluation.scores import Scored, Scores
 from wardround.study import LOWER_IS_BETTER, METRICS, SELECTED, Arm, Selection, Study, in_variant
 
 
@@ -15,14 +15,15 @@ def choose(study: Study, scored: pd.DataFrame) -> list[dict[str, Any]]:
     `scored` are predictions on validation rows, or on a held-out site's rows by models trained without it. Ties go to
     the value that stands first in the study; a seed in which no value has a score chooses none.
     """
-    if study.selection is None:
-        return []
-    scores = Scores.of(scored)
+    return [] if study.selection is None else choose_by(study, study.selection, Scores.of(scored))
+
+
+def choose_by(study: Study, selection: Selection, scores: Scored) -> list[dict[str, Any]]:
     variants = dict.fromkeys(arm.variant for arm in study.arms)
     return [
-        _choice(study.selection, family, variant, arms, scores)
+        _choice(selection, family, variant, arms, scores)
         for variant in variants
-        for family in study.selection.arms
+        for family in selection.arms
         if (arms := [arm for arm in study.arms if (arm.family, arm.variant) == (family, variant)])
     ]
 
@@ -32,7 +33,7 @@ def scored_name(selection: Selection, arm: Arm) -> str:
     return arm.name if selection.on == "validation" else f"{arm.name}?without={selection.site}"
 
 
-def _choice(selection: Selection, family: str, variant: str, arms: list[Arm], scores: Scores) -> dict[str, Any]:
+def _choice(selection: Selection, family: str, variant: str, arms: list[Arm], scores: Scored) -> dict[str, Any]:
     place = METRICS.index(selection.metric)
     table = np.stack([scores.overall[scored_name(selection, arm)][:, place] for arm in arms])
     sign = -1 if selection.metric in LOWER_IS_BETTER else 1

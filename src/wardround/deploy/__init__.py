@@ -1,0 +1,1 @@
+"""A study across hospitals: everything of it that does not know Flower."""

@@ -1,0 +1,174 @@
+"""How the coordinator brings sites to one layout: which columns, which levels, which values for those who lack some."""
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from wardround.data.agreement import Common, Facts, Lent, Moments, common_of, common_scale, layout_of
+from wardround.data.prepare import Layout
+from wardround.data.records import Column
+from wardround.deploy.deployedplan import Agreed, DeployedPlan, Key, far_plan
+from wardround.deploy.letters import Letter
+from wardround.deploy.written import (
+    read_column,
+    read_facts,
+    read_lent,
+    read_moments,
+    write_column,
+    write_common,
+    write_layout,
+)
+from wardround.errors import DeployError
+from wardround.plan import members_of
+from wardround.study import Study
+from wardround.studyfile import Families
+
+Step = TypeVar("Step")
+Answers = dict[str, Letter]
+
+
+@dataclass(frozen=True)
+class Federation:
+    """What is known before the first round."""
+
+    plan: DeployedPlan
+    described: Mapping[str, Mapping[str, Any]]  # each site's own counts
+    prepare: Letter  # what every site is told
+    warnings: tuple[str, ...]
+
+
+def agree_on(study: Study, families: Families, ready: Answers, ask: Any, run: str) -> Generator[Any, None, Federation]:
+    """`ready` are the sites' first answers, in the order of the sites; `ask` sends one letter to all of them."""
+    sites = list(ready)
+    classes = _same(ready, "classes", "its target has other classes")
+    columns, warnings = common_columns({site: letter.body["columns"] for site, letter in ready.items()})
+    inputs = None if columns else _same(ready, "inputs", "its images are of another size")
+    plan = far_plan(study, families, sites, classes)
+    told = yield from ask(Letter("facts", {"run": run, "columns": [write_column(c) for c in columns] or None}))
+    sets = {site: dict(zip(plan.row_sets, answer.body["sets"], strict=True)) for site, answer in told.items()}
+    described = {site: answer.body["described"] for site, answer in told.items()}
+    for kind in plan.kinds:
+        rows = {site: int(sets[site][plan.rows_of(kind)]["train"]) for site in sites}
+        plan.agreed[kind] = Agreed(tuple(inputs or ()), rows=rows)
+    body: dict[str, Any] = {"run": run, "layouts": [], "of": [None] * len(plan.kinds), "inputs": inputs}
+    commons: list[Any] = [None] * len(plan.kinds)
+    if columns:
+        yield from _layouts(plan, columns, sets, body, commons, ask)
+    body["commons"] = commons
+    return Federation(plan, described, Letter("prepare", body), tuple(warnings))
+
+
+def _layouts(
+    plan: DeployedPlan,
+    columns: Sequence[Column],
+    sets: Mapping[str, Mapping[Key, Any]],
+    body: dict[str, Any],
+    commons: list[Any],
+    ask: Any,
+) -> Generator[Any, None, None]:
+    """Fill in the plan, and what sites are told of it. Most studies have few different layouts."""
+    facts = {site: {key: read_facts(one["facts"]) for key, one in told.items()} for site, told in sets.items()}
+    layouts: list[Layout] = []
+    asked = []
+    for number, kind in enumerate(plan.kinds):
+        arm = plan.study.arm(kind[0])
+        rows = plan.rows_of(kind)
+        layout = layout_of(columns, [facts[site][rows] for site in members_of(arm, plan.sites)], arm.preparation)
+        if layout not in layouts:
+            layouts.append(layout)
+        body["of"][number] = layouts.index(layout)
+        asked.append(_lacking(layout, columns, [of[rows] for of in facts.values()]))
+    body["layouts"] = [write_layout(layout) for layout in layouts]
+    lent: dict[str, list[Lent]] = {}
+    if any(one["numbers"] or one["categories"] for one in asked):
+        answers = yield from ask(Letter("lend", {**_told(body), "asked": asked}))
+        lent = {site: [read_lent(one) for one in answer.body["lent"]] for site, answer in answers.items()}
+    found = []
+    for number, kind in enumerate(plan.kinds):
+        layout = layouts[body["of"][number]]
+        members = members_of(plan.study.arm(kind[0]), plan.sites)
+        nothing = Lent(*_zeros(layout), {})
+        found.append(common_of([lent[site][number] if lent else nothing for site in members]))
+    found = yield from _scales(plan, body, found, ask)
+    for number, kind in enumerate(plan.kinds):
+        layout, common = layouts[body["of"][number]], found[number]
+        plan.agreed[kind] = replace(plan.agreed[kind], inputs=(len(layout.names),), layout=layout, common=common)
+        commons[number] = write_common(common)
+
+
+def _scales(
+    plan: DeployedPlan, body: Mapping[str, Any], found: list[Common], ask: Any
+) -> Generator[Any, None, list[Common]]:
+    arms = [plan.study.arm(name) for name, _ in plan.kinds]
+    if not any(arm.preparation.scale == "federated" for arm in arms):
+        return found
+    answers = yield from ask(Letter("moments", {**_told(body), "commons": [write_common(one) for one in found]}))
+    given: dict[str, list[Moments | None]] = {
+        site: [None if one is None else read_moments(one) for one in answer.body["moments"]]
+        for site, answer in answers.items()
+    }
+    scaled = []
+    for number, (arm, common) in enumerate(zip(arms, found, strict=True)):
+        parts = [given[site][number] for site in members_of(arm, plan.sites)]
+        known = [part for part in parts if part is not None]
+        scaled.append(replace(common, scale=common_scale(known)) if known else common)
+    return scaled
+
+
+def _told(body: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: body[name] for name in ("run", "layouts", "of")}
+
+
+def _zeros(layout: Layout) -> tuple[Any, Any]:
+    import numpy as np
+
+    return np.zeros(len(layout.numeric)), np.zeros(len(layout.numeric), dtype=np.int64)
+
+
+def _lacking(layout: Layout, columns: Sequence[Column], facts: Sequence[Facts]) -> dict[str, list[Any]]:
+    """Columns that some site has no value of in its training rows: only of these anything is asked."""
+    lacking = {column.name for i, column in enumerate(columns) if not all(one.present[i] for one in facts)}
+    return {
+        "numbers": [place for place, column in enumerate(layout.numeric) if column.name in lacking],
+        "categories": [name for name in layout.levels if name in lacking],
+    }
+
+
+def common_columns(told: Mapping[str, Any]) -> tuple[list[Column], list[str]]:
+    """One list for all, in the order of the first site; a column that a site lacks counts as missing there."""
+    tables = {site: {c["name"]: read_column(c) for c in columns} for site, columns in told.items() if columns}
+    if not tables:
+        return [], []
+    if len(tables) < len(told):
+        site = next(site for site in told if site not in tables)
+        raise DeployError(site, "has images where others have tables", "Give all sites data of the same form.")
+    found: list[Column] = []
+    warnings = []
+    for name in dict.fromkeys(name for table in tables.values() for name in table):
+        having = {site: table[name] for site, table in tables.items() if name in table}
+        first_site, first = next(iter(having.items()))
+        for site, column in having.items():
+            if column.kind != first.kind:
+                problem = f"{name!r} is {column.kind} here and {first.kind} at {first_site}"
+                remedy = "Declare its type under `types` in [data] of one of the site files."
+                raise DeployError(site, problem, remedy)
+        limits = next((column.limits for column in having.values() if column.limits), None)
+        found.append(Column(name, first.kind, limits, all(column.coded for column in having.values())))
+        lacking = [site for site in tables if site not in having]
+        if lacking:
+            warnings.append(f"{', '.join(lacking)}: {name!r} is not recorded, or has no value, and counts as missing")
+    return found, warnings
+
+
+def _same(ready: Answers, name: str, problem: str) -> list[Any]:
+    first = next(iter(ready))
+    for site, letter in ready.items():
+        if letter.body[name] != ready[first].body[name]:
+            here, there = (_said(ready[one].body[name]) for one in (site, first))
+            remedy = "Correct [data] in one of the site files (for tables: `positive`, `classes`)."
+            raise DeployError(site, f"{problem} ({here}) than at {first} ({there})", remedy)
+    return list(ready[first].body[name])
+
+
+def _said(values: Any) -> str:
+    return ", ".join(map(str, values)) if values else "none"

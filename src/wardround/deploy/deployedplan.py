@@ -1,0 +1,164 @@
+"""A study's plan where nobody holds all rows: each end knows the sites by name, and a hospital its own rows.
+
+Both ends make the same trials from the study. Where rows are elsewhere, a placeholder of the right shape stands for
+them: the coordinator's say how many rows train there, because updates are weighted by it; a site's say nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pandas as pd
+import torch
+
+from wardround.data.agreement import Common, Facts, facts, fit_site, lend
+from wardround.data.check import Finding, check_splits
+from wardround.data.cohort import Cohort, image_site, load_cohort, table_site
+from wardround.data.prepare import Layout
+from wardround.data.records import Column, Records
+from wardround.data.site import Rows, Site
+from wardround.data.sources import Source
+from wardround.data.split import Split
+from wardround.plan import Plan, cohort_key, dtype_of
+from wardround.study import Arm, Study
+from wardround.studyfile import Families
+
+ACROSS = ("one-class", "rare-class")  # checks that speak of all sites together
+WAVE_BYTES = 64 * 2**20  # of shared parameters in one message, unless one model alone is larger
+NOWHERE = np.array([], dtype=np.int64)
+Key = tuple[str, int]  # an arm, and the seed of its rows
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """What holds for one kind of arm with one seed of the rows, at every site."""
+
+    inputs: tuple[int, ...]
+    layout: Layout | None = None  # None: images
+    common: Common | None = None
+    rows: Mapping[str, int] = field(default_factory=dict)  # that train, by site; known to the coordinator only
+
+
+@dataclass
+class DeployedPlan(Plan):
+    sites: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
+    own: str | None = None  # None at the coordinator
+    agreed: dict[Key, Agreed] = field(default_factory=dict)
+
+    def _seeds_in_memory(self) -> int:
+        return super()._seeds_in_memory() if self.cohorts else 1024
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.class_names
+
+    @property
+    def row_sets(self) -> list[Key]:
+        """Each different set of rows that the study trains on; the same list at both ends."""
+        return self._keys(self.first_with_rows)
+
+    @property
+    def kinds(self) -> list[Key]:
+        """Each different way in which rows are prepared and scored."""
+        return self._keys(self.alike)
+
+    def _keys(self, first: Mapping[str, str]) -> list[Key]:
+        names = dict.fromkeys(first.values())
+        return [(name, seed) for name in names for seed in self.data_seeds(self.study.arm(name))]
+
+    def rows_of(self, kind: Key) -> Key:
+        return self.first_with_rows[kind[0]], kind[1]
+
+    def own_split(self, key: Key) -> Split:
+        return self.splits(self.study.arm(key[0]), key[1])[0]
+
+    def _sites_of(self, key: str, seed: int) -> tuple[Site, ...]:
+        arm, agreed = self.study.arm(key), self.agreed[key, seed]
+        return tuple(
+            self._own_site(arm, seed, agreed) if name == self.own else placeholder(name, agreed, dtype_of(arm))
+            for name in self.sites
+        )
+
+    def _own_site(self, arm: Arm, seed: int, agreed: Agreed) -> Site:
+        cohort = self.cohort_of(arm)
+        splits = self.splits(arm, seed)
+        chosen = self.for_selection(arm, splits) if arm.held_out in (None, self.own) else splits
+        if agreed.layout is None or agreed.common is None:
+            return image_site(cohort, chosen[0])
+        train, preparation = splits[0].train, arm.preparation
+        own = lend(cohort.table, train, agreed.layout, preparation)
+        fitted = fit_site(cohort.table, train, agreed.layout, preparation, own, agreed.common)
+        return table_site(cohort, chosen[0], agreed.layout, fitted, preparation, dtype_of(arm))
+
+    def own_findings(self) -> list[Finding]:
+        """All checks on this hospital's own rows, the first of each kind; what speaks of all sites is left out."""
+        found: dict[tuple[str, str, str], Finding] = {}
+        for name, seed in self.row_sets:
+            arm = self.study.arm(name)
+            for one in check_splits(self.cohort_of(arm), self.splits(arm, seed), False, self.study.evaluation.accept):
+                if one.check not in ACROSS:
+                    found.setdefault(one.kind, one)
+        return list(found.values())
+
+    def own_facts(self, key: Key) -> Facts | None:
+        """None for images."""
+        cohort = self.cohort_of(self.study.arm(key[0]))
+        return facts(cohort.table, self.own_split(key).train) if cohort.records.is_table else None
+
+    def waves(self) -> list[tuple[tuple[str, int], ...]]:
+        """All arms with all seeds, in the order of the study, cut where a message would grow too large."""
+        cut: list[list[tuple[str, int]]] = []
+        filled = 0
+        for arm in self.study.trained_arms:
+            for seed in self.study.evaluation.seeds:
+                size = self.trial(arm, seed).model.size * (8 if arm.training.precision == "float64" else 4)
+                if not cut or filled + size > WAVE_BYTES:
+                    cut.append([])
+                    filled = 0
+                cut[-1].append((arm.name, seed))
+                filled += size
+        return [tuple(wave) for wave in cut]
+
+
+def placeholder(name: str, agreed: Agreed, dtype: torch.dtype) -> Site:
+    """Rows that are elsewhere: one row of zeros, shown as often as there are rows."""
+    count = agreed.rows.get(name, 1)
+    x = torch.zeros((1, *agreed.inputs), dtype=dtype).expand(count, *agreed.inputs)
+    y = torch.zeros(1, dtype=torch.int64).expand(count)
+    nothing = Rows(x[:0], y[:0])
+    return Site(name, Rows(x, y), nothing, nothing, NOWHERE, NOWHERE)
+
+
+def own_records(source: Source, name: str) -> Records:
+    """A hospital's rows, all of them its own whatever the source calls them."""
+    records = source.load()
+    return replace(records, hospital=np.full(len(records), name, dtype=object))
+
+
+def own_plan(study: Study, families: Families, name: str, sites: Sequence[str], records: Records) -> DeployedPlan:
+    """At a hospital. Every arm of a deployed study is about the same rows."""
+    source = Source(lambda: records)
+    kinds = {cohort_key(arm): arm for arm in study.arms}
+    cohorts: dict[str, Cohort] = {key: load_cohort(source, arm.preparation) for key, arm in kinds.items()}
+    return DeployedPlan(study, families, cohorts, sites=tuple(sites), class_names=records.classes, own=name)
+
+
+def far_plan(study: Study, families: Families, sites: Sequence[str], classes: Sequence[str]) -> DeployedPlan:
+    """At the coordinator."""
+    return DeployedPlan(study, families, {}, sites=tuple(sites), class_names=tuple(classes))
+
+
+def in_agreed_columns(records: Records, columns: Sequence[Column]) -> Records:
+    """The same rows with the columns in the order and of the kinds that all sites use."""
+    if not isinstance(records.features, pd.DataFrame):
+        return records
+    rows, kept = len(records), {}
+    for column in columns:
+        if column.name in records.features:
+            kept[column.name] = records.features[column.name]
+        elif column.kind == "numeric":
+            kept[column.name] = pd.Series(np.full(rows, np.nan))
+        else:
+            kept[column.name] = pd.Series([None] * rows, dtype=object)
+    return replace(records, features=pd.DataFrame(kept), columns=tuple(columns))

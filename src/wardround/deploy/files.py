@@ -1,0 +1,64 @@
+"""Files of a kit: TOML with errors that say what to do, and keys that nobody but their owner may read."""
+
+import os
+import stat
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from wardround.errors import DeployError, MachineError, StudyError
+
+
+def read_table(path: Path, what: str) -> dict[str, Any]:
+    """`what` says in words which file was expected, such as "a site file"."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DeployError(str(path), "no such file", f"Give the path of {what}.") from None
+    except OSError as error:
+        raise DeployError(str(path), f"cannot be read ({error.strerror})", f"Give the path of {what}.") from None
+    except UnicodeDecodeError as error:
+        raise DeployError(str(path), f"is not UTF-8 text (byte {error.start})", "Save the file as UTF-8.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise DeployError(str(path), f"is not valid TOML: {error}", "Correct the file at that line.") from None
+
+
+@contextmanager
+def as_deploy_errors(prefix: str = "") -> Iterator[None]:
+    """Settings are parsed as those of a study are; what is wrong here is a kit's file and not the study."""
+    try:
+        yield
+    except StudyError as error:
+        raise DeployError(f"{prefix}{error.where}", error.problem, error.remedy) from None
+
+
+def require_file(path: Path, remedy: str) -> Path:
+    if not path.is_file():
+        raise DeployError(str(path), "no such file", remedy)
+    return path
+
+
+def require_private(path: Path, remedy: str) -> Path:
+    """A private key must be there, and neither its group nor others may read or change it."""
+    mode = stat.S_IMODE(require_file(path, remedy).stat().st_mode)
+    if mode & 0o077:
+        problem = f"is a private key that others on this machine may use (mode {mode:04o})"
+        raise DeployError(str(path), problem, f"Run `chmod 600 {path}`.")
+    return path
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Owner-only from its first moment, so that there is no instant in which another user can open it."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+
+
+def need_cryptography() -> None:
+    try:
+        import cryptography  # noqa: F401
+    except ImportError:
+        remedy = "Run `pip install 'wardround[deploy]'`."
+        raise MachineError("deployment", "the package cryptography is not installed", remedy) from None

@@ -1,0 +1,142 @@
+"""One run as a hospital sees it: the study that it approved, its own rows, and what the sites agreed on.
+
+A session is made from four letters (hello, facts, lend or moments where needed, prepare) and kept as a file, so that
+a process that died goes on in the middle of a round without being greeted again.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from wardround.artifacts.environment import versions
+from wardround.artifacts.folder import write_atomically
+from wardround.data.agreement import lend, moments, own_fill
+from wardround.data.check import refuse_errors
+from wardround.data.records import Records
+from wardround.deploy.deployedplan import Agreed, in_agreed_columns, own_plan
+from wardround.deploy.sitefacts import own_counts
+from wardround.deploy.store import Store
+from wardround.deploy.written import (
+    read_column,
+    read_common,
+    read_layout,
+    write_column,
+    write_facts,
+    write_lent,
+    write_moments,
+)
+from wardround.errors import DeployError
+from wardround.study import Study
+from wardround.studyfile import Families
+
+Body = Mapping[str, Any]
+
+
+class Gate(Protocol):
+    """What a site asks itself before it answers. Each raises `Refused`."""
+
+    def study(self, study_hash: str, sites: list[str]) -> Study: ...
+    def enough(self, training_rows: int) -> None: ...
+    def opening_hours(self) -> None: ...
+
+
+class Session:
+    def __init__(self, site: str, folder: Path, gate: Gate, families: Families, records: Records, hello: Body) -> None:
+        self.site, self.folder, self.families, self.records = site, folder, families, records
+        self.run, self.sites = str(hello["run"]), [str(name) for name in hello["sites"]]
+        self.study = gate.study(str(hello["study"]), self.sites)
+        self.plan = own_plan(self.study, families, site, self.sites, records)
+        refuse_errors(self.plan.own_findings())
+        gate.enough(min(len(self.plan.own_split(key).train) for key in self.plan.row_sets))
+        self.store = Store(folder)
+        self.letters: dict[str, Any] = {"hello": dict(hello)}
+        self.waves: list[tuple[tuple[str, int], ...]] = []
+
+    @classmethod
+    def restore(cls, site: str, folder: Path, gate: Gate, families: Families, load: Callable[[], Records]) -> "Session":
+        try:
+            letters = json.loads((folder / "session.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            problem = "it knows nothing of this run"
+            raise DeployError(site, problem, "Start the coordinator again: it greets every site first.") from None
+        session = cls(site, folder, gate, families, load(), letters["hello"])
+        session.facts(letters["facts"])
+        session.prepare(letters["prepare"])
+        return session
+
+    def ready(self) -> dict[str, Any]:
+        """What the others must know to check that all mean the same."""
+        records = self.records
+        return {
+            "columns": [write_column(column) for column in records.columns] if records.is_table else None,
+            "inputs": None if records.is_table else list(records.features.shape[1:]),
+            "classes": list(records.classes),
+            "versions": versions(),
+        }
+
+    def facts(self, body: Body) -> dict[str, Any]:
+        self.letters["facts"] = dict(body)
+        columns = [read_column(column) for column in body["columns"] or ()]
+        agreed = in_agreed_columns(self.records, columns) if columns else self.records
+        self.plan = own_plan(self.study, self.families, self.site, self.sites, agreed)
+        told = []
+        for key in self.plan.row_sets:
+            facts = self.plan.own_facts(key)
+            told.append(
+                {
+                    "train": len(self.plan.own_split(key).train),
+                    "facts": None if facts is None else write_facts(facts),
+                }
+            )
+        first = self.plan.row_sets[0]
+        cohort = self.plan.cohort_of(self.study.arm(first[0]))
+        described = own_counts(self.plan.own_split(first), cohort, self.study.deployment.smallest_cell)
+        return {"sets": told, "described": described}
+
+    def lend(self, body: Body) -> dict[str, Any]:
+        """Only what the coordinator asks for: columns that some site never recorded."""
+        layouts = [read_layout(layout) for layout in body["layouts"]]
+        lent = []
+        for kind, place, asked in zip(self.plan.kinds, body["of"], body["asked"], strict=True):
+            arm = self.study.arm(kind[0])
+            train = self.plan.own_split(kind).train
+            own = lend(self.plan.cohort_of(arm).table, train, layouts[place], arm.preparation)
+            lent.append(write_lent(own, asked["numbers"], asked["categories"]))
+        return {"lent": lent}
+
+    def moments(self, body: Body) -> dict[str, Any]:
+        """Sums over training rows, for a common scale."""
+        layouts = [read_layout(layout) for layout in body["layouts"]]
+        summed: list[dict[str, Any] | None] = []
+        for kind, place, common in zip(self.plan.kinds, body["of"], body["commons"], strict=True):
+            arm = self.study.arm(kind[0])
+            if arm.preparation.scale != "federated":
+                summed.append(None)
+                continue
+            table, train = self.plan.cohort_of(arm).table, self.plan.own_split(kind).train
+            own = lend(table, train, layouts[place], arm.preparation)
+            summed.append(write_moments(moments(table, train, layouts[place], own_fill(own, read_common(common)))))
+        return {"moments": summed}
+
+    def prepare(self, body: Body) -> dict[str, Any]:
+        self.letters["prepare"] = dict(body)
+        layouts = [read_layout(layout) for layout in body["layouts"]]
+        self.plan.agreed = {}
+        for kind, place, common in zip(self.plan.kinds, body["of"], body["commons"], strict=True):
+            if place is None:
+                self.plan.agreed[kind] = Agreed(tuple(map(int, body["inputs"])))
+            else:
+                layout = layouts[place]
+                self.plan.agreed[kind] = Agreed((len(layout.names),), layout, read_common(common))
+        self.waves = self.plan.waves()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.folder / "session.json", json.dumps(self.letters).encode())
+        return {"waves": len(self.waves)}
+
+
+def check_run_name(run: Any) -> str:
+    """It becomes a folder's name, and comes from outside."""
+    if not isinstance(run, str) or not 8 <= len(run) <= 80 or not all(c.isalnum() or c == "-" for c in run):
+        raise DeployError("coordinator", "names its run in a way that is no name", "Install the same version there.")
+    return run

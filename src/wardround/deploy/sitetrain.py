@@ -1,0 +1,203 @@
+"""A site's share of a round: its model scored on its own rows, its local work done, and what may leave."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from wardround import tree
+from wardround.artifacts.folder import write_atomically
+from wardround.artifacts.tables import group_table, prediction_table
+from wardround.data.site import Rows, Site
+from wardround.deploy.session import Body, Session
+from wardround.engines.serial import order_of, work
+from wardround.engines.threads import torch_threads
+from wardround.evaluation.predict import SitePrediction, quick_figures, scores_of
+from wardround.evaluation.summary import summarise
+from wardround.local import Memory, Outcome
+from wardround.models import SMALL_MODEL
+from wardround.rounds import Trial, first_memory
+from wardround.tree import State, Tree
+
+Side = Literal["test", "validation"]
+
+
+class WholeEpochs:
+    """The batches of a round, epoch by epoch, until time is over. Its length is what was really done."""
+
+    def __init__(self, order: Sequence[Tensor], epochs: int, over: Callable[[], bool]) -> None:
+        self.order, self.per_epoch, self.over = order, max(1, len(order) // epochs), over
+        self.taken = 0
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for batch in self.order:
+            if self.taken and self.taken % self.per_epoch == 0 and self.over():
+                return
+            self.taken += 1
+            yield batch
+
+    def __len__(self) -> int:
+        return self.taken
+
+    @property
+    def epochs(self) -> int:
+        return self.taken // self.per_epoch
+
+
+def train(session: Session, body: Body, tensors: Tree) -> tuple[dict[str, Any], Tree, dict[int, Memory]]:
+    """What leaves (plain data and tensors) and what stays. `work` says how many epochs each trial trains here."""
+    trials = trials_of(session, int(body["wave"]))
+    shared = by_trial(tensors)
+    memories = in_force(session, body, trials)
+    told: dict[str, Any] = {}
+    leaving: Tree = {}
+    kept = dict(memories)
+    began, wanted = time.monotonic(), {int(n): int(epochs) for n, epochs in body["work"].items()}
+    for place, (number, epochs) in enumerate(wanted.items()):
+        trial = trials[number]
+        until = None if body.get("seconds") is None else began + float(body["seconds"]) * (place + 1) / len(wanted)
+        site = own_site(session, trial.sites)
+        order = WholeEpochs(order_of(trial, site, int(body["round"]), epochs), epochs, _over(trial, until))
+        with torch_threads(threads_for(trial)):
+            outcome = work(trial, site, int(body["round"]), order, shared.get(number, {}), memories[number])
+        kept[number] = outcome.memory.settled()
+        leaving |= {f"{number}/{name}": leaf for name, leaf in tree.flatten(outcome.update).items()}
+        told[str(number)] = {
+            "loss": float(outcome.loss),
+            "length": outcome.length,
+            "moved": _is_update(outcome),
+            "epochs": order.epochs,
+        }
+    return {"trials": told, "figures": figures(session, body, trials, shared, memories)}, leaving, kept
+
+
+def figures(
+    session: Session,
+    body: Body,
+    trials: Mapping[int, Trial],
+    shared: Mapping[int, State],
+    memories: Mapping[int, Memory],
+) -> dict[str, Any]:
+    """Sums for the curves: of the model that was sent, which is the last round's."""
+    found: dict[str, Any] = {}
+    for number in map(int, body["score"]):
+        sides: dict[str, Any] = {}
+        for side in ("test", "validation"):
+            made = own_prediction(session, trials[number], shared.get(number, {}), memories[number], side)
+            if made is not None and len(made.rows) >= session.study.deployment.smallest_cell:
+                quick = quick_figures([made])
+                sides[side] = {"rows": len(made.rows), **quick}
+        if sides:
+            found[str(number)] = sides
+    return found
+
+
+def evaluate(session: Session, body: Body, tensors: Tree) -> dict[str, Any]:
+    """The final models: predictions are written here and stay; summaries leave."""
+    wave = int(body["wave"])
+    trials = trials_of(session, wave)
+    shared = by_trial(tensors)
+    memories = in_force(session, body, trials)
+    summaries: dict[str, Any] = {}
+    names, predictions = [], []
+    for number, trial in trials.items():
+        sides: dict[str, Any] = {}
+        for side in ("test", "validation"):
+            made = own_prediction(session, trial, shared.get(number, {}), memories[number], side)
+            if made is None or not len(made.rows):
+                continue
+            groups = groups_of(session, trial, made)
+            sides[side] = summarise(made, groups, session.study.deployment.smallest_cell)
+            if side == "test":
+                names.append((trial.arm, trial.seed))
+                predictions.append([made])
+        summaries[str(number)] = sides
+        keep_model(session, trial, shared.get(number, {}), memories[number])
+    if predictions:
+        folder = session.folder / "predictions"
+        folder.mkdir(parents=True, exist_ok=True)
+        table = prediction_table(names, predictions, session.plan.classes)
+        table.to_parquet(folder / f"wave-{wave:05}.parquet", index=False)
+    return {"summaries": summaries, "figures": figures(session, body, trials, shared, memories)}
+
+
+def own_prediction(session: Session, trial: Trial, shared: State, memory: Memory, side: Side) -> SitePrediction | None:
+    """None where this arm is not scored here."""
+    if session.site not in [site.name for site in trial.scored]:
+        return None
+    site = own_site(session, trial.scored)
+    rows: Rows = getattr(site, side)
+    params = {**trial.algorithm.begin(shared, memory.algorithm), **memory.private}
+    with torch_threads(threads_for(trial)):
+        label, score, loss = scores_of(trial, (params, memory.buffers), rows) if len(rows) else _nothing()
+    return SitePrediction(site.name, getattr(site, f"{side}_rows"), label, score, loss)
+
+
+def keep_model(session: Session, trial: Trial, shared: State, memory: Memory) -> None:
+    """The model with which this site predicts, for the site's own use."""
+    from safetensors.torch import save
+
+    leaves = {**trial.algorithm.begin(shared, memory.algorithm), **memory.private, **memory.buffers}
+    folder = session.folder / "models" / trial.arm
+    folder.mkdir(parents=True, exist_ok=True)
+    content = save({name: leaf.detach().contiguous().clone() for name, leaf in leaves.items()})
+    write_atomically(folder / f"seed-{trial.seed}.safetensors", content)
+
+
+def groups_of(session: Session, trial: Trial, made: SitePrediction) -> dict[str, np.ndarray]:
+    table = group_table([session.plan.cohort_of(session.study.arm(trial.arm))])
+    kinds = [name for name in table.columns if name not in ("row", "patient")]
+    known = table.set_index("row").reindex(made.rows) if len(table) else pd.DataFrame()
+    return {kind: known[kind].to_numpy(dtype=object) for kind in kinds if kind in known}
+
+
+def trials_of(session: Session, wave: int) -> dict[int, Trial]:
+    return {
+        number: session.plan.trial(session.study.arm(arm), seed)
+        for number, (arm, seed) in enumerate(session.waves[wave])
+    }
+
+
+def in_force(session: Session, body: Body, trials: Mapping[int, Trial]) -> dict[int, Memory]:
+    def first() -> dict[int, Memory]:
+        return {number: first_memory(trial) for number, trial in trials.items()}
+
+    return session.store.memories(int(body["wave"]), int(body["counted"]), first)
+
+
+def by_trial(tensors: Tree) -> dict[int, State]:
+    flat: dict[int, Tree] = {}
+    for name, leaf in tensors.items():
+        number, rest = name.split("/", 1)
+        flat.setdefault(int(number), {})[rest] = leaf
+    return {number: tree.unflatten(leaves) for number, leaves in flat.items()}
+
+
+def own_site(session: Session, sites: Sequence[Site]) -> Site:
+    return next(site for site in sites if site.name == session.site)
+
+
+def threads_for(trial: Trial) -> int:
+    return 1 if trial.model.size < SMALL_MODEL else torch.get_num_threads()
+
+
+def _over(trial: Trial, until: float | None) -> Callable[[], bool]:
+    """Only an arm that keeps partial work may stop early; the others' late work is dropped by the coordinator."""
+    keeps = trial.training.stragglers is not None and trial.training.stragglers.policy == "keep"
+    return lambda: keeps and until is not None and time.monotonic() > until
+
+
+def _is_update(outcome: Outcome) -> bool:
+    """Whether the update's `params` is how far the model moved, so that the coordinator need not be sent it again."""
+    sent, moved = outcome.update.get("params"), outcome.moved
+    if sent is None or moved is None or set(sent) != set(moved):
+        return False
+    return all(torch.equal(sent[name], moved[name]) for name in moved)
+
+
+def _nothing() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return np.array([], dtype=np.int64), np.array([]), np.array([])

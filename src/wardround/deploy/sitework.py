@@ -1,0 +1,170 @@
+"""How a site answers letters. It knows nothing of the network: a sealed letter in, a sealed letter out.
+
+hello      which study, which run, which sites          ready     columns and classes, or refused
+facts      the columns that all use                     facts     of its training rows
+lend       what some site lacks                         lent      one value a column
+moments    for a common scale                           moments   sums
+prepare    what was agreed                              prepared
+train      models, whether its last update counted      update    updates and figures; memory stays
+evaluate   final models                                 summary   counts; predictions stay
+goodbye    the run is over                              goodbye
+"""
+
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from wardround.artifacts.audit import AuditLog
+from wardround.data.records import Records
+from wardround.deploy.letters import Letter, Sealed, Signer, Verifier, open_sealed, seal
+from wardround.deploy.policy import Refusal
+from wardround.deploy.session import Body, Gate, Session, check_run_name
+from wardround.deploy.sitetrain import evaluate, train
+from wardround.errors import DeployError, WardroundError
+from wardround.local import Memory
+from wardround.studyfile import Families
+from wardround.tree import Tree
+
+Made = tuple[dict[str, Any], Tree]
+
+
+class Refused(Exception):
+    """The site's own decision; it is told to the coordinator and logged at both ends."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.reason)
+        self.refusal = refusal
+
+
+class SiteWork:
+    def __init__(
+        self,
+        site: str,
+        state: Path,
+        gate: Gate,
+        families: Families,
+        load: Callable[[], Records],
+        signer: Signer,
+        coordinator: Verifier,
+        notice: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.site, self.state, self.gate, self.families, self.signer = site, state, gate, families, signer
+        self.load, self.notice, self.coordinator = load, notice, coordinator
+        self.records: Records | None = None
+        self.session: Session | None = None
+        state.mkdir(parents=True, exist_ok=True)
+        self.log = AuditLog(state / "audit.jsonl")
+
+    def answer(self, sealed: Sealed) -> Sealed:
+        """Never raises: what goes wrong here is told in one line without any value, and shown in full at this site."""
+        try:
+            letter = open_sealed(sealed, self.coordinator, "coordinator")
+        except DeployError as error:
+            self.notice(f"refused: {error.problem}")
+            return self._seal("refused", {"reason": error.problem, "until": None}, self.log.add("forged letter"))
+        body = letter.body
+        asked = {"kind": letter.kind, "run": body.get("run"), "letter": sealed.hash, "head": body.get("head")}
+        place = {name: body[name] for name in ("wave", "round") if name in body}
+        head = self.log.add("asked", **asked, **place)
+        try:
+            self.gate.opening_hours()
+            answer = self._sealed(letter, sealed.tensors_hash, head)
+        except Refused as refused:
+            self.notice(f"refused: {refused.refusal.reason}")
+            until = refused.refusal.until
+            told = {"reason": refused.refusal.reason, "until": until.isoformat() if until else None}
+            self.log.add("refused", kind=letter.kind, reason=refused.refusal.reason)
+            return self._seal("refused", told, head)
+        except WardroundError as error:
+            self.notice(f"failed: {error}")
+            self.log.add("failed", kind=letter.kind, problem=error.problem)
+            return self._seal("failed", {"problem": error.problem}, head)
+        except Exception as error:  # a defect, or a letter that is not what it should be; the rest stays here
+            self.notice(f"failed: {type(error).__name__}: {error}")
+            self.log.add("failed", kind=letter.kind, problem=type(error).__name__)
+            return self._seal("failed", {"problem": f"an unexpected {type(error).__name__}"}, head)
+        self.log.add("answered", kind=letter.kind, letter=answer.hash, bytes=answer.size, **place)
+        return answer
+
+    def _sealed(self, letter: Letter, tensors: bytes, head: str) -> Sealed:
+        if letter.kind == "train":
+            return self._train(letter, tensors, head)
+        made = self._made(letter.kind, letter.body, letter.tensors)
+        return self._seal(ANSWERS[letter.kind], made, head)
+
+    def _made(self, kind: str, body: Body, tensors: Tree) -> dict[str, Any]:
+        if kind == "hello":
+            return self._hello(body)
+        session = self._session(body)
+        if kind == "evaluate":
+            return evaluate(session, body, tensors)
+        if kind == "goodbye":
+            session.store.forget()
+            self.log.add("run finished", run=session.run, study=session.study.hash, results=body.get("results"))
+            self.notice(f"run {session.run} is finished")
+            return {}
+        handlers = {
+            "facts": session.facts,
+            "lend": session.lend,
+            "moments": session.moments,
+            "prepare": session.prepare,
+        }
+        return handlers[kind](body)
+
+    def _hello(self, body: Body) -> dict[str, Any]:
+        run = check_run_name(body["run"])
+        self.session = Session(self.site, self.state / run, self.gate, self.families, self._rows(), body)
+        self.log.add("joined", run=run, study=self.session.study.hash, sites=self.session.sites)
+        self.notice(f"takes part in {self.session.study.name}, run {run}")
+        return self.session.ready()
+
+    def _session(self, body: Body) -> Session:
+        run = check_run_name(body["run"])
+        if self.session is None or self.session.run != run:
+            self.session = Session.restore(self.site, self.state / run, self.gate, self.families, self._rows)
+            self.log.add("goes on", run=run, study=self.session.study.hash)
+        return self.session
+
+    def _rows(self) -> Records:
+        if self.records is None:
+            self.records = self.load()
+        return self.records
+
+    def _train(self, letter: Letter, tensors: bytes, head: str) -> Sealed:
+        """The same question gets the same bytes, whether its answer was lost or the coordinator died."""
+        body, session = letter.body, self._session(letter.body)
+        wave, number = int(body["wave"]), int(body["round"])
+        asked = _question(letter.body, tensors)
+        known = session.store.answer(wave, number, asked)
+        if known is not None:
+            return known
+        told, leaving, memories = train(session, body, letter.tensors)
+        sealed = self._seal("update", {**told, "wave": wave, "round": number}, head, leaving)
+        session.store.keep(wave, number, _settled(memories), asked, sealed)
+        self.notice(f"wave {wave + 1}, round {number + 1}: trained")
+        return sealed
+
+    def _seal(self, kind: str, body: dict[str, Any], head: str, tensors: Tree | None = None) -> Sealed:
+        return seal(Letter(kind, {**body, "site": self.site, "head": head}, tensors or {}), self.signer)
+
+
+ANSWERS = {
+    "hello": "ready",
+    "facts": "facts",
+    "lend": "lent",
+    "moments": "moments",
+    "prepare": "prepared",
+    "evaluate": "summary",
+    "goodbye": "goodbye",
+}
+
+
+def _question(body: Body, tensors: bytes) -> str:
+    """What is asked, without what changes when it is asked again (the head of the coordinator's log)."""
+    same = {key: value for key, value in body.items() if key != "head"}
+    return sha256(repr(sorted(same.items())).encode() + tensors).hexdigest()
+
+
+def _settled(memories: dict[int, Memory]) -> dict[int, Memory]:
+    return {number: memory.settled() for number, memory in memories.items()}

@@ -1,0 +1,65 @@
+"""Answers of a round as they arrived, as files: none is lost when the coordinator dies, and none waits in memory."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+from safetensors import safe_open
+
+from wardround import tree
+from wardround.artifacts.folder import write_atomically
+from wardround.deploy.letters import Letter, Sealed
+from wardround.tree import State
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One site's answer. Its tensors are read when they are needed, one trial's at a time."""
+
+    site: str
+    body: dict[str, Any]
+    order: Sequence[str]
+    letter: str  # its hash
+    size: int
+    path: Path
+
+    def update(self, trial: int) -> State:
+        mine = [name for name in self.order if name.startswith(f"{trial}/")]
+        if not mine:
+            return {}
+        with safe_open(self.path, framework="pt") as file:
+            return tree.unflatten({name.split("/", 1)[1]: file.get_tensor(name) for name in mine})
+
+
+class Spool:
+    """Of one round of one wave."""
+
+    def __init__(self, folder: Path, wave: int, round_number: int) -> None:
+        self.folder = folder / f"wave-{wave:05}-round-{round_number:06}"
+
+    def add(self, site: str, sealed: Sealed, letter: Letter) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.folder / f"{site}.safetensors", sealed.tensors)
+        content = {
+            "site": site,
+            "body": letter.body,
+            "order": list(letter.tensors),
+            "letter": sealed.hash,
+            "size": sealed.size,
+        }
+        write_atomically(self.folder / f"{site}.json", json.dumps(content).encode())  # last: it makes the entry count
+
+    def entries(self, sites: Sequence[str]) -> dict[str, Entry]:
+        """In the order of the sites, whatever the order of arrival."""
+        found = {}
+        for site in sites:
+            path = self.folder / f"{site}.json"
+            if path.is_file():
+                found[site] = Entry(**json.loads(path.read_bytes()), path=path.with_suffix(".safetensors"))
+        return found
+
+    def clear(self) -> None:
+        rmtree(self.folder, ignore_errors=True)

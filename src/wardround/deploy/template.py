@@ -1,0 +1,62 @@
+"""The `site.toml` that comes with a kit: what is known is filled in, what only the hospital knows is marked."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tomli_w
+
+from wardround.deploy.policy import Policy
+from wardround.deploy.sitefile import TO_FILL_IN
+from wardround.study import Study
+from wardround.studyfile import plain
+
+
+def site_template(study: Study, name: str, sites: Sequence[str], coordinator: str) -> str:
+    keys = {
+        "name": name,
+        "coordinator": coordinator,
+        "sites": list(sites),
+        "ca": "ca.pem",
+        "key": "site.key",
+        "coordinator_key": "coordinator.pub",
+        "state": "state",
+        "approved": "approved",
+    }
+    return "\n".join(
+        [
+            f"# What {name} brings to the study {study.name}, and what it demands of it.",
+            f"# Hash of the study: {study.hash}",
+            "# This file is yours and is never sent anywhere. Paths begin at its folder.",
+            "",
+            tomli_w.dumps(keys),
+            "# Your rows, which never leave. In place of `csv` any source may stand, with its own settings.",
+            *([] if study.data.name in ("csv", "at-sites") else [f"# The study itself names: {study.data.name}"]),
+            tomli_w.dumps({"data": _data(study)}),
+            _policy(Policy()),
+        ]
+    )
+
+
+def _data(study: Study) -> dict[str, Any]:
+    """A csv study has settings on which hospitals must agree, such as the target; the file is the hospital's own."""
+    known = {key: value for key, value in study.data.options.items() if key != "files"}
+    agreed = plain(known) if study.data.name == "csv" else {"target": f"{TO_FILL_IN}: the column to predict"}
+    return {"source": "csv", "file": f"{TO_FILL_IN}: the path of your CSV file", **agreed}
+
+
+def _policy(default: Policy) -> str:
+    return f"""\
+# What is demanded of a study before anything trains here. A line that begins with '#' demands nothing.
+[policy]
+# models = ["logistic"]              # only these; not given: any
+# algorithms = ["fedavg", "local"]   # only these; not given: any
+most_rounds = {default.most_rounds}
+# most_seeds = 50
+least_sites = {default.least_sites}                      # whose work is averaged in a round in which this site works
+least_rows = {default.least_rows}                      # training rows of this site
+smallest_cell = {default.smallest_cell}                    # what counts fewer patients does not leave
+# secure_aggregation = true          # refuse a study without it
+# most_epsilon = 8.0                 # refuse a study without differential privacy of at most this epsilon
+# hours = "18:00-06:00"              # local time; may pass midnight
+# days = ["mon", "tue", "wed", "thu", "fri"]
+"""

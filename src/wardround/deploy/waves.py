@@ -1,0 +1,192 @@
+"""A wave: trials that travel in one letter, round after round, from their start or their last checkpoint to the end."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from wardround import tree
+from wardround.artifacts.checkpoint import read_leaves, write_leaves
+from wardround.deploy.letters import Letter
+from wardround.deploy.spool import Entry
+from wardround.deploy.store import NONE_YET
+from wardround.local import Memory, Outcome
+from wardround.rounds import Assignment, Run, Trial, assign, rounds, start_apart
+from wardround.tree import Tree
+
+
+@dataclass(frozen=True)
+class WaveState:
+    """All that a wave is between two rounds, but for its trials."""
+
+    round: int
+    runs: tuple[Run, ...]
+    counted: Mapping[str, int]  # the last round in which a site's work counted
+    pending: Sequence[Mapping[str, Any]] = ()  # records whose model no site has scored yet
+    records: int = 0  # bytes of the records that are valid
+    done: bool = False
+
+
+def first_state(trials: Sequence[Trial]) -> WaveState:
+    return WaveState(0, tuple(start_apart(trial) for trial in trials), {})
+
+
+def write_state(path: Path, state: WaveState) -> None:
+    leaves = {
+        f"{number}/{name}": leaf
+        for number, run in enumerate(state.runs)
+        for name, leaf in tree.flatten(run.server).items()
+    }
+    place = {
+        "round": state.round,
+        "rounds": [run.round for run in state.runs],
+        "counted": dict(state.counted),
+        "pending": [dict(record) for record in state.pending],
+        "records": state.records,
+        "done": state.done,
+    }
+    write_leaves(path, leaves, place)
+
+
+def read_state(path: Path, trials: Sequence[Trial]) -> WaveState:
+    if not path.is_file():
+        return first_state(trials)
+    leaves, place = read_leaves(path)
+    servers: list[Tree] = [{} for _ in trials]
+    for name, leaf in leaves.items():
+        number, rest = name.split("/", 1)
+        servers[int(number)][rest] = leaf
+    runs = [Run(n, tree.unflatten(server), {}) for n, server in zip(place["rounds"], servers, strict=True)]
+    return WaveState(place["round"], tuple(runs), place["counted"], place["pending"], place["records"], place["done"])
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one site is asked in one round."""
+
+    work: dict[int, int] = field(default_factory=dict)  # epochs, by trial
+    score: list[int] = field(default_factory=list)  # trials whose last model is scored there
+
+    @property
+    def trials(self) -> list[int]:
+        return sorted({*self.work, *self.score})
+
+
+def tasks(trials: Sequence[Trial], state: WaveState, every: int, quiet: Sequence[int]) -> dict[str, Task]:
+    """By site. `quiet` are trials that are not scored while they train."""
+    found: dict[str, Task] = {}
+    due = bool(state.round and every and state.round % every == 0)
+    for number, trial in enumerate(trials):
+        if trial.training.rounds <= state.round:
+            continue
+        for assignment in assign(trial, state.round):
+            if assignment.counts:
+                found.setdefault(assignment.site.name, Task()).work[number] = assignment.epochs
+        if due and number not in quiet:
+            for site in trial.scored:
+                found.setdefault(site.name, Task()).score.append(number)
+    return found
+
+
+def models_for(trials: Sequence[Trial], state: WaveState, site: str, chosen: Sequence[int]) -> Tree:
+    """What a site is sent: of each trial what its algorithm broadcasts."""
+    tensors: Tree = {}
+    for number in chosen:
+        trial = trials[number]
+        names = [one.name for one in trial.sites]
+        place = names.index(site) if site in names else 0  # a site that only scores gets the model of all
+        shared = trial.algorithm.broadcast(state.runs[number].server, place)
+        tensors |= {f"{number}/{name}": leaf for name, leaf in tree.flatten(shared).items()}
+    return tensors
+
+
+def alike_everywhere(trials: Sequence[Trial], chosen: Sequence[int]) -> bool:
+    """Whether every site would be sent the same."""
+    return not any(trials[number].algorithm.personal for number in chosen)
+
+
+def train_letter(wave: int, state: WaveState, site: str, task: Task, seconds: float | None, run: str) -> Letter:
+    body = {
+        "run": run,
+        "wave": wave,
+        "round": state.round,
+        "counted": state.counted.get(site, NONE_YET),
+        "work": {str(number): epochs for number, epochs in task.work.items()},
+        "score": task.score,
+        "seconds": seconds,
+    }
+    return Letter("train", body)
+
+
+def evaluate_letter(wave: int, state: WaveState, site: str, score: Sequence[int], run: str) -> Letter:
+    counted = state.counted.get(site, NONE_YET)
+    return Letter("evaluate", {"run": run, "wave": wave, "counted": counted, "score": list(score)})
+
+
+def close_round(trials: Sequence[Trial], state: WaveState, entries: Mapping[str, Entry], seconds: float) -> WaveState:
+    """Every trial's round from what has arrived, by the same `rounds` as in a simulation."""
+    runs, fresh = list(state.runs), []
+    active = [number for number, trial in enumerate(trials) if trial.training.rounds > state.round]
+    for number in active:
+        trial = trials[number]
+        runs[number], record = next(rounds(state.runs[number], trial, _arrived(number, entries)))
+        told = {site: entries[site].body["trials"][str(number)] for site in record.sites}
+        fresh.append(
+            {
+                "trial": number,
+                "arm": trial.arm,
+                "seed": trial.seed,
+                **vars(record),
+                "epochs": {site: one["epochs"] for site, one in told.items()},
+                "seconds": seconds / len(active),
+            }
+        )
+        runs[number] = replace(runs[number], memories={})
+    counted = {**state.counted, **dict.fromkeys(entries, state.round)}
+    return replace(state, round=state.round + 1, runs=tuple(runs), counted=counted, pending=[*state.pending, *fresh])
+
+
+def _arrived(number: int, entries: Mapping[str, Entry]) -> Any:
+    """The `train_sites` of a deployment: what sites have sent, one update in memory at a time."""
+
+    def train_sites(trial: Trial, run: Run, assignments: Sequence[Assignment]) -> Iterator[tuple[Assignment, Outcome]]:
+        for assignment in assignments:
+            entry = entries.get(assignment.site.name)
+            told = None if entry is None else entry.body["trials"].get(str(number))
+            if entry is None or told is None:
+                continue
+            update = entry.update(number)
+            moved = update["params"] if told["moved"] else None
+            loss = torch.tensor(told["loss"] if told["loss"] is not None else float("nan"))
+            yield assignment, Outcome(update, Memory(), moved, loss, told["length"])
+
+    return train_sites
+
+
+def scored_records(
+    state: WaveState, trials: Sequence[Trial], bodies: Sequence[Mapping[str, Any]], final: bool
+) -> tuple[list[dict[str, Any]], list[Mapping[str, Any]]]:
+    """Records that are complete, with the figures that sites gave for their models; and those that still wait."""
+    ready, waiting = [], []
+    for record in state.pending:
+        number = record["trial"]
+        if record["round"] == trials[number].training.rounds and not final:
+            waiting.append(record)  # its last model is scored when the wave ends
+            continue
+        shown = {name: value for name, value in record.items() if name != "trial"}
+        ready.append({**shown, **_curve(number, bodies)})
+    return ready, waiting
+
+
+def _curve(number: int, bodies: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Loss and accuracy over all rows of all sites that gave theirs."""
+    found: dict[str, float] = {}
+    for side in ("test", "validation"):
+        parts = [body["figures"][str(number)][side] for body in bodies if side in body["figures"].get(str(number), {})]
+        rows = sum(part["rows"] for part in parts)
+        for name in ("loss", "accuracy") if rows else ():
+            values = [float("nan") if part[name] is None else part[name] for part in parts]
+            found[f"{side}_{name}"] = sum(v * part["rows"] for v, part in zip(values, parts, strict=True)) / rows
+    return found

@@ -1,0 +1,88 @@
+"""What sites agree on, as plain data for a letter and back. Floats survive JSON to the last bit."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from wardround.data.agreement import Common, Facts, Lent, Moments
+from wardround.data.prepare import Layout
+from wardround.data.records import Column, Kind
+
+Plain = dict[str, Any]
+
+
+def write_column(column: Column) -> Plain:
+    limits = None if column.limits is None else list(column.limits)
+    return {"name": column.name, "kind": column.kind, "limits": limits, "coded": column.coded}
+
+
+def read_column(told: Mapping[str, Any]) -> Column:
+    limits = told["limits"]
+    kind: Kind = "categorical" if told["kind"] == "categorical" else "numeric"
+    return Column(
+        str(told["name"]), kind, None if limits is None else (float(limits[0]), float(limits[1])), bool(told["coded"])
+    )
+
+
+def write_facts(facts: Facts) -> Plain:
+    return {
+        "present": list(facts.present),
+        "gaps": list(facts.gaps),
+        "levels": [list(levels) for levels in facts.levels],
+    }
+
+
+def read_facts(told: Mapping[str, Any]) -> Facts:
+    levels = tuple(tuple(map(str, one)) for one in told["levels"])
+    return Facts(tuple(map(bool, told["present"])), tuple(map(bool, told["gaps"])), levels)
+
+
+def write_layout(layout: Layout) -> Plain:
+    return {
+        "numeric": [write_column(column) for column in layout.numeric],
+        "levels": [[name, list(levels)] for name, levels in layout.levels.items()],  # in this order
+        "indicators": list(layout.indicators),
+    }
+
+
+def read_layout(told: Mapping[str, Any]) -> Layout:
+    levels = {str(name): tuple(map(str, levels)) for name, levels in told["levels"]}
+    return Layout(tuple(map(read_column, told["numeric"])), levels, tuple(map(str, told["indicators"])))
+
+
+def write_lent(lent: Lent, numbers: Sequence[int], categories: Sequence[str]) -> Plain:
+    """Only of the columns that somebody asked for; nothing is said of the others."""
+    asked = np.zeros(len(lent.fill), dtype=bool)
+    asked[list(numbers)] = True
+    return {
+        "fill": np.where(asked, lent.fill, 0.0).tolist(),
+        "counts": np.where(asked, lent.counts, 0).tolist(),
+        "levels": {name: dict(levels) for name, levels in lent.levels.items() if name in categories},
+    }
+
+
+def read_lent(told: Mapping[str, Any]) -> Lent:
+    return Lent(np.array(told["fill"], dtype=float), np.array(told["counts"], dtype=np.int64), told["levels"])
+
+
+def write_moments(moments: Moments) -> Plain:
+    return {"count": moments.count, "total": moments.total.tolist(), "squares": moments.squares.tolist()}
+
+
+def read_moments(told: Mapping[str, Any]) -> Moments:
+    return Moments(int(told["count"]), np.array(told["total"], dtype=float), np.array(told["squares"], dtype=float))
+
+
+def write_common(common: Common) -> Plain:
+    scale = None if common.scale is None else [part.tolist() for part in common.scale]
+    return {"fill": common.fill.tolist(), "level": dict(common.level), "scale": scale}
+
+
+def read_common(told: Mapping[str, Any]) -> Common:
+    scale = told["scale"]
+    return Common(
+        np.array(told["fill"], dtype=float),
+        dict(told["level"]),
+        None if scale is None else (np.array(scale[0], dtype=float), np.array(scale[1], dtype=float)),
+    )
