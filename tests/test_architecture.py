@@ -12,10 +12,12 @@ from wardround.algorithms import ALGORITHMS
 from wardround.data.check import CHECKS
 from wardround.data.partition import PARTITIONERS
 from wardround.data.sources import SOURCES
+from wardround.deploy.policy import Policy
+from wardround.deploy.sitefile import SiteFile
 from wardround.errors import WardroundError
 from wardround.models import MODELS
 from wardround.settings import settings_of
-from wardround.study import METRICS, Evaluation, Preparation, Training
+from wardround.study import METRICS, Deployment, Evaluation, Preparation, Training
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "wardround"
@@ -35,6 +37,7 @@ LAYERS = [
     ["plan"],
     ["units", "describe"],
     ["execute", "health"],
+    ["deploy"],
     ["cli"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -95,10 +98,15 @@ def test_every_member_and_its_settings_are_in_the_reference(family: dict[str, ob
             assert f"`{setting}`" in reference, f"{name}: {setting} is not in docs/reference/study-file.md"
 
 
-@pytest.mark.parametrize("block", [Preparation, Training, Evaluation])
+@pytest.mark.parametrize("block", [Preparation, Training, Evaluation, Deployment])
 def test_every_setting_of_the_study_is_in_the_reference(block: type) -> None:
     for setting in settings_of(block):
         assert f"`{setting}`" in DOCS["study-file.md"]
+
+
+def test_every_key_of_a_site_file_is_in_the_reference() -> None:
+    for key in {*settings_of(Policy), *settings_of(SiteFile)} - {"path"}:
+        assert f"`{key}`" in DOCS["site-file.md"] or f"`[{key}]`" in DOCS["site-file.md"], key
 
 
 def test_every_command_exit_code_check_and_metric_is_in_the_reference() -> None:

@@ -120,7 +120,11 @@ def test_set_takes_toml_values_and_bare_words() -> None:
         ("lr = 0.1", "lr = 0", "training: lr: 0.0 is out of range\n  Write a number that is above 0."),
         ("lr = 0.1", "lr = nan", "training: lr: nan is not a finite number"),
         ("factor = 0.95, every", "every", "training: lr_decay: factor: missing\n  Add `factor = ...`"),
-        ('source = "heart"', "", "study.toml: data: source: missing\n  Possible values: at-sites, csv, fashion-mnist, heart"),
+        (
+            'source = "heart"',
+            "",
+            "study.toml: data: source: missing\n  Possible values: at-sites, csv, fashion-mnist, heart",
+        ),
         ('"heart"\nhosp', '"hart"\nhosp', "data: source: 'hart' is not known\n  Did you mean 'heart'?"),
         ('["cleveland"]', '["clevland"]', "data: hospitals[0]: 'clevland' is not a possible value\n  Did you mean"),
         ('["cleveland"]', '"cleveland"', "data: hospitals: expected a list, found 'cleveland'"),

@@ -1,5 +1,6 @@
 """What a plan's sites look like: sizes, classes, ages, how different they are, how many patients leak between them."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -8,12 +9,12 @@ import torch
 
 from wardround import seeds
 from wardround.data.cohort import Cohort, prepare_sites
-from wardround.data.heterogeneity import measure
+from wardround.data.heterogeneity import Heterogeneity, measure
 from wardround.data.profile import profile
 from wardround.data.site import Rows
 from wardround.data.split import Split
 from wardround.plan import Plan, site_choices
-from wardround.study import anonymous
+from wardround.study import Arm, Study, anonymous
 
 MOST_SHOWN = 12  # sites whose columns are drawn one by one
 COMPARED_SITES = 50  # heterogeneity is measured between at most so many sites: pairs grow with their square
@@ -37,18 +38,40 @@ def describe_sites(plan: Plan) -> list[dict[str, Any]]:
             rng,
         )
         described.append(
-            {
-                "data": {"name": arm.data.name, **anonymous(arm.data.options)},
-                "partition": {"name": arm.sites.name, **arm.sites.options},
-                "rows": len(cohort.records),
-                "patients": len(np.unique(cohort.patient[np.concatenate([split.rows for split in splits])])),
-                "arms": [o.name for o in plan.study.arms if (o.data, o.sites) == (arm.data, arm.sites)],
-                "features": list(layout.names) if layout else None,
-                "sites": {split.site: _counts(split, cohort) for split in splits},
-                "heterogeneity": heterogeneity.as_dict(),
-            }
+            description(
+                plan.study,
+                arm,
+                rows=len(cohort.records),
+                patients=len(np.unique(cohort.patient[np.concatenate([split.rows for split in splits])])),
+                features=list(layout.names) if layout else None,
+                sites={split.site: site_counts(split, cohort) for split in splits},
+                heterogeneity=heterogeneity,
+            )
         )
     return described
+
+
+def description(
+    study: Study,
+    arm: Arm,
+    *,
+    rows: int,
+    patients: int | None,
+    features: list[str] | None,
+    sites: Mapping[str, Mapping[str, Any]],
+    heterogeneity: Heterogeneity,
+) -> dict[str, Any]:
+    """One entry of `sites` in results.json: the sites of all arms that have this one's data and partition."""
+    return {
+        "data": {"name": arm.data.name, **anonymous(arm.data.options)},
+        "partition": {"name": arm.sites.name, **arm.sites.options},
+        "rows": rows,
+        "patients": patients,
+        "arms": [other.name for other in study.arms if (other.data, other.sites) == (arm.data, arm.sites)],
+        "features": features,
+        "sites": dict(sites),
+        "heterogeneity": heterogeneity.as_dict(),
+    }
 
 
 def describe_columns(plan: Plan) -> dict[str, Any] | None:
@@ -86,7 +109,8 @@ def leakage(plan: Plan) -> dict[str, Any]:
     return counted
 
 
-def _counts(split: Split, cohort: Cohort) -> dict[str, Any]:
+def site_counts(split: Split, cohort: Cohort) -> dict[str, Any]:
+    """Rows on each side, rows of each class, and ages where they are recorded."""
     classes = cohort.records.classes
     counted = np.bincount(cohort.records.target[split.rows], minlength=len(classes))
     described: dict[str, Any] = {
@@ -95,14 +119,21 @@ def _counts(split: Split, cohort: Cohort) -> dict[str, Any]:
         "test": len(split.test),
         "classes": dict(zip(classes, counted.tolist(), strict=True)),
     }
-    if "age" in cohort.records.groups:
-        ages = pd.to_numeric(cohort.records.groups["age"], errors="coerce").to_numpy(dtype=float)[split.rows]
-        known = ages[~np.isnan(ages)]
+    known = known_ages(split, cohort)
+    if known is not None:
         described["age"] = {
             "mean": float(known.mean()) if len(known) else None,
             "sd": float(known.std(ddof=1)) if len(known) > 1 else None,
         }
     return described
+
+
+def known_ages(split: Split, cohort: Cohort) -> np.ndarray | None:
+    """Of a site's rows; None where the source records no ages."""
+    if "age" not in cohort.records.groups:
+        return None
+    ages = pd.to_numeric(cohort.records.groups["age"], errors="coerce").to_numpy(dtype=float)[split.rows]
+    return np.asarray(ages[~np.isnan(ages)])
 
 
 def _flat(rows: Rows, rng: np.random.Generator, most: int = 500) -> np.ndarray:

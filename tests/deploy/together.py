@@ -14,10 +14,10 @@ from wardround.data.records import Records
 from wardround.data.sources import Source
 from wardround.deploy.coordinator import Coordinator, Step
 from wardround.deploy.deployedplan import own_records
-from wardround.deploy.letters import Sealed
 from wardround.deploy.policy import Refusal
 from wardround.deploy.signing import Key, PublicKey
 from wardround.deploy.sitework import Refused, SiteWork
+from wardround.engines.letters import Sealed
 from wardround.study import Study
 from wardround.studyfile import Families
 
@@ -43,6 +43,9 @@ class OpenGate:
             raise Refused(Refusal("not approved here"))
         return self.approved
 
+    def still_approved(self, study_hash: str) -> None:
+        self.study(study_hash, [])
+
     def enough(self, training_rows: int) -> None:
         pass
 
@@ -61,7 +64,7 @@ class ByHand:
     away: set[str] = field(default_factory=set)
 
     def ask(self, letters: Mapping[str, Sealed]) -> Iterator[tuple[str, Sealed] | None]:
-        for site, sealed in reversed(letters.items()):  # not in the order of the sites
+        for site, sealed in reversed(list(letters.items())):  # not in the order of the sites
             if site in self.away or not self.before(site, sealed):
                 continue
             answer = self.sites[site].answer(Sealed(sealed.head, sealed.tensors, sealed.signature))

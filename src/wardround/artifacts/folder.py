@@ -2,6 +2,7 @@
 
 study.toml  environment.json  records.jsonl  predictions.parquet  groups.parquet  models/ARM/seed-N.safetensors
 selection.parquet   predictions by which a value was selected, where the study selects
+summaries.jsonl     of a run across hospitals, in place of predictions, selection and groups, which stay there
 results.json        a folder that has it is complete
 audit.jsonl         what was done here and when; hash-chained, and kept when a run is repeated
 report.html  figures/  tables/   made from the rest, and made again by `wardround report`
@@ -11,13 +12,13 @@ import fcntl
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from shutil import copyfileobj, rmtree
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import orjson
 import pandas as pd
@@ -38,9 +39,11 @@ WRITTEN_ANEW = (
     "predictions.parquet",
     "selection.parquet",
     "groups.parquet",
+    "summaries.jsonl",
     "report.html",
 )
 Predictions = Literal["predictions", "selection"]
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,7 @@ class RunFolder:
         return self.path / "state" / kind / f"unit-{unit:05}.parquet"
 
     def records(self) -> pd.DataFrame:
-        return self._read("records.jsonl", lambda path: read_json(path).to_pandas())
+        return self._read("records.jsonl", _lines_as_table)
 
     def predictions(self) -> pd.DataFrame:
         return self._read("predictions.parquet", pd.read_parquet)
@@ -141,7 +144,22 @@ class RunFolder:
     def groups(self) -> pd.DataFrame:
         return self._read("groups.parquet", pd.read_parquet)
 
-    def _read(self, name: str, reader: Callable[[Path], pd.DataFrame]) -> pd.DataFrame:
+    @property
+    def deployed(self) -> bool:
+        """Of a run across hospitals, in which predictions stay where they were made."""
+        return (self.path / "summaries.jsonl").is_file()
+
+    def write_summaries(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        """What each site told of its own predictions, for each arm and seed."""
+        content = b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines)
+        write_atomically(self.path / "summaries.jsonl", content)
+
+    def summaries(self) -> list[dict[str, Any]]:
+        return self._read(
+            "summaries.jsonl", lambda path: [orjson.loads(line) for line in path.read_bytes().splitlines()]
+        )
+
+    def _read(self, name: str, reader: Callable[[Path], Read]) -> Read:
         path = self.path / name
         if not path.is_file():
             raise RunError(str(self.path), f"has no {name}", "Run the study again with --again.")
@@ -194,6 +212,11 @@ class JsonLines:
 
     def __exit__(self, *error: object) -> None:
         self.file.close()
+
+
+def _lines_as_table(path: Path) -> pd.DataFrame:
+    table: pd.DataFrame = read_json(path).to_pandas()
+    return table
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -5,7 +5,21 @@ from typing import Annotated
 
 import typer
 
-from wardround.cli import approve, check, data, doctor, log, provision, report, resume, run, studies
+from wardround.cli import (
+    approve,
+    check,
+    coordinate,
+    data,
+    demo,
+    doctor,
+    join,
+    log,
+    provision,
+    report,
+    resume,
+    run,
+    studies,
+)
 from wardround.errors import WardroundError
 
 app = typer.Typer(
@@ -25,6 +39,9 @@ app.add_typer(data.app, name="data")
 app.add_typer(log.app, name="log")
 app.add_typer(provision.app, name="provision")
 app.command("approve")(approve.approve)
+app.command("coordinate")(coordinate.coordinate)
+app.command("join")(join.join)
+app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
 
 

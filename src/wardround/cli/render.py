@@ -30,8 +30,8 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else 120, highlight=False)
 
 
-def show_json(content: Any) -> None:
-    sys.stdout.write(json.dumps(_plain(content), indent=2, allow_nan=False) + "\n")
+def show_json(content: Any, compact: bool = False) -> None:
+    sys.stdout.write(json.dumps(_plain(content), indent=None if compact else 2, allow_nan=False) + "\n")
 
 
 def warn(message: str) -> None:

@@ -12,7 +12,7 @@ js, kl and mmd are measured for each pair of sites; their averages count every p
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -54,39 +54,66 @@ def measure(
     rng: np.random.Generator,
 ) -> Heterogeneity:
     """`features` are prepared numbers, rows x columns, of the same sites; without them mmd is NaN."""
-    shares = label_distributions(labels, class_count)
-    smoothed = label_distributions(labels, class_count, SMOOTHING)
+    counts = {site: class_counts(site, rows, class_count) for site, rows in labels.items()}
     discrepancies = {} if features is None else mmd_of_pairs({site: features[site] for site in labels}, rng)
-    names = list(combinations(labels, 2))
+    return measure_counts(counts, {site: len(rows) for site, rows in labels.items()}, discrepancies)
+
+
+def measure_counts(
+    counts: Mapping[str, np.ndarray | None],
+    sizes: Mapping[str, int],
+    discrepancies: Mapping[tuple[str, str], float],
+) -> Heterogeneity:
+    """From each site's rows of each class, or None where it withholds them: js and kl of its pairs are then NaN.
+
+    `sizes` are the sites' rows, `discrepancies` the mmd of pairs, as far as known.
+    """
+    shares = {site: None if found is None else _shares(found) for site, found in counts.items()}
+    smoothed = {site: None if found is None else _shares(found + SMOOTHING) for site, found in counts.items()}
+    names = list(combinations(sizes, 2))
     pairs = pd.DataFrame(
         {
             "site_a": [a for a, _ in names],
             "site_b": [b for _, b in names],
-            "js": np.array([js_divergence(shares[a], shares[b]) for a, b in names], dtype=np.float64),
-            "kl": np.array([kl_divergence(smoothed[a], smoothed[b]) for a, b in names], dtype=np.float64),
+            "js": _of_pairs(js_divergence, shares, names),
+            "kl": _of_pairs(kl_divergence, smoothed, names),
             "mmd": np.array([discrepancies.get(pair, math.nan) for pair in names], dtype=np.float64),
         }
     )
-    sizes = {site: len(rows) for site, rows in labels.items()}
     averages = {name: float(pairs[name].mean()) for name in ("js", "kl", "mmd")}
-    return Heterogeneity(sizes=sizes, pairs=pairs, gini=gini(list(sizes.values())), **averages)
+    return Heterogeneity(sizes=dict(sizes), pairs=pairs, gini=gini(list(sizes.values())), **averages)
+
+
+def _of_pairs(
+    divergence: Callable[[np.ndarray, np.ndarray], float],
+    shares: Mapping[str, np.ndarray | None],
+    names: Sequence[tuple[str, str]],
+) -> np.ndarray:
+    both = [(shares[a], shares[b]) for a, b in names]
+    found = [math.nan if p is None or q is None else divergence(p, q) for p, q in both]
+    return np.array(found, dtype=np.float64)
 
 
 def label_distributions(
     labels: Mapping[str, np.ndarray], class_count: int, smoothing: float = 0.0
 ) -> dict[str, np.ndarray]:
     """Each site's share of each class, after `smoothing` rows were added to every class."""
-    distributions = {}
-    for site, rows in labels.items():
-        if len(rows) == 0:
-            raise DataError(f"site {site}", "has no rows", "Leave it out, or change how the sites are formed.")
-        strange = int(((rows < 0) | (rows >= class_count)).sum())
-        if strange:
-            problem = f"{strange} labels are not among the {class_count} classes"
-            raise DataError(f"site {site}", problem, "Check the coding of the target.")
-        counts = np.bincount(rows, minlength=class_count) + smoothing
-        distributions[site] = counts / counts.sum()
-    return distributions
+    return {site: _shares(class_counts(site, rows, class_count) + smoothing) for site, rows in labels.items()}
+
+
+def class_counts(site: str, rows: np.ndarray, class_count: int) -> np.ndarray:
+    """How many of a site's labels are of each class."""
+    if len(rows) == 0:
+        raise DataError(f"site {site}", "has no rows", "Leave it out, or change how the sites are formed.")
+    strange = int(((rows < 0) | (rows >= class_count)).sum())
+    if strange:
+        problem = f"{strange} labels are not among the {class_count} classes"
+        raise DataError(f"site {site}", problem, "Check the coding of the target.")
+    return np.bincount(rows, minlength=class_count)
+
+
+def _shares(counts: np.ndarray) -> np.ndarray:
+    return np.asarray(counts / counts.sum())
 
 
 def js_divergence(p: np.ndarray, q: np.ndarray) -> float:

@@ -8,16 +8,18 @@ from wardround.data.agreement import Common, Facts, Lent, Moments, common_of, co
 from wardround.data.prepare import Layout
 from wardround.data.records import Column
 from wardround.deploy.deployedplan import Agreed, DeployedPlan, Key, far_plan
-from wardround.deploy.letters import Letter
 from wardround.deploy.written import (
     read_column,
+    read_common,
     read_facts,
+    read_layout,
     read_lent,
     read_moments,
     write_column,
     write_common,
     write_layout,
 )
+from wardround.engines.letters import Letter
 from wardround.errors import DeployError
 from wardround.plan import members_of
 from wardround.study import Study
@@ -44,18 +46,54 @@ def agree_on(study: Study, families: Families, ready: Answers, ask: Any, run: st
     columns, warnings = common_columns({site: letter.body["columns"] for site, letter in ready.items()})
     inputs = None if columns else _same(ready, "inputs", "its images are of another size")
     plan = far_plan(study, families, sites, classes)
-    told = yield from ask(Letter("facts", {"run": run, "columns": [write_column(c) for c in columns] or None}))
+    written = [write_column(column) for column in columns] or None
+    told = yield from ask(Letter("facts", {"run": run, "columns": written}))
     sets = {site: dict(zip(plan.row_sets, answer.body["sets"], strict=True)) for site, answer in told.items()}
     described = {site: answer.body["described"] for site, answer in told.items()}
     for kind in plan.kinds:
         rows = {site: int(sets[site][plan.rows_of(kind)]["train"]) for site in sites}
         plan.agreed[kind] = Agreed(tuple(inputs or ()), rows=rows)
-    body: dict[str, Any] = {"run": run, "layouts": [], "of": [None] * len(plan.kinds), "inputs": inputs}
+    body: dict[str, Any] = {"run": run, "columns": written, "layouts": [], "of": [None] * len(plan.kinds)}
+    body["inputs"] = inputs
     commons: list[Any] = [None] * len(plan.kinds)
     if columns:
         yield from _layouts(plan, columns, sets, body, commons, ask)
     body["commons"] = commons
     return Federation(plan, described, Letter("prepare", body), tuple(warnings))
+
+
+def write_federation(federation: Federation) -> dict[str, Any]:
+    """As plain data, so that a run goes on without asking again."""
+    plan = federation.plan
+    return {
+        "classes": list(plan.classes),
+        "rows": [dict(plan.agreed[kind].rows) for kind in plan.kinds],
+        "described": {site: dict(one) for site, one in federation.described.items()},
+        "prepare": dict(federation.prepare.body),
+        "warnings": list(federation.warnings),
+    }
+
+
+def read_federation(told: Mapping[str, Any], study: Study, families: Families, sites: Sequence[str]) -> Federation:
+    plan = far_plan(study, families, sites, told["classes"])
+    body = told["prepare"]
+    plan.agreed = {
+        kind: replace(agreed, rows=rows)
+        for (kind, agreed), rows in zip(agreed_of(plan, body).items(), told["rows"], strict=True)
+    }
+    return Federation(plan, told["described"], Letter("prepare", body), tuple(told["warnings"]))
+
+
+def agreed_of(plan: DeployedPlan, body: Mapping[str, Any]) -> dict[Key, Agreed]:
+    """What a letter `prepare` says of every kind of arm."""
+    layouts = [read_layout(layout) for layout in body["layouts"]]
+    found = {}
+    for kind, place, common in zip(plan.kinds, body["of"], body["commons"], strict=True):
+        if place is None:
+            found[kind] = Agreed(tuple(map(int, body["inputs"])))
+        else:
+            found[kind] = Agreed((len(layouts[place].names),), layouts[place], read_common(common))
+    return found
 
 
 def _layouts(

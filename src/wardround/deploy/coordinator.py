@@ -11,14 +11,13 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 from wardround.artifacts.audit import BEGUN, FINISHED, RESUMED, AuditLog, file_hash
 from wardround.artifacts.environment import describe_environment
 from wardround.artifacts.folder import JsonLines, RunFolder, write_atomically
 from wardround.artifacts.tables import saved_leaves
-from wardround.deploy.agreeing import Federation, agree_on
-from wardround.deploy.letters import Letter, Sealed, Signer, Verifier, open_sealed, seal, tensor_bytes
+from wardround.deploy.agreeing import Federation, agree_on, read_federation, write_federation
 from wardround.deploy.outcome import MADE, write_outcome
 from wardround.deploy.spool import Spool
 from wardround.deploy.waves import (
@@ -33,6 +32,7 @@ from wardround.deploy.waves import (
     train_letter,
     write_state,
 )
+from wardround.engines.letters import Letter, Post, Sealed, Signer, Verifier, open_sealed, seal, tensor_bytes
 from wardround.errors import DeployError
 from wardround.rounds import Trial
 from wardround.study import Study
@@ -54,13 +54,6 @@ class Step:
     line: str = ""  # something that happened, in one line
 
 
-class Post(Protocol):
-    def ask(self, letters: Mapping[str, Sealed]) -> Iterator[tuple[str, Sealed] | None]:
-        """Answers in order of arrival; None where nothing has come for a moment. Ends when every site has answered."""
-
-    def connected(self) -> Mapping[str, bool]: ...
-
-
 @dataclass
 class Coordinator:
     study: Study
@@ -71,6 +64,7 @@ class Coordinator:
     signer: Signer
     keys: Mapping[str, Verifier]
     again: bool = False
+    revoked: Callable[[], Mapping[str, str]] = dict  # sites whose key was revoked, now
     left: dict[str, str] = field(default_factory=dict)  # sites that refused or failed, and why
     doing: dict[str, str] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
@@ -125,30 +119,29 @@ class Coordinator:
     # -- before the first round
 
     def _federate(self) -> Generator[Step, None, Federation]:
-        """Greet every site, let them agree, and tell them what was agreed. Repeated when a run goes on."""
-        hello = Letter("hello", {"run": self.run_name, "study": self.study.hash, "sites": self.members})
-        starting = not (self.folder.path / "state" / "waves").is_dir()
-        ready = yield from self._ask_all(hello, closing=starting)
-        if starting:  # who does not take part from the beginning is no site of this run
-            self.members = [site for site in self.members if site in ready]
-            self._write_federation()
-            if len(self.members) < len(hello.body["sites"]):
-                again = Letter("hello", {**hello.body, "sites": self.members})
-                ready = yield from self._ask_all(again)
-        for site, letter in ready.items():
-            self.log.add("site joined", site=site, versions=letter.body["versions"], head=letter.body["head"])
-        federation = yield from self._agreement(ready)
-        yield from self._ask_all(federation.prepare)
+        """Greet every site, let them agree, and tell them what was agreed. What was agreed once stands."""
+        path = self.folder.path / "state" / "agreement.json"
+        ready = yield from self._greet(closing=True)
+        if path.is_file():
+            known = json.loads(path.read_text(encoding="utf-8"))
+            federation = read_federation(known, self.study, self.families, self.members)
+        else:
+            if len(ready) < len(self.members):  # who does not take part from the beginning is no site of this run
+                self.members = list(ready)
+                self._write_federation()
+                ready = yield from self._greet()
+            self.title = "agreeing on columns"
+            federation = yield from agree_on(self.study, self.families, ready, self._ask_all, self.run_name)
+            write_atomically(path, json.dumps(write_federation(federation)).encode())
+        yield from self._ask_all(federation.prepare, closing=True)
         return federation
 
-    def _agreement(self, ready: dict[str, Letter]) -> Generator[Step, None, Federation]:
-        self.title = "agreeing on columns"
-        absent = [site for site in self.members if site not in ready]
-        if absent:
-            problem = f"cannot go on without what {', '.join(absent)} told before: {self.left[absent[0]]}"
-            raise DeployError("coordinator", problem, "Let it take part again, or start anew with --again.")
-        made: Federation = yield from agree_on(self.study, self.families, ready, self._ask_all, self.run_name)
-        return made
+    def _greet(self, closing: bool = False) -> Generator[Step, None, dict[str, Letter]]:
+        hello = Letter("hello", {"run": self.run_name, "study": self.study.hash, "sites": self.members})
+        ready = yield from self._ask_all(hello, closing)
+        for site, letter in ready.items():
+            self.log.add("site joined", site=site, versions=letter.body["versions"], head=letter.body["head"])
+        return ready
 
     # -- letters
 
@@ -190,11 +183,20 @@ class Coordinator:
                     else:
                         not_before[site] = again
                 yield self._step()
+                if self._expelled(waiting):
+                    break
                 if closing and self._may_close(letters, waiting, began):
                     for site in waiting:
                         self._say(f"{site}: did not answer in time ({self._place(site)}); going on without it")
                         self.doing[site] = "late"
                     return
+
+    def _expelled(self, waiting: dict[str, Sealed]) -> bool:
+        gone = [site for site in waiting if site in self.revoked()]
+        for site in gone:
+            waiting.pop(site)
+            self._leave(site, "its key was revoked")
+        return bool(gone)
 
     def _answered(self, site: str, sealed: Sealed, take: Take) -> float | None:
         """None, or when the site is to be asked again."""

@@ -1,7 +1,7 @@
 """One run as a hospital sees it: the study that it approved, its own rows, and what the sites agreed on.
 
-A session is made from four letters (hello, facts, lend or moments where needed, prepare) and kept as a file, so that
-a process that died goes on in the middle of a round without being greeted again.
+A session is made from two letters (hello and prepare; what comes between is how sites agree) and kept as a file, so
+that a process that died goes on in the middle of a round without being greeted again.
 """
 
 import json
@@ -14,7 +14,8 @@ from wardround.artifacts.folder import write_atomically
 from wardround.data.agreement import lend, moments, own_fill
 from wardround.data.check import refuse_errors
 from wardround.data.records import Records
-from wardround.deploy.deployedplan import Agreed, in_agreed_columns, own_plan
+from wardround.deploy.agreeing import agreed_of
+from wardround.deploy.deployedplan import in_agreed_columns, own_plan
 from wardround.deploy.sitefacts import own_counts
 from wardround.deploy.store import Store
 from wardround.deploy.written import (
@@ -37,6 +38,7 @@ class Gate(Protocol):
     """What a site asks itself before it answers. Each raises `Refused`."""
 
     def study(self, study_hash: str, sites: list[str]) -> Study: ...
+    def still_approved(self, study_hash: str) -> None: ...
     def enough(self, training_rows: int) -> None: ...
     def opening_hours(self) -> None: ...
 
@@ -61,7 +63,6 @@ class Session:
             problem = "it knows nothing of this run"
             raise DeployError(site, problem, "Start the coordinator again: it greets every site first.") from None
         session = cls(site, folder, gate, families, load(), letters["hello"])
-        session.facts(letters["facts"])
         session.prepare(letters["prepare"])
         return session
 
@@ -76,10 +77,7 @@ class Session:
         }
 
     def facts(self, body: Body) -> dict[str, Any]:
-        self.letters["facts"] = dict(body)
-        columns = [read_column(column) for column in body["columns"] or ()]
-        agreed = in_agreed_columns(self.records, columns) if columns else self.records
-        self.plan = own_plan(self.study, self.families, self.site, self.sites, agreed)
+        self._use(body["columns"])
         told = []
         for key in self.plan.row_sets:
             facts = self.plan.own_facts(key)
@@ -93,6 +91,11 @@ class Session:
         cohort = self.plan.cohort_of(self.study.arm(first[0]))
         described = own_counts(self.plan.own_split(first), cohort, self.study.deployment.smallest_cell)
         return {"sets": told, "described": described}
+
+    def _use(self, columns: list[Any] | None) -> None:
+        """The columns that all use."""
+        agreed = in_agreed_columns(self.records, list(map(read_column, columns))) if columns else self.records
+        self.plan = own_plan(self.study, self.families, self.site, self.sites, agreed)
 
     def lend(self, body: Body) -> dict[str, Any]:
         """Only what the coordinator asks for: columns that some site never recorded."""
@@ -121,14 +124,8 @@ class Session:
 
     def prepare(self, body: Body) -> dict[str, Any]:
         self.letters["prepare"] = dict(body)
-        layouts = [read_layout(layout) for layout in body["layouts"]]
-        self.plan.agreed = {}
-        for kind, place, common in zip(self.plan.kinds, body["of"], body["commons"], strict=True):
-            if place is None:
-                self.plan.agreed[kind] = Agreed(tuple(map(int, body["inputs"])))
-            else:
-                layout = layouts[place]
-                self.plan.agreed[kind] = Agreed((len(layout.names),), layout, read_common(common))
+        self._use(body["columns"])
+        self.plan.agreed = agreed_of(self.plan, body)
         self.waves = self.plan.waves()
         self.folder.mkdir(parents=True, exist_ok=True)
         write_atomically(self.folder / "session.json", json.dumps(self.letters).encode())

@@ -17,10 +17,10 @@ from typing import Any
 
 from wardround.artifacts.audit import AuditLog
 from wardround.data.records import Records
-from wardround.deploy.letters import Letter, Sealed, Signer, Verifier, open_sealed, seal
 from wardround.deploy.policy import Refusal
 from wardround.deploy.session import Body, Gate, Session, check_run_name
 from wardround.deploy.sitetrain import evaluate, train
+from wardround.engines.letters import Letter, Sealed, Signer, Verifier, open_sealed, seal
 from wardround.errors import DeployError, WardroundError
 from wardround.local import Memory
 from wardround.studyfile import Families
@@ -114,7 +114,7 @@ class SiteWork:
 
     def _hello(self, body: Body) -> dict[str, Any]:
         run = check_run_name(body["run"])
-        self.session = Session(self.site, self.state / run, self.gate, self.families, self._rows(), body)
+        self.session = Session(self.site, self.state / run, self.gate, self.families, self.rows(), body)
         self.log.add("joined", run=run, study=self.session.study.hash, sites=self.session.sites)
         self.notice(f"takes part in {self.session.study.name}, run {run}")
         return self.session.ready()
@@ -122,11 +122,12 @@ class SiteWork:
     def _session(self, body: Body) -> Session:
         run = check_run_name(body["run"])
         if self.session is None or self.session.run != run:
-            self.session = Session.restore(self.site, self.state / run, self.gate, self.families, self._rows)
+            self.session = Session.restore(self.site, self.state / run, self.gate, self.families, self.rows)
             self.log.add("goes on", run=run, study=self.session.study.hash)
+        self.gate.still_approved(self.session.study.hash)
         return self.session
 
-    def _rows(self) -> Records:
+    def rows(self) -> Records:
         if self.records is None:
             self.records = self.load()
         return self.records

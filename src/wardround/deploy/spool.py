@@ -11,7 +11,7 @@ from safetensors import safe_open
 
 from wardround import tree
 from wardround.artifacts.folder import write_atomically
-from wardround.deploy.letters import Letter, Sealed
+from wardround.engines.letters import Letter, Sealed
 from wardround.tree import State
 
 

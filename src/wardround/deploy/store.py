@@ -11,7 +11,7 @@ from shutil import rmtree
 
 from wardround.artifacts.checkpoint import read_leaves, write_leaves
 from wardround.artifacts.folder import write_atomically
-from wardround.deploy.letters import Sealed
+from wardround.engines.letters import Sealed
 from wardround.errors import DeployError
 from wardround.local import Memory
 from wardround.tree import Tree

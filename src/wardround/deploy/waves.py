@@ -9,9 +9,9 @@ import torch
 
 from wardround import tree
 from wardround.artifacts.checkpoint import read_leaves, write_leaves
-from wardround.deploy.letters import Letter
 from wardround.deploy.spool import Entry
 from wardround.deploy.store import NONE_YET
+from wardround.engines.letters import Letter
 from wardround.local import Memory, Outcome
 from wardround.rounds import Assignment, Run, Trial, assign, rounds, start_apart
 from wardround.tree import Tree

@@ -78,6 +78,8 @@ def withheld(study: Study, lines: Sequence[Summary], classes: Sequence[str]) -> 
     """A line for each site, and each class at a site, that has too few rows to tell of."""
     found: dict[tuple[str, str, str], set[int]] = {}
     for line in lines:
+        if line["side"] == "validation" and study.selection is None:
+            continue  # nobody asked for them
         kind = "rows to select by" if _for_selection(line, study) else "test rows"
         small = [""] if line.get("suppressed") else [classes[number] for number in line.get("small_classes", ())]
         for name in small:

@@ -219,7 +219,7 @@ def _spread_rows(cells: tuple[np.ndarray, ...]) -> np.ndarray:
     count = rows.astype(np.int64)
     place = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)  # of a row in its cell
     score = np.repeat(first, count) + (place + 0.5) * np.repeat((last - first) / rows, count)
-    return np.clip(score, np.repeat(low, count), np.repeat(np.nextafter(high, 0), count))
+    return np.asarray(np.clip(score, np.repeat(low, count), np.repeat(np.nextafter(high, 0), count)))
 
 
 def _columns(summaries: Sequence[Summary], number: int) -> tuple[np.ndarray, ...]:

@@ -12,11 +12,12 @@ from wardround.artifacts.folder import RunFolder, write_atomically
 from wardround.evaluation.claims import said
 from wardround.report.checklist import checklist
 from wardround.report.citations import citations
-from wardround.report.evidence import Evidence, read_evidence
-from wardround.report.figures import FIGURES, draw_all
+from wardround.report.evidence import Evidence, read_evidence, rows_of
+from wardround.report.figures import FIGURES, draw_all, left_out
 from wardround.report.table import few, write_tables
 from wardround.report.tables import all_tables
-from wardround.report.words import answer, best_single_words, design, hospital_words, limits, privacy
+from wardround.report.words import answer, best_single_words, design, hospital_words
+from wardround.report.words_on_data import limits, privacy
 
 MOST_SITES = 30  # with a paragraph of their own
 
@@ -39,7 +40,9 @@ def build_report(path: str | Path, workers: int = 1) -> Path:
         design=design(evidence),
         tables=tables,
         figures=figures,
-        drawings=FIGURES,
+        titles={name: drawing.title for name, drawing in FIGURES.items()},
+        captions={name: drawing.caption_for(evidence) for name, drawing in FIGURES.items()},
+        left_out=left_out(evidence, figures),
         sentences=[test["sentence"] for test in evidence.tests()],
         best_single=best_single_words(evidence),
         per_site={site: _about(evidence, site) for site in evidence.sites[:MOST_SITES]},
@@ -73,7 +76,7 @@ def _about(evidence: Evidence, site: str) -> Mapping[str, Any]:
     rows = ""
     if counts:
         classes = ", ".join(f"{name} {few(count)}" for name, count in counts["classes"].items())
-        rows = f"{sum(counts['classes'].values())} rows ({classes}); {counts['train']} train, {counts['test']} test."
+        rows = f"{rows_of(counts)} rows ({classes}); {counts['train']} train, {counts['test']} test."
     return {"words": hospital_words(evidence, site), "rows": rows}
 
 

@@ -30,7 +30,9 @@ def checklist(evidence: Evidence) -> list[Item]:
     data = study["data"]
     features = results["sites"][0]["features"]
     groups = sorted({kind for arm in evidence.arms.values() for kind in arm["subgroups"]})
-    per_class = {name: sum(site["classes"][name] for site in sites.values()) for name in evidence.classes}
+    per_class = {name: [site["classes"][name] for site in sites.values()] for name in evidence.classes}
+    withheld = any(None in counts for counts in per_class.values())
+    imbalance = ", ".join(f"{name} {sum(filter(None, counts))}" for name, counts in per_class.items())
     arms = f"{len(evidence.arms)} arms: {', '.join(evidence.arms)}"
     calibrated = any(arm["calibration"] for arm in evidence.arms.values())
     filled = {
@@ -47,7 +49,7 @@ def checklist(evidence: Evidence) -> list[Item]:
         else f"Filled with the site's own {data['missing']}"
         + (", with indicator columns" if data["indicator"] else ""),
         "12": f"{made['model']}; {made['training']}; {made['split']}; {arms}",
-        "13": "Classes: " + ", ".join(f"{name} {count}" for name, count in per_class.items()) + ". No reweighting.",
+        "13": f"Classes: {imbalance}{', without sites that withhold them' if withheld else ''}. No reweighting.",
         "14": f"Results by {', '.join(groups)}, by site, and the spread between sites" if groups else "Results by site",
         "15": "A probability; called positive from 0.5 on"
         if len(evidence.classes) == 2
@@ -55,11 +57,17 @@ def checklist(evidence: Evidence) -> list[Item]:
         "16": "Test rows are rows of the same sites, held out"
         + ("; external tests at hospitals that took no part" if evidence.partial else ""),
         "18": f"Study file and hash in this page; wardround {versions.get('wardround')}, torch {versions.get('torch')}",
-        "20": "See the table of sites" + (", and of patients on both sides" if "leakage" in results else ""),
+        "20": "See the table of sites"
+        + (
+            "; whether hospitals share patients is not known"
+            if evidence.deployed
+            else ", and of patients on both sides"
+        ),
         "21": f"Training and test rows of each site in the table of sites; seeds: {made['seeds']}",
         "22": "Weights of every arm and seed in the run folder, as safetensors",
         "23": "Discrimination"
         + (", calibration, decision curves" if calibrated else "")
+        + (" from the sites' score histograms" if calibrated and evidence.deployed else "")
         + "; with intervals, overall, by site and by group",
         "26": "See the section on limits",
     }

@@ -41,5 +41,7 @@ def citations(evidence: Evidence) -> list[str]:
         used += [STATISTICS["holm"], STATISTICS["bootstrap"]]
     if any(arm["calibration"] for arm in results["arms"].values()):
         used += [STATISTICS["calibration"], STATISTICS["decision"]]
-    used += [STATISTICS["mmd"], STATISTICS["tripod"]]
+    if any(described["heterogeneity"]["mmd"] is not None for described in results["sites"]):
+        used.append(STATISTICS["mmd"])
+    used.append(STATISTICS["tripod"])
     return list(dict.fromkeys(text for text in used if text))

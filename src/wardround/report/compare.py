@@ -12,7 +12,7 @@ import pandas as pd
 
 from wardround.artifacts.folder import RunFolder
 from wardround.errors import RunError
-from wardround.report.evidence import read_results
+from wardround.report.evidence import STAY, read_results
 from wardround.report.table import Format, Table, decimals, make_table, percent, points
 from wardround.sweep import flatten
 
@@ -64,16 +64,20 @@ def _figures(
         columns |= {f"{metric}, {title}": shown for title in titles}
     rows = [[arm, *(_mean(one, arm, metric) for metric in SHOWN for one in results)] for arm in arms]
     figures = make_table("figures", "Means over seeds", columns, rows, "Accuracy in per cent.")
-    first, notes, paired = folders[0].predictions(), [], []
+    first, notes, paired = _rows(folders[0]), [], []
     for title, folder, one in zip(titles[1:], folders[1:], results[1:], strict=True):
-        other = folder.predictions()
+        other = _rows(folder)
         shared = [arm for arm in arms if arm in one["arms"] and arm in results[0]["arms"]]
+        if not shared:
+            notes.append(f"{title}: no arm has the same name as one in {titles[0]}")
+            continue
+        if first is None or other is None:
+            notes.append(f"{title}: not paired with {titles[0]}: in a run across hospitals, {STAY}")
+            continue
         found = [(arm, _paired(first, other, arm)) for arm in shared]
         paired += [[arm, title, *difference] for arm, difference in found if difference is not None]
         if any(difference is None for _, difference in found):
             notes.append(f"{title}: some arms were tested on other rows than in {titles[0]}; those are not paired")
-        if not shared:
-            notes.append(f"{title}: no arm has the same name as one in {titles[0]}")
     headings: dict[str, Format | None] = {
         "arm": None,
         "run": None,
@@ -83,6 +87,11 @@ def _figures(
     }
     note = f"Accuracy less that in {titles[0]}, with the same seeds and test rows."
     return figures, make_table("paired", "Paired differences", headings, paired, note), notes
+
+
+def _rows(folder: RunFolder) -> pd.DataFrame | None:
+    """None where they are at the hospitals."""
+    return None if folder.deployed else folder.predictions()
 
 
 def _mean(results: Any, arm: str, metric: str) -> float | None:

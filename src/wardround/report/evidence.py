@@ -2,15 +2,18 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from wardround.artifacts.audit import changed_files, verify
 from wardround.artifacts.folder import RunFolder
 from wardround.errors import RunError
+from wardround.evaluation.metrics import SMALLEST_GROUP
+from wardround.study import Deployment
 
 KNOWN_SCHEMA = 1
+STAY = "predictions stay at their hospital"  # why something that needs rows is not in a report
 NEEDED = {"arms", "seeds", "variants", "curves", "selection", "sites"}
 ENVIRONMENT = {"time", "versions", "system", "processors", "python", "engine"}
 
@@ -85,6 +88,36 @@ class Evidence:
     def federated(self) -> list[str]:
         return [name for name, arm in self.arms.items() if arm["algorithm"]["name"] not in ("local", "pooled")]
 
+    @property
+    def deployed(self) -> bool:
+        """Across hospitals: predictions of rows are not in the folder."""
+        return bool(self.results.get("deployed"))
+
+    @cached_property
+    def rates(self) -> dict[str, float]:
+        """Per cent of a site's rows that are of the positive class, where there are two classes and it is known."""
+        if len(self.classes) != 2:
+            return {}
+        positive = self.classes[1]
+        described = self.results["sites"][0]["sites"]
+        known = {site: counts for site, counts in described.items() if counts["classes"][positive] is not None}
+        return {site: 100 * counts["classes"][positive] / rows_of(counts) for site, counts in known.items()}
+
+    @cached_property
+    def deployment(self) -> Deployment:
+        """What hospitals agreed on, in a run across them. What a study does not say has its default."""
+        return replace(Deployment(), **self.study.get("deployment", {}))
+
+    @property
+    def smallest_group(self) -> int:
+        """Test rows that a subgroup must have at a site to be told of."""
+        return max(SMALLEST_GROUP, self.deployment.smallest_cell)
+
+    @property
+    def auc_uncertain_by(self) -> float:
+        """By how much any arm's AUC over all sites may be wrong."""
+        return max((arm.get("auc_uncertain_by") or 0.0 for arm in self.arms.values()), default=0.0)
+
     def tests(self, metric: str = "accuracy", variant: str = "") -> list[dict[str, Any]]:
         return [
             test
@@ -100,10 +133,15 @@ class Evidence:
         ]
 
 
+def rows_of(counts: Mapping[str, Any]) -> int:
+    """All rows of a site, from its counts in `sites`. Rows of a class may be withheld, these are not."""
+    return int(counts["train"] + counts["validation"] + counts["test"])
+
+
 def read_evidence(folder: RunFolder, checked: bool = False) -> Evidence:
     """Refused with a clear message where a part is missing or is not what the run made: a report stands on it.
 
-    `checked` says that the predictions were looked at a moment ago.
+    `checked` says that the predictions or summaries were looked at a moment ago.
     """
     if not folder.path.is_dir():
         raise RunError(str(folder.path), "no such folder", "Name a folder that `wardround run` has made.")
@@ -111,12 +149,13 @@ def read_evidence(folder: RunFolder, checked: bool = False) -> Evidence:
         unfinished = (folder.path / "study.toml").is_file()
         remedy = f"Finish it with `wardround resume {folder.path}`." if unfinished else "Name the folder of a run."
         raise RunError(str(folder.path), "is not a complete run: it has no results.json", remedy)
-    if not (folder.path / "predictions.parquet").is_file():
-        problem = "has no predictions.parquet, so that no figure of a report could be checked"
-        raise RunError(str(folder.path), problem, "Run the study again with --again.")
     results = read_results(folder)
+    base = "summaries.jsonl" if results.get("deployed") else "predictions.parquet"
+    if not (folder.path / base).is_file():
+        problem = f"has no {base}, so that no figure of a report could be checked"
+        raise RunError(str(folder.path), problem, "Run the study again with --again.")
     if not checked:
-        _check_predictions(folder, results)
+        _check_base(folder, results, base)
     try:
         document = tomllib.loads((folder.path / "study.toml").read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -138,19 +177,33 @@ def read_results(folder: RunFolder) -> dict[str, Any]:
     return results
 
 
-def _check_predictions(folder: RunFolder, results: Mapping[str, Any]) -> None:
-    """They must be there for every arm and seed, and be those that the run made: a report stands on them."""
-    predictions = folder.predictions()
-    known = {"arm", "seed"} <= set(predictions)
-    pairs = predictions[["arm", "seed"]].drop_duplicates() if known else predictions.iloc[:0, :0]
-    there = set(pairs.itertuples(index=False, name=None))
+def _check_base(folder: RunFolder, results: Mapping[str, Any], base: str) -> None:
+    """Predictions or summaries must be there for every arm and seed, and be those that the run made."""
+    there = _summarised(folder) if results.get("deployed") else _predicted(folder)
+    what = base.partition(".")[0]
     selected = {choice["arm"] for choice in results["selection"]}
     for arm in (arm for arm in results["arms"] if arm not in selected):
         lacking = [seed for seed in results["seeds"] if (arm, seed) not in there]
         if lacking:
-            problem = f"has no predictions of {arm} with seed {lacking[0]}"
-            raise RunError(str(folder.path / "predictions.parquet"), problem, "Run the study again with --again.")
+            problem = f"has no {what} of {arm} with seed {lacking[0]}"
+            raise RunError(str(folder.path / base), problem, "Run the study again with --again.")
     log = folder.path / "audit.jsonl"
     if log.is_file() and verify(log).broken is None:
-        for problem in changed_files(log, ("results.json", "predictions.parquet")):
+        for problem in changed_files(log, ("results.json", base)):
             raise RunError(str(folder.path), problem, "Run the study again with --again.")
+
+
+def _predicted(folder: RunFolder) -> set[tuple[str, int]]:
+    predictions = folder.predictions()
+    known = {"arm", "seed"} <= set(predictions)
+    pairs = predictions[["arm", "seed"]].drop_duplicates() if known else predictions.iloc[:0, :0]
+    return set(pairs.itertuples(index=False, name=None))
+
+
+def _summarised(folder: RunFolder) -> set[tuple[str, int]]:
+    """Arms and seeds of which one site or more told something, if only that it has too few rows."""
+    lines = folder.summaries()
+    if not all(isinstance(line, dict) and {"arm", "seed", "site", "side"} <= set(line) for line in lines):
+        problem = "lacks what a run writes there"
+        raise RunError(str(folder.path / "summaries.jsonl"), problem, "Run the study again with --again.")
+    return {(line["arm"], line["seed"]) for line in lines if line["side"] == "test"}

@@ -1,6 +1,6 @@
 """Which figures a report has, in its order, and how they are written: SVG for pages, PNG for everything else."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -11,7 +11,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from wardround.report import plots_data, plots_results
-from wardround.report.evidence import Evidence
+from wardround.report.evidence import STAY, Evidence
 from wardround.report.style import STYLE, as_svg, for_page, save_png
 
 
@@ -20,6 +20,11 @@ class Drawing:
     title: str
     caption: str
     draw: Callable[[Evidence], Figure | None]
+    across: str = ""  # the caption in a run across hospitals, where it differs
+    needs_rows: bool = False
+
+    def caption_for(self, evidence: Evidence) -> str:
+        return self.across if self.across and evidence.deployed else self.caption
 
 
 FIGURES = {
@@ -30,9 +35,13 @@ FIGURES = {
         "Columns before and after sites form",
         "Grey: all rows. Lines: each site. Cells of fewer than 5 rows are withheld.",
         plots_data.distributions,
+        needs_rows=True,
     ),
     "correlation": Drawing(
-        "Correlation of the columns", "Pearson's, over rows in which both are recorded.", plots_data.correlation
+        "Correlation of the columns",
+        "Pearson's, over rows in which both are recorded.",
+        plots_data.correlation,
+        needs_rows=True,
     ),
     "accuracy": Drawing(
         "Accuracy of every arm",
@@ -45,6 +54,8 @@ FIGURES = {
         "Dot and line: paired difference with the 95 % interval that allows for seeds sharing patients. "
         "Ticks: BCa bootstrap over patients.",
         plots_results.differences,
+        across="Dot and line: paired difference with the 95 % interval that allows for seeds sharing patients. Ticks: "
+        f"BCa bootstrap over seeds, because {STAY}.",
     ),
     "hospitals": Drawing(
         "Accuracy at each site", "Each site's own test rows, with 95 % intervals.", plots_results.hospitals
@@ -69,14 +80,21 @@ FIGURES = {
         "Calibration",
         "Tenths of all test rows by score. On the diagonal, scores mean what they say.",
         plots_results.calibration,
+        across="Tenths of all test rows by score, from the sites' histograms: a cell's rows are taken as evenly spread "
+        "around their mean. On the diagonal, scores mean what they say.",
     ),
     "decision-curve": Drawing(
         "Decision curve",
         "Net benefit of acting on scores above the threshold, beside acting on everybody and on nobody.",
         plots_results.decision_curve,
+        across="Net benefit of acting on scores above the threshold, beside acting on everybody and on nobody. From "
+        "the sites' histograms: in a cell that was merged for its few rows, they are taken as evenly spread.",
     ),
     "subgroups": Drawing(
-        "Accuracy by sex and age", "Groups with fewer than 10 test rows are suppressed.", plots_results.subgroups
+        "Accuracy by sex and age",
+        "Groups with fewer than 10 test rows are suppressed.",
+        plots_results.subgroups,
+        across="Over the sites at which a group has test rows enough to be told of.",
     ),
     "sweep": Drawing(
         "The swept setting",
@@ -100,6 +118,12 @@ FIGURES = {
         lambda evidence: plots_data.curve(evidence, "change", "weight change", log=True),
     ),
 }
+
+
+def left_out(evidence: Evidence, drawn: Collection[str]) -> str:
+    """Says what a run across hospitals has no figure of, and why."""
+    lacking = [FIGURES[name].title.lower() for name in FIGURES if FIGURES[name].needs_rows and name not in drawn]
+    return f"Not here: {', '.join(lacking)}. Rows and {STAY}." if evidence.deployed and lacking else ""
 
 
 def draw_all(evidence: Evidence, folder: Path, workers: int = 1) -> dict[str, str]:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from wardround.report.evidence import Evidence
+from wardround.report.evidence import Evidence, rows_of
 from wardround.report.style import COLOURS, DASHES, WIDTH, figure, looks
 from wardround.report.table import FEWEST
 
@@ -22,10 +22,13 @@ def sites(evidence: Evidence) -> Figure | None:
     axes = drawn.subplots()
     left = np.zeros(len(described))
     for number, name in enumerate(evidence.classes):
-        counts = np.array([site["classes"][name] for site in described.values()], dtype=float)
+        counts = np.array([site["classes"][name] or 0 for site in described.values()], dtype=float)
         counts[counts < FEWEST] = 0
         axes.barh(range(len(described)), counts, left=left, color=COLOURS[number], label=name, height=0.65)
         left += counts
+    if any(None in site["classes"].values() for site in described.values()):
+        rest = np.array([rows_of(site) for site in described.values()]) - left
+        axes.barh(range(len(described)), rest, left=left, color="lightgrey", label="class withheld", height=0.65)
     axes.set_yticks(range(len(described)), list(described))
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")

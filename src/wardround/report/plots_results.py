@@ -66,7 +66,9 @@ def hospitals(evidence: Evidence) -> Figure | None:
         axes.set_visible(False)
     for axes, site in zip(grid.flat, sites, strict=False):
         for place, arm in enumerate(arms):
-            _bar(axes, evidence.arms[arm]["sites"][site]["accuracy"], place, looks(evidence, arm)["color"])
+            found = evidence.arms[arm]["sites"].get(site)
+            if found:
+                _bar(axes, found["accuracy"], place, looks(evidence, arm)["color"])
         axes.set_title(site, fontsize=9)
     _names(grid[0, 0], arms)
     drawn.supxlabel("accuracy on the site's own test rows, %, with 95 % interval", fontsize=9)

@@ -87,8 +87,10 @@ def one(value: float) -> str:
     return f"{value:.1f}"
 
 
-def few(count: int) -> str:
-    """A count of patients, unless it is so small that it could point at one of them."""
+def few(count: int | None) -> str:
+    """A count of patients, unless it is so small that it could point at one of them; None is withheld already."""
+    if count is None:
+        return "withheld"
     return str(count) if not 0 < count < FEWEST else f"below {FEWEST}"
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from wardround.report.evidence import Evidence
+from wardround.report.evidence import STAY, Evidence, rows_of
 from wardround.report.table import (
     FEWEST,
     Format,
@@ -60,8 +60,8 @@ def site_table(evidence: Evidence) -> Table:
     positive = evidence.classes[1] if len(evidence.classes) == 2 else None
     for described in evidence.results["sites"]:
         for site, counts in described["sites"].items():
-            total = sum(counts["classes"].values())
-            small = any(0 < count < FEWEST for count in counts["classes"].values())
+            total = rows_of(counts)
+            small = any(count is None or 0 < count < FEWEST for count in counts["classes"].values())
             share = counts["classes"][positive] / total if positive and not small else None
             age = (counts.get("age") or {}) if total >= 2 * FEWEST else {}
             sizes = [total, counts["train"], counts["validation"], counts["test"]]
@@ -86,9 +86,10 @@ def site_table(evidence: Evidence) -> Table:
     }
     h = evidence.results["sites"][0]["heterogeneity"]
     words = [f"{label} {h[key]:.3f}" for key, label in HETEROGENEITY.items() if h[key] is not None]
-    return make_table(
-        "sites", "The sites, with the first seed", columns, rows, "Between sites: " + ", ".join(words) + "."
-    )
+    note = "Between sites: " + ", ".join(words) + "."
+    if evidence.deployed:
+        note += " How far apart their features are (MMD) cannot be known without rows, which stay at their hospital."
+    return make_table("sites", "The sites, with the first seed", columns, rows, note)
 
 
 HETEROGENEITY = {
@@ -123,6 +124,11 @@ def arm_table(evidence: Evidence) -> Table:
     columns: dict[str, Format | None] = {"arm": None, "accuracy, %": percent, "SD": percent, "from": percent}
     columns |= {"to": percent} | dict.fromkeys(list(METRICS.values())[1:], decimals) | {"KB": one}
     note = f"Means over {evidence.seeds} seeds on all sites' test rows; the 95 % interval of the accuracy."
+    if evidence.deployed:
+        note += (
+            " From sites' counts and sums, over the sites that may tell them. AUC is from histograms of their scores "
+            f"and may be off by up to {evidence.auc_uncertain_by:.3f}."
+        )
     return make_table("arms", "All arms", columns, rows, note)
 
 
@@ -226,8 +232,8 @@ def external_table(evidence: Evidence) -> Table | None:
         if len(outside) == 1:
             found = arm["sites"][outside[0]]
             figures = [found["accuracy"]["mean"], *share_limits(found["accuracy"]["interval"]), found["auc"]["mean"]]
-            own = evidence.arms[evidence.local]["sites"][outside[0]]["accuracy"]["mean"] if evidence.local else None
-            rows.append([outside[0], arm["algorithm"]["name"], *figures, own])
+            own = evidence.arms[evidence.local]["sites"].get(outside[0]) if evidence.local else None
+            rows.append([outside[0], arm["algorithm"]["name"], *figures, _mean_sd(own and own["accuracy"])[0]])
     columns = {"left out": None, "algorithm": None, "accuracy, %": percent, "from": percent, "to": percent}
     note = "Trained by all other hospitals, tested at the one that took no part; beside it, its own model."
     more: dict[str, Format | None] = {"AUC": decimals, "its own model, %": percent}
@@ -257,7 +263,7 @@ def number_table(evidence: Evidence) -> Table:
 def calibration_table(evidence: Evidence) -> Table:
     rows = []
     for name, arm in evidence.arms.items():
-        if arm["calibration"]:
+        if arm["calibration"] and arm["calibration"]["slope"]:
             slope, intercept = arm["calibration"]["slope"], arm["calibration"]["intercept"]
             brier = arm["metrics"]["brier"]["mean"]
             rows.append([name, slope["value"], *slope["interval"], intercept["value"], *intercept["interval"], brier])
@@ -282,6 +288,8 @@ def subgroup_table(evidence: Evidence) -> Table:
     columns: dict[str, Format | None] = {"arm": None, "group": None, "rows": one, "accuracy, %": percent}
     columns |= {"from": percent, "to": percent, "AUC": decimals, "sensitivity": decimals, "specificity": decimals}
     note = "Rows: mean test rows per seed. A group with fewer than 10 is suppressed."
+    if evidence.deployed:
+        note = f"Rows: mean test rows per seed, at the sites at which the group has {evidence.smallest_group} or more."
     return make_table("subgroups", "By sex and age", columns, rows, note)
 
 
@@ -334,6 +342,8 @@ def test_table(evidence: Evidence) -> Table:
         "independent t-test do not, and reject too often. Where test rows are fixed, all p-values and intervals "
         "speak of the randomness of training alone. Holm and Bonferroni over the arms of one variant."
     )
+    if evidence.deployed:
+        note += f" The bootstrap draws seeds anew and not patients, because {STAY}."
     return make_table("tests", f"Comparisons with {evidence.reference}", columns, rows, note)
 
 
@@ -348,5 +358,6 @@ def cost_table(evidence: Evidence) -> Table:
         for name, a in evidence.arms.items()
     ]
     columns = {"arm": None, "rounds": str, "KB from the sites": one, "KB to the sites": one, "seconds": decimals}
-    note = "Of one seed: tensors without framing, and this machine's time for training."
+    time = "the rounds' time, waiting included" if evidence.deployed else "this machine's time for training"
+    note = f"Of one seed: tensors without framing, and {time}."
     return make_table("cost", "Cost", columns, rows, note)

@@ -5,7 +5,6 @@ from typing import Any
 from wardround.evaluation.compare import ALPHA, in_words
 from wardround.report.evidence import Evidence
 
-FEW_SEEDS = 5
 UNLIKE = 20  # per cent by which disease rates must differ to be named as a reason
 
 
@@ -148,7 +147,7 @@ def best_single_words(evidence: Evidence) -> list[str]:
             amount = in_words(entry["difference"], "accuracy")
             told.append(f"{entry['site']} {amount} ({patients}, {chance}; best: {entry['best']})")
         sentences.append(f"{arm}: {'; '.join(told)}.")
-    rates = _rates(evidence)
+    rates = evidence.rates
     lowest, highest = (min(rates.values()), max(rates.values())) if rates else (0.0, 0.0)
     sentences.append(
         "Likely reasons: the best single model is picked by its test accuracy, which no hospital could do beforehand"
@@ -160,14 +159,6 @@ def best_single_words(evidence: Evidence) -> list[str]:
         )
     )
     return sentences
-
-
-def _rates(evidence: Evidence) -> dict[str, float]:
-    if len(evidence.classes) != 2:
-        return {}
-    positive = evidence.classes[1]
-    described = evidence.results["sites"][0]["sites"]
-    return {site: 100 * d["classes"][positive] / sum(d["classes"].values()) for site, d in described.items()}
 
 
 def hospital_words(evidence: Evidence, site: str) -> list[str]:
@@ -199,79 +190,6 @@ def hospital_words(evidence: Evidence, site: str) -> list[str]:
     return sentences
 
 
-def privacy(evidence: Evidence) -> list[str]:
-    """What left the sites."""
-    results = evidence.results
-    sent = max((arm["cost"]["bytes_up"] for arm in evidence.arms.values()), default=0)
-    rounds = max((arm["cost"]["rounds"] for arm in evidence.arms.values()), default=0)
-    prepared = evidence.study.get("data", {})
-    pooled = any(arm["algorithm"]["name"] == "pooled" for arm in results["arms"].values())
-    lines = [
-        "In each round each site sent the change of its model's weights, and what its algorithm adds to it (SCAFFOLD's "
-        f"control variates, FedNova's step counts): with one seed, all sites together at most {sent / 1000:,.1f} KB in "
-        f"{rounds} rounds. Their rows stayed where they were"
-        + (", except in the arm called pooled, which exists for comparison only." if pooled else "."),
-        "This was a simulation on one machine that could read all sites' rows. Nothing was sent over a network.",
-        "Neither differential privacy nor secure aggregation was used: whoever sees single updates may learn something "
-        "about single patients from them.",
-    ]
-    shared = ["the levels of categorical columns"] if prepared.get("categories") == "one-hot" else []
-    if prepared.get("missing") != "drop":
-        shared += ["which columns have gaps", "a typical value of each column, for sites that never recorded it"]
-    if prepared.get("scale") == "federated":
-        shared.append("each column's count, sum and sum of squares")
-    if shared:
-        lines.append(f"Before training, sites told each other: {'; '.join(shared)}.")
-    if any(found["rows"] for sites in results["leakage"].values() for found in sites.values()):
-        lines.append("Sites of this study share patients by design; see the table of patients on both sides.")
-    lines.append(
-        "The run folder holds a prediction for every test row (predictions.parquet): treat it as you treat the data. "
-        "This page holds counts and means; groups below 10 rows and histogram cells below 5 are withheld."
-    )
-    return lines
-
-
-def limits(evidence: Evidence) -> list[str]:
-    results = evidence.results
-    test_rows = sum(site["test"] for site in results["sites"][0]["sites"].values())
-    lines = [
-        f"The source has {results['sites'][0]['rows']:,} rows; with the first seed {results['sites'][0]['patients']:,} "
-        f"different patients are at the sites, and {test_rows:,} rows are test rows. The figures say nothing about "
-        "other patients, hospitals or years.",
-        "Seeds split the same patients again and again. The intervals allow for that, approximately: many seeds are "
-        "not many studies.",
-    ]
-    for name, variant in results["variants"].items():
-        if not variant["method"].startswith("corrected"):
-            where = f"In the variant {name}" if name else "Here"
-            lines.append(f"{where}, intervals cover {variant['covers']}; they do not speak of other test patients.")
-    prepared = evidence.study.get("data", {})
-    if evidence.local and (prepared.get("scale") == "federated" or prepared.get("missing") != "drop"):
-        lines.append(
-            "Training alone shares the study's preparation (the columns' scale where it is federated, values for "
-            "columns that a site never recorded), which a hospital that really stays alone would not have. Models of "
-            "single hospitals in the section on the best of them are prepared from their own rows only, and may "
-            "differ a little."
-        )
-    if evidence.seeds == 1:
-        lines.append("One seed: there are no intervals, no tests, and any difference may be chance.")
-    elif evidence.seeds < FEW_SEEDS:
-        lines.append(f"{evidence.seeds} seeds are few; the intervals are wide and uncertain themselves.")
-    if len(evidence.sites) == 1:
-        lines.append("One site: there is nothing to federate, and no comparison between sites.")
-    if any(found["rows"] for sites in results["leakage"].values() for found in sites.values()):
-        lines.append("Some test patients were trained on at another site, which flatters every arm but local training.")
-    undefined = [
-        f"{site} ({metric})"
-        for site in evidence.sites
-        for metric in ("auc", "sensitivity", "specificity")
-        if all(arm["sites"].get(site, {}).get(metric, {}).get("mean") is None for arm in evidence.arms.values())
-    ]
-    if undefined:
-        lines.append(f"Cannot be computed, for want of test rows of one class: {listed(undefined)}.")
-    return lines
-
-
 def design(evidence: Evidence) -> dict[str, str]:
     study = evidence.study
     training, model, data = study["training"], dict(study["model"]), dict(study["data"])
@@ -288,6 +206,7 @@ def design(evidence: Evidence) -> dict[str, str]:
     if evaluation.get("validation_share"):
         split += f", {100 * evaluation['validation_share']:g} % for validation"
     return {
+        **({"deployment": _deployment(evidence)} if evidence.deployed else {}),
         "data": _settings(data.pop("source"), data),
         "sites": _settings(partition.pop("partition"), partition),
         "model": _settings(model.pop("kind"), model),
@@ -296,6 +215,19 @@ def design(evidence: Evidence) -> dict[str, str]:
         "seeds": f"{evidence.seeds}; a seed draws anew: {', '.join(evaluation['vary'])}",
         "intervals": f"{evidence.results['interval']['method']}; they cover {evidence.results['interval']['covers']}",
     }
+
+
+def _deployment(evidence: Evidence) -> str:
+    """Who had to take part in a round, and who did not."""
+    agreed, count = evidence.deployment, len(evidence.results["sites"][0]["sites"])
+    needed = "all of them" if agreed.quorum is None else f"{agreed.quorum} of them"
+    closed = f"a round closed with the work of {needed}"
+    if agreed.deadline is not None:
+        closed += f", after {agreed.deadline:g} seconds if not all had answered"
+    missing = evidence.results.get("missing_work", {})
+    absent = "; ".join(f"{site} in {found['rounds']} of {found['of']}" for site, found in missing.items())
+    told = f"work that did not count, in rounds of all arms and seeds: {absent}" if absent else "no work was missing"
+    return f"across {count} hospitals, whose rows stayed where they are; {closed}; {told}"
 
 
 def _settings(name: str, options: dict[str, Any]) -> str:

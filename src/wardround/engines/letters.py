@@ -4,7 +4,7 @@ A letter travels as three byte strings: the head (JSON), the tensors (safetensor
 keeps the order of the tensors, because sums over leaves depend on it in the last bit and the file sorts them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
@@ -52,6 +52,15 @@ class Sealed:
     @property
     def size(self) -> int:
         return len(self.head) + len(self.tensors) + len(self.signature)
+
+
+class Post(Protocol):
+    """Whoever carries letters to sites and brings their answers."""
+
+    def ask(self, letters: Mapping[str, Sealed]) -> Iterator[tuple[str, Sealed] | None]:
+        """Answers in order of arrival; None where nothing has come for a moment. Ends when every site has answered."""
+
+    def connected(self) -> Mapping[str, bool]: ...
 
 
 class Signer(Protocol):

@@ -1,0 +1,45 @@
+"""`wardround coordinate`: run a study across hospitals."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wardround.cli.options import Json, Quick, Report, Set, StudyArgument, changes
+
+
+def coordinate(
+    study: StudyArgument,
+    kit: Annotated[Path, typer.Option("--kit", metavar="DIR", help="The folder `coordinator` of the kits.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the run folder is made.")] = Path("runs"),
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="ADDRESS", help="Where sites connect; 0.0.0.0 for all networks.")
+    ] = "127.0.0.1",
+    quick: Quick = False,
+    set_: Set = None,
+    again: Annotated[bool, typer.Option("--again", help="Repeat a run that is complete.")] = False,
+    report: Report = True,
+    json: Json = False,
+) -> None:
+    """Run a study across hospitals: wait for the sites, train, compute. Started again, it goes on where it stopped."""
+    from wardround.catalog import load_study
+    from wardround.cli import render_deploy, render_run
+    from wardround.deploy.coordinate import coordinate as run_across
+    from wardround.deploy.coordinate import deployed_folder
+    from wardround.deploy.files import need_cryptography
+    from wardround.deploy.kit import CoordinatorKit
+    from wardround.execute import StudyRun
+
+    need_cryptography()
+    parsed, families = load_study(study, quick, changes(set_))
+    loaded = CoordinatorKit.load(kit)
+    folder = deployed_folder(parsed, out)
+    fresh = again or not folder.complete
+    render_deploy.show_kit(loaded, parsed, listen, shown=not json)
+    try:
+        with render_deploy.watching(shown=not json) as watch:
+            run_across(parsed, families, loaded, out, watch, listen, again)
+    except KeyboardInterrupt:
+        raise render_deploy.stopped(folder.path) from None
+    run = StudyRun(folder.path, folder.read_json("results.json"), fresh)
+    render_run.show_finished(run, json, report)

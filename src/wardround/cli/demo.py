@@ -1,0 +1,27 @@
+"""`wardround demo`: four hospitals on this machine, each a process of its own."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wardround.cli.options import Json
+
+
+def demo(
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Keep kits, sites and run there; else they are removed.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Run a small study across four hospitals on this machine, with TLS and keys, and compare with a simulation."""
+    from wardround.cli import render_deploy
+    from wardround.deploy.demo import run_demo
+    from wardround.deploy.files import need_cryptography
+    from wardround.errors import DeployError
+
+    need_cryptography()
+    found = run_demo(out, render_deploy.plain_lines(shown=not json))
+    render_deploy.show_demo(found, json)
+    if not found.parity.equal:
+        raise typer.Exit(DeployError.exit_code)

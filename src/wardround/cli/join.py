@@ -1,0 +1,37 @@
+"""`wardround join`: a hospital takes part."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wardround.cli.options import Json
+
+
+def join(
+    site: Annotated[Path, typer.Argument(metavar="SITE", help="The hospital's site.toml.")],
+    check: Annotated[bool, typer.Option("--check", help="Look at rows, policy and connection; send nothing.")] = False,
+    json: Json = False,
+) -> None:
+    """Take part in studies that this hospital approved, until it is stopped. Connects again by itself."""
+    from wardround.cli import render_deploy
+    from wardround.deploy.files import need_cryptography
+    from wardround.deploy.join import join as take_part
+    from wardround.deploy.join import preflight
+    from wardround.deploy.sitefile import SiteFile
+    from wardround.errors import CheckError
+
+    need_cryptography()
+    loaded = SiteFile.load(site)
+    if check:
+        found = preflight(loaded)
+        render_deploy.show_preflight(loaded.name, found, json)
+        if not all(one.ok for one in found if one.needed):
+            raise typer.Exit(CheckError.exit_code)
+        return
+    notice = render_deploy.site_lines(loaded, json)
+    try:
+        with render_deploy.ends_on_request():
+            take_part(loaded, notice)
+    except KeyboardInterrupt:
+        notice(f"stopped; what this site knows is in {loaded.state}, and the same command goes on from there")

@@ -1,0 +1,173 @@
+"""Runs across hospitals in the terminal: who is connected, what is happening, and how it ended."""
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from wardround.cli.render import console, show_json
+from wardround.errors import RunError
+
+if TYPE_CHECKING:
+    from wardround.deploy.coordinator import Step
+    from wardround.deploy.demo import Demo
+    from wardround.deploy.kit import CoordinatorKit
+    from wardround.deploy.sitefile import SiteFile
+    from wardround.health import Condition
+    from wardround.study import Study
+
+SAY_AGAIN = 10.0  # seconds: without a terminal, a line at most so often while nothing changes
+
+
+def show_kit(kit: "CoordinatorKit", study: "Study", listen: str, shown: bool) -> None:
+    from wardround.deploy.kit import WARN_BEFORE
+
+    if not shown:
+        return
+    out = console()
+    out.print(f"{study.name} ({study.hash[:12]}) for {', '.join(kit.sites)}; sites connect to {listen}:{kit.port}")
+    if kit.revoked:
+        out.print(f"revoked: {', '.join(kit.revoked)}")
+    if kit.days_left < WARN_BEFORE:
+        out.print(f"The certificate ends in {kit.days_left} days: provision anew before that.", style="bold")
+
+
+@contextmanager
+def watching(shown: bool) -> Iterator[Callable[["Step"], None]]:
+    """A progress bar and a table of sites on a terminal; lines elsewhere."""
+    if not shown:
+        yield lambda step: None
+        return
+    out = Console(stderr=True)
+    if not out.is_terminal:
+        yield _lines(out)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    progress = Progress(*columns, console=out)
+    task = progress.add_task("waiting for sites", total=None)
+    with Live(Group(progress), console=out, refresh_per_second=4) as live:
+
+        def watch(step: "Step") -> None:
+            progress.update(task, description=step.title, completed=step.done, total=step.total or None)
+            live.update(Group(_sites(step), progress))
+            if step.line:
+                live.console.print(Text(step.line))
+
+        yield watch
+
+
+def _sites(step: "Step") -> Table:
+    table = Table("site", "now", box=None, pad_edge=False)
+    for site, doing in step.sites.items():
+        table.add_row(Text(site, style="bold"), Text(doing, style="red" if doing == "not connected" else ""))
+    return table
+
+
+def _lines(out: Console) -> Callable[["Step"], None]:
+    last: dict[str, Any] = {"said": "", "when": 0.0}
+
+    def watch(step: "Step") -> None:
+        away = [site for site, doing in step.sites.items() if doing == "not connected"]
+        missing = f"; not connected: {', '.join(away)}" if away else ""
+        said = f"{step.title}: {step.done} of {step.total} rounds{missing}" if step.total else f"{step.title}{missing}"
+        if step.line:
+            out.print(Text(step.line), soft_wrap=True)
+        if said != last["said"] and time.monotonic() - last["when"] > (0 if missing else 1):
+            out.print(Text(said), soft_wrap=True)
+            last.update(said=said, when=time.monotonic())
+
+    return watch
+
+
+def stopped(folder: Path) -> RunError:
+    problem = "stopped; every round that was closed is kept, and answers that had arrived"
+    return RunError(str(folder), problem, "Give the same command again: it goes on from there. Sites may stay.")
+
+
+def site_lines(site: "SiteFile", as_json: bool) -> Callable[[str], None]:
+    """One line for each thing that happens, with the time, as a service's log wants it."""
+
+    def notice(line: str) -> None:
+        if as_json:
+            show_json({"site": site.name, "time": _now(), "line": line}, compact=True)
+        else:
+            console().print(Text(f"{_now()} {site.name}: {line}"), soft_wrap=True)
+        sys.stdout.flush()
+
+    notice(f"joins {site.coordinator}; state in {site.state}")
+    return notice
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S")
+
+
+@contextmanager
+def ends_on_request() -> Iterator[None]:
+    """A service is asked to end by SIGTERM; that is Ctrl-C."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def show_preflight(site: str, found: Sequence["Condition"], as_json: bool) -> None:
+    if as_json:
+        show_json({"site": site, "ok": all(c.ok for c in found if c.needed), "found": [vars(c) for c in found]})
+        return
+    table = Table("", "what", "found", title=f"{site}: nothing was sent", title_justify="left", title_style="bold")
+    for one in found:
+        mark = Text("ok", style="green") if one.ok else Text("no", style="bold red")
+        table.add_row(mark if one.needed else Text("note"), Text(one.name), Text(one.found))
+    out = console()
+    out.print(table)
+    for one in found:
+        if not one.ok:
+            out.print(Text(f"{one.name}: {one.remedy}"), soft_wrap=True)
+
+
+def plain_lines(shown: bool) -> Callable[[str], None]:
+    out = Console(stderr=True)
+    return lambda line: out.print(Text(line), soft_wrap=True) if shown else None
+
+
+def show_demo(found: "Demo", as_json: bool) -> None:
+    parity = found.parity
+    if as_json:
+        show_json(
+            {
+                "equal": parity.equal,
+                "deployed": parity.deployed,
+                "simulated": parity.simulated,
+                "largest_difference": parity.largest,
+                "models": parity.models,
+                "sites": list(found.sites),
+                "folder": None if found.folder is None else str(found.folder),
+            }
+        )
+        return
+    out = console()
+    out.print(f"{parity.models} models, {len(found.sites)} hospitals in processes of their own, TLS and a key for each")
+    out.print(f"deployed   {parity.deployed}")
+    out.print(f"simulated  {parity.simulated}")
+    if parity.equal:
+        out.print("deployed = simulated", style="bold green")
+    else:
+        out.print(f"deployed and simulated differ, by {parity.largest:.1e} at most", style="bold red")
+    if found.folder is not None:
+        out.print(f"Everything is in {found.folder}", soft_wrap=True)

@@ -1,0 +1,70 @@
+"""The coordinator's side, put together: kit, SuperLink, study, run folder."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from wardround.artifacts.folder import RunFolder
+from wardround.deploy.coordinator import Coordinator, Step
+from wardround.deploy.deployable import refuse_undeployable
+from wardround.deploy.kit import CoordinatorKit, read_keys
+from wardround.deploy.signing import read_key, read_public_key
+from wardround.engines.letters import Post
+from wardround.errors import DeployError
+from wardround.study import Study
+from wardround.studyfile import Families
+
+LOOPBACK = "127.0.0.1"
+
+
+def deployed_folder(study: Study, out: Path) -> RunFolder:
+    """Beside a simulation of the same study, not in its place."""
+    return RunFolder(out / f"{study.name}-{study.hash[:8]}-deployed")
+
+
+def coordinate(
+    study: Study,
+    families: Families,
+    kit: CoordinatorKit,
+    out: Path,
+    watch: Callable[[Step], None] = lambda step: None,
+    listen: str = LOOPBACK,
+    again: bool = False,
+) -> RunFolder:
+    """Run a study across the sites of a kit, from its beginning or from where it stopped."""
+    if study.hash != kit.hash:
+        problem = f"the kit was made for a study with hash {kit.hash[:12]}, and this one has {study.hash[:12]}"
+        raise DeployError(str(kit.path), problem, "Name the study in the kit, or provision anew.")
+    sites = [site for site in kit.sites if site not in kit.revoked]
+    refuse_undeployable(study, families, sites)
+    folder = deployed_folder(study, out)
+    if folder.complete and not again:
+        return folder
+    from wardround.engines.flower.linked import Linked
+
+    public = {site: read_public_key(kit.sites[site], f"{site}.pub") for site in sites}
+
+    def revoked() -> Mapping[str, str]:
+        return read_keys(kit.path).revoked
+
+    coordinators: list[Coordinator] = []
+
+    def run(post: Post) -> None:
+        coordinator = Coordinator(
+            study, families, sites, folder, post, read_key(kit.signing_key), public, again, revoked
+        )
+        coordinators.append(coordinator)
+        for step in coordinator.run():
+            watch(step)
+
+    Linked(
+        host=listen,
+        port=kit.port,
+        ca=kit.ca,
+        certificate=kit.certificate,
+        key=kit.key,
+        sites={site: key.public for site, key in public.items()},
+        folder=kit.path / "link",
+        revoked=revoked,
+        notice=lambda line: coordinators[0].lines.append(line) if coordinators else None,
+    ).carry(run)
+    return folder

@@ -1,0 +1,179 @@
+"""A hospital's side, put together: its file, its policy, its rows, its connection."""
+
+import fcntl
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+
+from wardround.catalog import families as known_families
+from wardround.deploy.approvals import approvals_of, approved_study
+from wardround.deploy.deployedplan import own_plan
+from wardround.deploy.policy import Policy, Refusal, closed, objections, refusal_of_rows, refusal_of_study
+from wardround.deploy.signing import read_key, read_public_key
+from wardround.deploy.sitefile import SiteFile, open_source
+from wardround.deploy.sitework import Refused, SiteWork
+from wardround.errors import DeployError, WardroundError
+from wardround.health import Condition
+from wardround.study import Study
+from wardround.studyfile import Families, parse_study, read_toml
+
+CONNECT_WITHIN = 10.0  # seconds
+Notice = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class SiteGate:
+    """What the site file says, asked anew each time: an approval may be withdrawn while a run goes on."""
+
+    site: SiteFile
+    families: Families
+
+    def study(self, study_hash: str, sites: list[str]) -> Study:
+        try:
+            approvals = approvals_of(self.site)
+            study = approved_study(self.site, study_hash, self.families)
+        except WardroundError as error:
+            raise Refused(Refusal(f"the approvals here cannot be relied on: {error.problem}")) from None
+        if study is None:
+            how = "somebody there must read it and run `wardround approve`"
+            raise Refused(Refusal(f"study {study_hash[:12]} is not approved at {self.site.name}; {how}"))
+        _stop_at(refusal_of_study(self.policy, study, self.site.name, sites, approvals))
+        return study
+
+    def still_approved(self, study_hash: str) -> None:
+        try:
+            approved = study_hash in approvals_of(self.site)
+        except WardroundError as error:
+            raise Refused(Refusal(f"the approvals here cannot be relied on: {error.problem}")) from None
+        if not approved:
+            raise Refused(Refusal(f"the approval of study {study_hash[:12]} was withdrawn at {self.site.name}"))
+
+    def enough(self, training_rows: int) -> None:
+        _stop_at(refusal_of_rows(self.policy, training_rows))
+
+    def opening_hours(self) -> None:
+        _stop_at(closed(self.policy, datetime.now().astimezone()))
+
+    @property
+    def policy(self) -> Policy:
+        return self.site.policy
+
+
+def _stop_at(refusal: Refusal | None) -> None:
+    if refusal is not None:
+        raise Refused(refusal)
+
+
+def site_work(site: SiteFile, families: Families, notice: Notice) -> SiteWork:
+    source = open_source(site, families)
+    return SiteWork(
+        site.name,
+        site.state,
+        SiteGate(site, families),
+        families,
+        source.load,
+        read_key(site.key),
+        read_public_key(site.coordinator_key.read_bytes(), site.coordinator_key),
+        notice,
+    )
+
+
+def join(site: SiteFile, notice: Notice, stop: Callable[[], bool] = lambda: False) -> None:
+    """Take part in whatever was approved here, until `stop` or a KeyboardInterrupt."""
+    from wardround.engines.flower.site_loop import SiteLoop
+
+    families = known_families()
+    work = site_work(site, families, notice)
+    with alone(site):
+        work.rows()  # a hospital hears of a broken file now, not in the middle of a study
+        loop = SiteLoop(
+            address=site.coordinator,
+            ca=site.ca,
+            key=read_key(site.key).private,
+            answer=work.answer,
+            number_file=site.state / "connection",
+            notice=notice,
+            stop=stop,
+        )
+        loop.run()
+
+
+@contextmanager
+def alone(site: SiteFile) -> Iterator[None]:
+    """One process at a time: two would overwrite each other's memory."""
+    site.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (site.state / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DeployError(str(site.state), "another process has joined with it", "Stop that one first.") from None
+        yield
+
+
+def preflight(site: SiteFile) -> list[Condition]:
+    """Everything that can be known without sending anything: rows, checks, policy, approval, connection."""
+    families = known_families()
+    found = []
+    try:
+        work = site_work(site, families, lambda line: None)
+        records = work.rows()
+        found.append(Condition("data", True, f"{len(records)} rows, classes {', '.join(records.classes)}"))
+        found += [Condition("note", True, note, needed=False) for note in records.notes]
+    except WardroundError as error:
+        return [Condition("data", False, f"{error.where}: {error.problem}", error.remedy), _connection(site)]
+    studies = {study.hash: (study, True) for study in _approved(site, families)}
+    kit = site.path.parent / "study.toml"
+    if kit.is_file():
+        study = parse_study(read_toml(kit), families, kit.name, kit.parent)
+        studies.setdefault(study.hash, (study, False))
+    for study, approved in studies.values():
+        found.append(_approval(study, approved, site))
+        found += _of_study(site, study, families, work)
+    return [*found, _connection(site)]
+
+
+def _approved(site: SiteFile, families: Families) -> list[Study]:
+    found = (approved_study(site, study_hash, families) for study_hash in approvals_of(site))
+    return [study for study in found if study is not None]
+
+
+def _approval(study: Study, approved: bool, site: SiteFile) -> Condition:
+    words = f"{study.name} ({study.hash[:12]}): {'approved' if approved else 'not approved'}"
+    return Condition("approval", approved, words, f"Read it, then: wardround approve STUDY --site {site.path}")
+
+
+def _of_study(site: SiteFile, study: Study, families: Families, work: SiteWork) -> list[Condition]:
+    found = []
+    against = objections(site.policy, study, site.name, site.sites or None)
+    remedy = "Ask the coordinator to change the study, or change [policy] in the site file."
+    found.append(Condition("policy", not against, "; ".join(against) or f"allows {study.name}", remedy))
+    try:
+        plan = own_plan(study, families, site.name, site.sites or [site.name], work.rows())
+        rows = min(len(plan.own_split(key).train) for key in plan.row_sets)
+        few = refusal_of_rows(site.policy, rows)
+        found.append(Condition("rows", few is None, few.reason if few else f"{rows} training rows", remedy))
+        for one in plan.own_findings():
+            found.append(Condition(one.check, one.level != "error", one.message, one.remedy, one.level == "error"))
+    except WardroundError as error:
+        found.append(Condition("study", False, f"{error.where}: {error.problem}", error.remedy))
+    return found
+
+
+def _connection(site: SiteFile) -> Condition:
+    """A TLS handshake and nothing more."""
+    host, _, port = site.coordinator.rpartition(":")
+    context = ssl.create_default_context(cafile=str(site.ca))
+    remedy = "Is the coordinator running, and may this machine connect to it (outgoing TCP)?"
+    try:
+        plain = socket.create_connection((host.strip("[]"), int(port)), CONNECT_WITHIN)
+        with plain, context.wrap_socket(plain, server_hostname=host.strip("[]")) as secured:
+            return Condition("connection", True, f"{site.coordinator} answers, {secured.version()}")
+    except ssl.SSLCertVerificationError:
+        problem = f"{site.coordinator} shows a certificate that is not of this study's authority or address"
+        return Condition("connection", False, problem, "Ask the coordinator for the right kit and address.")
+    except OSError as error:
+        problem = f"{site.coordinator} cannot be reached ({error.strerror or type(error).__name__})"
+        return Condition("connection", False, problem, remedy)

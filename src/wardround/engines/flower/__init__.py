@@ -1,0 +1,29 @@
+"""The distributed engine: letters between coordinator and sites, carried by Flower. Only this package imports it."""
+
+import os
+from importlib.metadata import PackageNotFoundError, version
+
+from wardround.errors import MachineError
+
+FLOWER = "1.41.0"
+SETTINGS = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE": str(4 * 2**20),  # what a slow link must carry between two signs of life
+}
+
+
+def check_version() -> None:
+    """Refused at once: `adapter.py` uses interfaces that may change with any version."""
+    remedy = "Install it with `pip install 'wardround[deploy]'`."
+    try:
+        found = version("flwr")
+    except PackageNotFoundError:
+        raise MachineError("deployment", "Flower is not installed", remedy) from None
+    if found != FLOWER:
+        problem = f"Flower {found} is installed, and this version of wardround knows {FLOWER}"
+        raise MachineError("deployment", problem, remedy)
+
+
+check_version()
+os.environ.update(SETTINGS)  # now, because Flower reads them when it is imported

@@ -1,0 +1,115 @@
+"""The SuperLink in a process of its own, behind two doors.
+
+Sites come through the outer door: TLS, and only the fleet interface, in which every call carries the signature of a
+registered key. The coordinator comes through the inner door, on loopback, and shows a secret. Whoever knocks for
+anything else is answered 403 before Flower sees it. It keeps nothing: what must last is in our own files, so that a
+SuperLink that dies is simply started again.
+"""
+
+import asyncio
+import ctypes
+import json
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, MutableMapping
+from hmac import compare_digest
+from typing import Any
+
+import uvicorn
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+FLEET = "/v1/fleet/"
+NOT_FOR_SITES = ("/v1/fleet/register-node", "/v1/fleet/unregister-node")  # the coordinator alone says who takes part
+LARGEST = 64 * 2**20  # bytes of one request: a chunk is far smaller
+PR_SET_PDEATHSIG = 1
+
+
+def outer_door(app: App) -> App:
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        path = str(scope.get("path", ""))
+        size = next((value for name, value in scope.get("headers", ()) if name == b"content-length"), b"0")
+        allowed = path.startswith(FLEET) and path not in NOT_FOR_SITES and size.isdigit() and int(size) <= LARGEST
+        await (app if scope["type"] == "http" and allowed else forbidden)(scope, receive, send)
+
+    return guarded
+
+
+def inner_door(app: App, secret: str) -> App:
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        shown = next((value for name, value in scope.get("headers", ()) if name == b"x-wardround-secret"), b"")
+        known = scope["type"] == "lifespan" or compare_digest(shown, secret.encode())
+        await (app if known else forbidden)(scope, receive, send)
+
+    return guarded
+
+
+async def forbidden(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "http":
+        await send({"type": "http.response.start", "status": 403, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+
+def superlink(settings: dict[str, Any]) -> App:
+    """Flower's own application, made as its command would make it, but for who serves it."""
+    from flwr.superlink.cli.flower_superlink import SuperLinkLifespan, _parse_superlink_lifespan_config
+    from flwr.superlink.main import create_app
+
+    sys.argv = [
+        "flower-superlink",
+        *("--ssl-certfile", settings["certificate"]),
+        *("--ssl-keyfile", settings["key"]),
+        *("--ssl-ca-certfile", settings["ca"]),
+        *("--superexec-auth-secret-file", settings["secret_file"]),
+        *("--isolation", "process"),
+        "--enable-supernode-auth",
+    ]
+    app: App = create_app(_parse_superlink_lifespan_config(), SuperLinkLifespan)
+    return app
+
+
+async def serve(settings: dict[str, Any]) -> None:
+    app = superlink(settings)
+    quiet: dict[str, Any] = {"log_level": "warning", "access_log": False, "timeout_keep_alive": 60}
+    inner = uvicorn.Server(
+        uvicorn.Config(
+            inner_door(app, settings["secret"]), host="127.0.0.1", port=settings["inner_port"], lifespan="on", **quiet
+        )
+    )
+    outer = uvicorn.Server(
+        uvicorn.Config(
+            outer_door(app),
+            host=settings["host"],
+            port=settings["port"],
+            lifespan="off",
+            ssl_keyfile=settings["key"],
+            ssl_certfile=settings["certificate"],
+            **quiet,
+        )
+    )
+
+    async def one(server: uvicorn.Server, other: uvicorn.Server) -> None:
+        try:
+            await server.serve()
+        finally:
+            other.should_exit = True
+
+    await asyncio.gather(one(inner, outer), one(outer, inner))
+
+
+def main() -> None:
+    """Settings come on standard input, because they hold a secret and an argument is visible to all users."""
+    settings = json.loads(sys.stdin.read())
+    if sys.platform == "linux":  # it must not outlive a coordinator that is killed: the next one needs its port
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != settings["parent"]:
+            sys.exit(1)
+    asyncio.run(serve(settings))
+
+
+if __name__ == "__main__":
+    main()

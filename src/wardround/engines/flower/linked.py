@@ -1,0 +1,145 @@
+"""The coordinator's end of the wire: a SuperLink that is started, watched, and started again when it dies."""
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from wardround.engines.flower.adapter import LOST, LastingGrid, Office
+from wardround.engines.flower.server_app import LinkLost, Standing, server_app
+from wardround.engines.letters import Post
+from wardround.errors import DeployError
+
+LOOK_EVERY = 0.5  # seconds
+START_WITHIN = 60.0
+
+
+@dataclass
+class Linked:
+    """`revoked` names the sites that may not take part any more; it is asked again and again."""
+
+    host: str
+    port: int
+    ca: Path
+    certificate: Path
+    key: Path
+    sites: Mapping[str, ec.EllipticCurvePublicKey]
+    folder: Path  # where the SuperLink's own files are while it runs; owner-only
+    revoked: Callable[[], Mapping[str, str]] = dict
+    notice: Callable[[str], None] = lambda line: None
+    known: dict[str, Standing] = field(default_factory=dict)
+    looked: float = 0.0
+    process: subprocess.Popen[bytes] | None = None
+    office: Office | None = None
+
+    def carry(self, coordinate: Callable[[Post], None]) -> None:
+        """Start the SuperLink and our app, and stop both when it is done."""
+        try:
+            self._start()
+            office = self._office()
+            server_app(coordinate, self)(LastingGrid(self._office), office.context)
+        finally:
+            self._stop()
+
+    def look(self) -> Mapping[str, Standing]:
+        if time.monotonic() - self.looked < LOOK_EVERY:
+            return self.known
+        if self.process is None or self.process.poll() is not None:
+            self.notice("the SuperLink is gone; starting it again")
+            self._stop()
+            self._start()
+        try:
+            for site in self.revoked():
+                self._office().expel(site)
+            self.known = self._office().standing()
+        except LOST as error:
+            raise LinkLost from error
+        self.looked = time.monotonic()
+        return self.known
+
+    def _office(self) -> Office:
+        if self.office is None:
+            raise LinkLost
+        return self.office
+
+    def _start(self) -> None:
+        secret = secrets.token_bytes(32)
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        secret_file = self.folder / "secret"
+        secret_file.unlink(missing_ok=True)
+        descriptor = os.open(secret_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(secret)
+        inner = free_port()
+        settings = {
+            "host": self.host,
+            "port": self.port,
+            "inner_port": inner,
+            "ca": str(self.ca),
+            "certificate": str(self.certificate),
+            "key": str(self.key),
+            "secret": secret.hex(),
+            "secret_file": str(secret_file),
+            "parent": os.getpid(),
+        }
+        log = (self.folder / "superlink.log").open("ab")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "wardround.engines.flower.link"],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "FLWR_HOME": str(self.folder)},
+            start_new_session=True,  # Ctrl-C is for the coordinator, who then stops it
+        )
+        log.close()
+        if self.process.stdin is not None:
+            self.process.stdin.write(json.dumps(settings).encode())
+            self.process.stdin.close()
+        self._wait(inner, secret.hex())
+        public = {site: key for site, key in self.sites.items() if site not in self.revoked()}
+        self.office = Office(f"127.0.0.1:{inner}", secret, public)
+
+    def _wait(self, port: int, secret: str) -> None:
+        began = time.monotonic()
+        while True:
+            with suppress(httpx.HTTPError):
+                shown = {"x-wardround-secret": secret}
+                if httpx.get(f"http://127.0.0.1:{port}/health", headers=shown, timeout=2).status_code == 200:
+                    return
+            if self.process is None or self.process.poll() is not None or time.monotonic() - began > START_WITHIN:
+                tail = (self.folder / "superlink.log").read_text(encoding="utf-8", errors="replace").strip()
+                reason = tail.splitlines()[-1] if tail else "no word"
+                problem = f"the SuperLink did not start ({reason})"
+                raise DeployError(f"{self.host}:{self.port}", problem, "Is the port free, and may it be used?")
+            time.sleep(0.05)
+
+    def _stop(self) -> None:
+        if self.office is not None:
+            self.office.close()
+            self.office = None
+        if self.process is not None:
+            if self.process.poll() is None:
+                self.process.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    self.process.wait(3)
+            if self.process.poll() is None:
+                self.process.kill()
+            self.process.wait()
+            self.process = None
+        (self.folder / "secret").unlink(missing_ok=True)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

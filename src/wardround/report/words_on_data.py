@@ -1,0 +1,117 @@
+"""The sentences of a report on what left the sites, and on what its figures cannot say."""
+
+from wardround.report.evidence import STAY, Evidence
+from wardround.report.words import listed
+
+FEW_SEEDS = 5
+
+
+def privacy(evidence: Evidence) -> list[str]:
+    """What left the sites."""
+    results = evidence.results
+    sent = max((arm["cost"]["bytes_up"] for arm in evidence.arms.values()), default=0)
+    rounds = max((arm["cost"]["rounds"] for arm in evidence.arms.values()), default=0)
+    prepared = evidence.study.get("data", {})
+    pooled = any(arm["algorithm"]["name"] == "pooled" for arm in results["arms"].values())
+    lines = [
+        "In each round each site sent the change of its model's weights, and what its algorithm adds to it (SCAFFOLD's "
+        f"control variates, FedNova's step counts): with one seed, all sites together at most {sent / 1000:,.1f} KB in "
+        f"{rounds} rounds. Their rows stayed where they were"
+        + (", except in the arm called pooled, which exists for comparison only." if pooled else "."),
+        "The run was across hospitals: each one's own machine trained on its rows, and the coordinator's had none."
+        if evidence.deployed
+        else "This was a simulation on one machine that could read all sites' rows. Nothing was sent over a network.",
+        "Neither differential privacy nor secure aggregation was used: whoever sees single updates may learn something "
+        "about single patients from them.",
+    ]
+    shared = ["the levels of categorical columns"] if prepared.get("categories") == "one-hot" else []
+    if prepared.get("missing") != "drop":
+        shared += ["which columns have gaps", "a typical value of each column, for sites that never recorded it"]
+    if prepared.get("scale") == "federated":
+        shared.append("each column's count, sum and sum of squares")
+    if shared:
+        lines.append(f"Before training, sites told each other: {'; '.join(shared)}.")
+    if any(found["rows"] for sites in results["leakage"].values() for found in sites.values()):
+        lines.append("Sites of this study share patients by design; see the table of patients on both sides.")
+    if evidence.deployed:
+        lines += _told(evidence)
+    else:
+        lines.append(
+            "The run folder holds a prediction for every test row (predictions.parquet): treat it as you treat the "
+            "data. This page holds counts and means; groups below 10 rows and histogram cells below 5 are withheld."
+        )
+    return lines
+
+
+def _told(evidence: Evidence) -> list[str]:
+    """What sites told of their test rows in a run across hospitals."""
+    smallest = evidence.deployment.smallest_cell
+    return [
+        f"No row left its hospital, and {STAY}. For each arm and seed a site told the coordinator, of its test rows: "
+        "how many there are, its metrics, counts of right and wrong calls, sums, and a histogram of the scores of each "
+        "class (summaries.jsonl); before training, how many rows it has, of which classes and ages.",
+        f"Cells of histograms that count fewer than {smallest} patients are merged with their neighbours. Where a "
+        f"class has fewer than {smallest} test rows nothing by class was told, where a hospital has fewer nothing at "
+        f"all; groups by sex and age need {evidence.smallest_group}.",
+    ]
+
+
+def limits(evidence: Evidence) -> list[str]:
+    results = evidence.results
+    test_rows = sum(site["test"] for site in results["sites"][0]["sites"].values())
+    described = results["sites"][0]
+    counted = (
+        f"The sites have {described['rows']:,} rows"
+        if described["patients"] is None
+        else f"The source has {described['rows']:,} rows; with the first seed {described['patients']:,} different "
+        "patients are at the sites"
+    )
+    lines = [
+        f"{counted}, and {test_rows:,} rows are test rows. The figures say nothing about other patients, hospitals or "
+        "years.",
+        "Seeds split the same patients again and again. The intervals allow for that, approximately: many seeds are "
+        "not many studies.",
+    ]
+    for name, variant in results["variants"].items():
+        if not variant["method"].startswith("corrected"):
+            where = f"In the variant {name}" if name else "Here"
+            lines.append(f"{where}, intervals cover {variant['covers']}; they do not speak of other test patients.")
+    prepared = evidence.study.get("data", {})
+    if evidence.local and (prepared.get("scale") == "federated" or prepared.get("missing") != "drop"):
+        lines.append(
+            "Training alone shares the study's preparation (the columns' scale where it is federated, values for "
+            "columns that a site never recorded), which a hospital that really stays alone would not have. Models of "
+            "single hospitals in the section on the best of them are prepared from their own rows only, and may "
+            "differ a little."
+        )
+    if evidence.seeds == 1:
+        lines.append("One seed: there are no intervals, no tests, and any difference may be chance.")
+    elif evidence.seeds < FEW_SEEDS:
+        lines.append(f"{evidence.seeds} seeds are few; the intervals are wide and uncertain themselves.")
+    if len(evidence.sites) == 1:
+        lines.append("One site: there is nothing to federate, and no comparison between sites.")
+    if any(found["rows"] for sites in results["leakage"].values() for found in sites.values()):
+        lines.append("Some test patients were trained on at another site, which flatters every arm but local training.")
+    undefined = [
+        f"{site} ({metric})"
+        for site in evidence.sites
+        for metric in ("auc", "sensitivity", "specificity")
+        if all(arm["sites"].get(site, {}).get(metric, {}).get("mean") is None for arm in evidence.arms.values())
+    ]
+    if undefined:
+        why = "for want of test rows of one class"
+        if evidence.deployed:
+            why += f", or because figures of fewer than {evidence.deployment.smallest_cell} patients stay at a hospital"
+        lines.append(f"Cannot be computed, {why}: {listed(undefined)}.")
+    return lines + (_without_rows(evidence) if evidence.deployed else [])
+
+
+def _without_rows(evidence: Evidence) -> list[str]:
+    return [
+        f"What needs rows is not here, because {STAY}: the slope and intercept of calibration, a bootstrap over "
+        "patients, distributions and correlations of columns.",
+        "Whether a patient is at two hospitals could not be checked. One who is may have been tested at one and "
+        "trained on at the other.",
+        f"The AUC over all sites is from histograms and may be off by up to {evidence.auc_uncertain_by:.3f}. Each "
+        "site's own AUC is exact, and so are the other metrics, over the sites that told what they need.",
+    ]

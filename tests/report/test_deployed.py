@@ -1,0 +1,144 @@
+"""The report of a run across hospitals: complete without a row of anybody, and it says what it lacks and why."""
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import wardround
+from tests.evaluation.told import as_deployed
+from tests.report.test_report import HEART, SECTIONS, page_of, small
+from wardround.artifacts.audit import BEGUN, FINISHED, AuditLog, file_hash
+from wardround.artifacts.folder import RunFolder
+from wardround.errors import RunError
+from wardround.report.figures import FIGURES
+
+ACROSS: dict[str, Any] = {
+    **{key: value for key, value in HEART.items() if key != "arms"},
+    "name": "across",
+    "arms": [arm for arm in HEART["arms"] if arm["algorithm"] != "pooled"],
+    "deployment": {"quorum": 3, "deadline": 90.0, "smallest_cell": 5},
+}
+NEED_ROWS = {"distributions", "correlation"}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> wardround.StudyRun:
+    return wardround.run_study(ACROSS, tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def folder(made: wardround.StudyRun, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    told = as_deployed(made, ACROSS, tmp_path_factory.mktemp("told") / "across")
+    results = told.read_json("results.json")
+    told.write_json("results.json", {**results, "missing_work": {"va": {"rounds": 2, "of": 27}}})
+    wardround.build_report(told.path)
+    return told
+
+
+def test_it_is_complete_but_for_what_needs_rows(folder: RunFolder) -> None:
+    page = page_of(folder.path)
+    assert set(page.ids) >= SECTIONS
+    assert len(page.ids) == len(set(page.ids))
+    assert not page.outside
+    assert {path.stem for path in (folder.path / "figures").glob("*.svg")} == set(FIGURES) - NEED_ROWS
+    tables = {path.stem for path in (folder.path / "tables").glob("*.csv")}
+    assert tables >= {"sites", "arms", "tests", "benefit", "best-single", "external", "selection", "subgroups"}
+    assert not tables & {"calibration", "leakage"}
+    assert not re.findall(r"\b(nan|None|NaN)\b", page.text)
+
+
+def test_no_figure_is_empty(folder: RunFolder) -> None:
+    """Lines and marks are drawn inside the axes of every one."""
+    for path in (folder.path / "figures").glob("*.svg"):
+        assert len(re.findall(r"<(path|use)\b", path.read_text())) > 10, path.name
+
+
+def test_it_says_what_is_missing_and_why(folder: RunFolder) -> None:
+    text = page_of(folder.path).text
+    assert "predictions stay at their hospital" in text
+    assert "Not here: columns before and after sites form, correlation of the columns." in text
+    assert "BCa bootstrap over seeds" in text
+    assert "Slope and intercept need rows" in text
+    assert "This was a simulation" not in text
+    assert "predictions.parquet" not in text
+    assert "switzerland: fewer than 5 test rows of class" in text
+    bound = max(
+        arm["auc_uncertain_by"]
+        for arm in folder.read_json("results.json")["arms"].values()
+        if not arm["variant"] and not arm["train_at"]
+    )
+    assert 0 < bound < 0.25
+    assert text.count(f"may be off by up to {bound:.3f}") == 2
+
+
+def test_the_design_names_quorum_deadline_and_who_was_missing(folder: RunFolder) -> None:
+    text = page_of(folder.path).text
+    assert "across 4 hospitals" in text
+    assert "a round closed with the work of 3 of them, after 90 seconds if not all had answered" in text
+    assert "va in 2 of 27" in text
+
+
+def test_no_small_count_is_in_the_folder(folder: RunFolder) -> None:
+    assert not list(folder.path.glob("*.parquet"))
+    switzerland = folder.read_json("results.json")["sites"][0]["sites"]["switzerland"]
+    assert switzerland["classes"] == {"no disease": 8, "disease": 115}
+    for line in folder.summaries():
+        for cells in line.get("histogram") or []:
+            assert all(cell["rows"] >= 5 for cell in cells)
+
+
+@pytest.mark.parametrize("name", ["summaries.jsonl", "results.json"])
+def test_a_folder_without_a_part_is_refused_by_name(folder: RunFolder, tmp_path: Path, name: str) -> None:
+    shutil.copytree(folder.path, tmp_path / "broken")
+    (tmp_path / "broken" / name).unlink()
+    with pytest.raises(RunError, match=re.escape(name)):
+        wardround.build_report(tmp_path / "broken")
+
+
+def test_summaries_that_are_not_those_of_the_run_are_refused(folder: RunFolder, tmp_path: Path) -> None:
+    lines = folder.summaries()
+    cases: Mapping[str, bytes] = {
+        "junk": b"junk\n",
+        "no fields": b"{}\n",
+        "one seed less": b"".join(json.dumps(line).encode() + b"\n" for line in lines if line["seed"] != 2),
+        "changed": b"".join(json.dumps({**line, "rows": 99}).encode() + b"\n" for line in lines),
+    }
+    for name, content in cases.items():
+        shutil.copytree(folder.path, tmp_path / name)
+        log = AuditLog(tmp_path / name / "audit.jsonl")
+        log.add(BEGUN)
+        files = {file: file_hash(folder.path / file) for file in ("results.json", "summaries.jsonl")}
+        log.add(FINISHED, files=files)
+        wardround.build_report(tmp_path / name)
+        (tmp_path / name / "summaries.jsonl").write_bytes(content)
+        with pytest.raises(RunError, match="summaries"):
+            wardround.build_report(tmp_path / name)
+
+
+def test_runs_across_hospitals_stand_side_by_side_unpaired(made: wardround.StudyRun, folder: RunFolder) -> None:
+    for paths in ([made.folder, folder.path], [folder.path, made.folder]):
+        found = wardround.compare_runs(paths)
+        assert [table.name for table in found.tables] == ["figures"]
+        assert any("predictions stay at their hospital" in note for note in found.notes)
+        for row in found.tables[0].rows:
+            assert row[1] == pytest.approx(row[2])
+
+
+def test_one_seed_no_curve_and_classes_that_are_withheld(tmp_path: Path) -> None:
+    """The least that a coordinator may know: no round was evaluated, and every class is too small to tell of."""
+    study = small("least", evaluation={"reference": "fedavg"}, deployment={"smallest_cell": 60})
+    run = wardround.run_study(study, tmp_path / "runs")
+    records = RunFolder(run.folder).records().drop(columns=["test_accuracy", "test_loss"])
+    (run.folder / "records.jsonl").write_text(records.to_json(orient="records", lines=True))
+    told = as_deployed(run, study, tmp_path / "least")
+    wardround.build_report(told.path)
+    page = page_of(told.path)
+    assert "figure-test-accuracy" not in page.ids
+    assert "va: fewer than 60 test rows; its figures stay there" in page.text
+    assert "withheld" in page.text
+    assert not re.findall(r"\b(nan|None|NaN)\b", page.text)
