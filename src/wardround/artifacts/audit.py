@@ -61,8 +61,8 @@ class AuditLog:
         return verify(self.path).head if self.path.is_file() else BEGINNING
 
 
-def verify(path: Path, head: str | None = None) -> Audit:
-    """Read a whole log. With `head`, a hash that was kept elsewhere, it must be that of one of its lines."""
+def verify(path: Path, head: str | Collection[str] | None = None) -> Audit:
+    """Read a whole log. With `head`, a hash or several that were kept elsewhere, each must be that of a line."""
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
@@ -79,9 +79,32 @@ def verify(path: Path, head: str | None = None) -> Audit:
         return Audit(0, before, "is empty: no event was ever written, or all were removed")
     if unfinished:
         return Audit(len(lines), before, f"line {len(lines) + 1}: is not finished")
-    if head is not None and head not in seen:
-        return Audit(len(lines), before, f"the head {head[:12]}... is of no line: the log was cut off or written anew")
+    for kept in [head] if isinstance(head, str) else head or ():
+        if kept not in seen:
+            problem = f"the head {kept[:12]}... is of no line: the log was cut off or written anew"
+            return Audit(len(lines), before, problem)
     return Audit(len(lines), before, None)
+
+
+def heads_in(other: Path, path: Path) -> list[str]:
+    """Heads of the log at `path` that the other end of a run wrote into its own log. Both must be in order."""
+    own, others = (_details(one) for one in (path, other))
+    sites = {detail["site"] for event, detail in own if event == "joined" and "site" in detail}
+    runs = {detail["run"] for event, detail in own if "run" in detail}
+    found: list[Any] = []
+    for event, detail in others:
+        if sites:  # a site's log, against the coordinator's
+            found += [detail.get("head")] if event == "site joined" and detail.get("site") in sites else []
+            found += [one["head"] for site, one in detail.get("updates", {}).items() if site in sites]
+            found += [head for site, head in detail.get("heads", {}).items() if site in sites]
+        elif event == "asked" and detail.get("run") in runs:
+            found.append(detail.get("head"))
+    return [head for head in found if isinstance(head, str)]
+
+
+def _details(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    entries = [json.loads(line) for line in path.read_bytes().splitlines()]
+    return [(entry["event"], entry["detail"]) for entry in entries]
 
 
 def changed_files(path: Path, names: Collection[str] | None = None) -> list[str]:

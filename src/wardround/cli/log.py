@@ -16,16 +16,30 @@ def verify(
     head: Annotated[
         str | None, typer.Option("--head", metavar="HASH", help="A head that was kept elsewhere; shows a cut tail.")
     ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option("--against", metavar="FILE", help="The other end's log, which has heads of this one."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Check every line of an audit log, and the run's files beside it. Exit code 6 if any was changed."""
-    from wardround.artifacts.audit import changed_files
+    from wardround.artifacts.audit import changed_files, heads_in
     from wardround.artifacts.audit import verify as verify_log
     from wardround.cli import render
     from wardround.errors import RunError
 
     file = file / "audit.jsonl" if file.is_dir() else file
-    found = verify_log(file, head)
+    heads = [head] if head is not None else []
+    found = verify_log(file, heads)
+    if against is not None and not found.broken:
+        other = against / "audit.jsonl" if against.is_dir() else against
+        broken = verify_log(other).broken
+        if broken:
+            raise RunError(str(other), f"is not in order itself: {broken}", "Compare with a log that is.")
+        kept = heads_in(other, file)
+        if not kept:
+            raise RunError(str(other), f"has no head of {file}", "Name the log of the other end of the same run.")
+        found = verify_log(file, [*heads, *kept])
     files = [] if found.broken else changed_files(file)
     if json:
         shown = {"file": str(file), "entries": found.entries, "head": found.head, "broken": found.broken}

@@ -115,7 +115,7 @@ class SiteWork:
     def _hello(self, body: Body) -> dict[str, Any]:
         run = check_run_name(body["run"])
         self.session = Session(self.site, self.state / run, self.gate, self.families, self.rows(), body)
-        self.log.add("joined", run=run, study=self.session.study.hash, sites=self.session.sites)
+        self.log.add("joined", site=self.site, run=run, study=self.session.study.hash, sites=self.session.sites)
         self.notice(f"takes part in {self.session.study.name}, run {run}")
         return self.session.ready()
 
