@@ -8,7 +8,7 @@ it was in, with the answers that had arrived.
 import json
 import secrets
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -18,6 +18,7 @@ from wardround.artifacts.environment import describe_environment
 from wardround.artifacts.folder import JsonLines, RunFolder, write_atomically
 from wardround.artifacts.tables import saved_leaves
 from wardround.deploy.agreeing import Federation, agree_on, read_federation, write_federation
+from wardround.deploy.answers import belongs
 from wardround.deploy.outcome import MADE, write_outcome
 from wardround.deploy.spool import Spool
 from wardround.deploy.waves import (
@@ -104,10 +105,9 @@ class Coordinator:
             self.log.add(BEGUN, study=self.study.hash, engine="flower", run=self.run_name, sites=list(self.sites))
             return
         known = json.loads(path.read_text(encoding="utf-8"))
-        self.run_name, self.members, self.left = known["run"], known["members"], known["left"]
-        gone = [site for site in self.members if site not in self.sites]
-        for site in gone:
-            self.left.setdefault(site, "its key was revoked")
+        self.run_name, self.members = known["run"], known["members"]
+        # who left is asked again: it was settled with the site, or it leaves again and the quorum is counted again
+        self.left = {site: "its key was revoked" for site in self.members if site not in self.sites}
         self.log.add(RESUMED, study=self.study.hash, engine="flower", run=self.run_name)
 
     def _write_federation(self) -> None:
@@ -166,8 +166,12 @@ class Coordinator:
         take: Take,
         what: str,
         closing: bool = False,
+        there: Collection[str] = (),
     ) -> Generator[Step]:
-        """Until all have answered, or, where the round may close, the deadline has passed and a quorum is there."""
+        """Until all have answered, or, where the round may close, the deadline has passed and a quorum is there.
+
+        `there` are sites whose answers had arrived before the coordinator was started again.
+        """
         waiting, began = dict(letters), time.monotonic()
         not_before: dict[str, float] = {}
         self.doing |= dict.fromkeys(waiting, f"asked: {what}")
@@ -177,7 +181,7 @@ class Coordinator:
             for got in self.post.ask(askable) if askable else _pause():
                 if got is not None:
                     site, sealed = got
-                    again = self._answered(site, sealed, take)
+                    again = self._answered(site, sealed, take, letters[site])
                     if again is None:
                         waiting.pop(site, None)
                     else:
@@ -185,7 +189,7 @@ class Coordinator:
                 yield self._step()
                 if self._expelled(waiting):
                     break
-                if closing and self._may_close(letters, waiting, began):
+                if closing and self._may_close({*letters, *there}, waiting, began):
                     for site in waiting:
                         self._say(f"{site}: did not answer in time ({self._place(site)}); going on without it")
                         self.doing[site] = "late"
@@ -198,15 +202,17 @@ class Coordinator:
             self._leave(site, "its key was revoked")
         return bool(gone)
 
-    def _answered(self, site: str, sealed: Sealed, take: Take) -> float | None:
+    def _answered(self, site: str, sealed: Sealed, take: Take, asked: Sealed) -> float | None:
         """None, or when the site is to be asked again."""
         try:
-            letter = open_sealed(sealed, self.keys[site], site)
+            letter = open_sealed(sealed, self.keys[site], site, tensors=False)
             if letter.body.get("site") != site:
                 raise DeployError(site, "answered under another name", "Make sure that it has its own kit.")
         except DeployError as error:
             self._leave(site, error.problem)
             return None
+        if not belongs(letter, asked):
+            return 0.0  # to an earlier question; this one is still open
         if letter.kind == "refused" and letter.body["until"]:
             opens = datetime.fromisoformat(letter.body["until"])
             wait = min(ASK_AGAIN, max(1.0, (opens - datetime.now(opens.tzinfo)).total_seconds()))
@@ -216,7 +222,10 @@ class Coordinator:
             self._leave(site, f"{letter.kind}: {letter.body.get('reason') or letter.body.get('problem')}")
             return None
         self.doing[site] = "answered"
-        take(site, sealed, letter)
+        try:
+            take(site, sealed, letter)
+        except DeployError as error:
+            self._leave(site, error.problem)
         return None
 
     def _leave(self, site: str, why: str) -> None:
@@ -237,9 +246,9 @@ class Coordinator:
     def _quorum(self) -> int:
         return self.study.deployment.quorum or len(self.sites)
 
-    def _may_close(self, letters: Mapping[str, Sealed], waiting: Mapping[str, Sealed], began: float) -> bool:
+    def _may_close(self, asked: Collection[str], waiting: Collection[str], began: float) -> bool:
         deadline = self.study.deployment.deadline
-        there = [site for site in letters if site not in waiting and site not in self.left]
+        there = [site for site in asked if site not in waiting and site not in self.left]
         return deadline is not None and time.monotonic() - began > deadline and len(there) >= self._quorum
 
     def _place(self, site: str) -> str:
@@ -280,6 +289,7 @@ class Coordinator:
     ) -> Generator[Step, None, WaveState]:
         began = time.monotonic()
         spool = Spool(self.folder.path / "state", number, state.round)
+        known = spool.entries(self.members)
         quiet = [n for n, trial in enumerate(trials) if self.study.arm(trial.arm).held_out is not None]
         asked = tasks(trials, state, self.study.evaluation.every, quiet)
         deadline = self.study.deployment.deadline
@@ -287,11 +297,10 @@ class Coordinator:
         wanted = {
             site: (train_letter(number, state, site, task, seconds, self.run_name), task.trials)
             for site, task in asked.items()
-            if site not in self.left and site not in spool.entries(self.members)
+            if site not in self.left and site not in known
         }
-        yield from self._collect(
-            self._with_models(trials, state, wanted), spool.add, f"round {state.round + 1}", closing=True
-        )
+        letters = self._with_models(trials, state, wanted)
+        yield from self._collect(letters, spool.add, f"round {state.round + 1}", closing=True, there=known)
         entries = spool.entries([site for site in self.members if site in asked])
         ready, waiting = scored_records(state, trials, [entry.body for entry in entries.values()], final=False)
         for record in ready:

@@ -52,19 +52,35 @@ class Session:
         refuse_errors(self.plan.own_findings())
         gate.enough(min(len(self.plan.own_split(key).train) for key in self.plan.row_sets))
         self.store = Store(folder)
-        self.letters: dict[str, Any] = {"hello": dict(hello)}
+        self.letters: dict[str, Any] = {"hello": dict(hello)}  # and what was agreed: `columns`, later `prepare`
         self.waves: list[tuple[tuple[str, int], ...]] = []
 
     @classmethod
     def restore(cls, site: str, folder: Path, gate: Gate, families: Families, load: Callable[[], Records]) -> "Session":
-        try:
-            letters = json.loads((folder / "session.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        known = _known(folder)
+        if known is None:
             problem = "it knows nothing of this run"
-            raise DeployError(site, problem, "Start the coordinator again: it greets every site first.") from None
-        session = cls(site, folder, gate, families, load(), letters["hello"])
-        session.prepare(letters["prepare"])
+            raise DeployError(site, problem, "Start the coordinator again: it greets every site first.")
+        session = cls(site, folder, gate, families, load(), known["hello"])
+        session._recall(known)
         return session
+
+    def greeted(self) -> None:
+        """A process that dies from now on goes on. What these sites agreed on in this run stands until told anew."""
+        known = _known(self.folder) or {}
+        if known.get("hello", {}).get("sites") == self.sites:
+            self._recall(known)
+        self._write()
+
+    def _recall(self, known: Body) -> None:
+        if "columns" in known:
+            self._use(known["columns"])
+        if "prepare" in known:
+            self._agree(known["prepare"])
+
+    def _write(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.folder / "session.json", json.dumps(self.letters).encode())
 
     def ready(self) -> dict[str, Any]:
         """What the others must know to check that all mean the same."""
@@ -78,6 +94,7 @@ class Session:
 
     def facts(self, body: Body) -> dict[str, Any]:
         self._use(body["columns"])
+        self._write()
         told = []
         for key in self.plan.row_sets:
             facts = self.plan.own_facts(key)
@@ -94,6 +111,9 @@ class Session:
 
     def _use(self, columns: list[Any] | None) -> None:
         """The columns that all use."""
+        if "columns" in self.letters and self.letters["columns"] == columns:
+            return
+        self.letters["columns"] = columns
         agreed = in_agreed_columns(self.records, list(map(read_column, columns))) if columns else self.records
         self.plan = own_plan(self.study, self.families, self.site, self.sites, agreed)
 
@@ -123,13 +143,23 @@ class Session:
         return {"moments": summed}
 
     def prepare(self, body: Body) -> dict[str, Any]:
+        self._agree(body)
+        self._write()
+        return {"waves": len(self.waves)}
+
+    def _agree(self, body: Body) -> None:
         self.letters["prepare"] = dict(body)
         self._use(body["columns"])
         self.plan.agreed = agreed_of(self.plan, body)
         self.waves = self.plan.waves()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.folder / "session.json", json.dumps(self.letters).encode())
-        return {"waves": len(self.waves)}
+
+
+def _known(folder: Path) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = json.loads((folder / "session.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found
 
 
 def check_run_name(run: Any) -> str:

@@ -21,6 +21,7 @@ from wardround.evaluation.summary import summarise
 from wardround.local import Memory, Outcome
 from wardround.models import SMALL_MODEL
 from wardround.rounds import Trial, first_memory
+from wardround.study import Study
 from wardround.tree import State, Tree
 
 Side = Literal["test", "validation"]
@@ -106,7 +107,7 @@ def evaluate(session: Session, body: Body, tensors: Tree) -> dict[str, Any]:
     names, predictions = [], []
     for number, trial in trials.items():
         sides: dict[str, Any] = {}
-        for side in ("test", "validation"):
+        for side in sides_told(session.study):
             made = own_prediction(session, trial, shared.get(number, {}), memories[number], side)
             if made is None or not len(made.rows):
                 continue
@@ -123,6 +124,12 @@ def evaluate(session: Session, body: Body, tensors: Tree) -> dict[str, Any]:
         table = prediction_table(names, predictions, session.plan.classes)
         table.to_parquet(folder / f"wave-{wave:05}.parquet", index=False)
     return {"summaries": summaries, "figures": figures(session, body, trials, shared, memories)}
+
+
+def sides_told(study: Study) -> tuple[Side, ...]:
+    """Validation rows only where a value is selected by them: a held-out site's test rows hold them already."""
+    by_validation = study.selection is not None and study.selection.on == "validation"
+    return ("test", "validation") if by_validation else ("test",)
 
 
 def own_prediction(session: Session, trial: Trial, shared: State, memory: Memory, side: Side) -> SitePrediction | None:

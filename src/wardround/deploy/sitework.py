@@ -17,6 +17,7 @@ from typing import Any
 
 from wardround.artifacts.audit import AuditLog
 from wardround.data.records import Records
+from wardround.deploy.answers import ANSWERS, place_of
 from wardround.deploy.policy import Refusal
 from wardround.deploy.session import Body, Gate, Session, check_run_name
 from wardround.deploy.sitetrain import evaluate, train
@@ -65,7 +66,8 @@ class SiteWork:
             return self._seal("refused", {"reason": error.problem, "until": None}, self.log.add("forged letter"))
         body = letter.body
         asked = {"kind": letter.kind, "run": body.get("run"), "letter": sealed.hash, "head": body.get("head")}
-        place = {name: body[name] for name in ("wave", "round") if name in body}
+        about = place_of(body)
+        place = {name: value for name, value in about.items() if name != "run"}
         head = self.log.add("asked", **asked, **place)
         try:
             self.gate.opening_hours()
@@ -75,15 +77,15 @@ class SiteWork:
             until = refused.refusal.until
             told = {"reason": refused.refusal.reason, "until": until.isoformat() if until else None}
             self.log.add("refused", kind=letter.kind, reason=refused.refusal.reason)
-            return self._seal("refused", told, head)
+            return self._seal("refused", {**told, **about}, head)
         except WardroundError as error:
             self.notice(f"failed: {error}")
             self.log.add("failed", kind=letter.kind, problem=error.problem)
-            return self._seal("failed", {"problem": error.problem}, head)
+            return self._seal("failed", {"problem": error.problem, **about}, head)
         except Exception as error:  # a defect, or a letter that is not what it should be; the rest stays here
             self.notice(f"failed: {type(error).__name__}: {error}")
             self.log.add("failed", kind=letter.kind, problem=type(error).__name__)
-            return self._seal("failed", {"problem": f"an unexpected {type(error).__name__}"}, head)
+            return self._seal("failed", {"problem": f"an unexpected {type(error).__name__}", **about}, head)
         self.log.add("answered", kind=letter.kind, letter=answer.hash, bytes=answer.size, **place)
         return answer
 
@@ -91,7 +93,7 @@ class SiteWork:
         if letter.kind == "train":
             return self._train(letter, tensors, head)
         made = self._made(letter.kind, letter.body, letter.tensors)
-        return self._seal(ANSWERS[letter.kind], made, head)
+        return self._seal(ANSWERS[letter.kind], {**made, **place_of(letter.body)}, head)
 
     def _made(self, kind: str, body: Body, tensors: Tree) -> dict[str, Any]:
         if kind == "hello":
@@ -115,6 +117,7 @@ class SiteWork:
     def _hello(self, body: Body) -> dict[str, Any]:
         run = check_run_name(body["run"])
         self.session = Session(self.site, self.state / run, self.gate, self.families, self.rows(), body)
+        self.session.greeted()
         self.log.add("joined", site=self.site, run=run, study=self.session.study.hash, sites=self.session.sites)
         self.notice(f"takes part in {self.session.study.name}, run {run}")
         return self.session.ready()
@@ -140,25 +143,15 @@ class SiteWork:
         known = session.store.answer(wave, number, asked)
         if known is not None:
             return known
+        session.store.refuse_old(wave, number)
         told, leaving, memories = train(session, body, letter.tensors)
-        sealed = self._seal("update", {**told, "wave": wave, "round": number}, head, leaving)
+        sealed = self._seal(ANSWERS[letter.kind], {**told, **place_of(body)}, head, leaving)
         session.store.keep(wave, number, _settled(memories), asked, sealed)
         self.notice(f"wave {wave + 1}, round {number + 1}: trained")
         return sealed
 
     def _seal(self, kind: str, body: dict[str, Any], head: str, tensors: Tree | None = None) -> Sealed:
         return seal(Letter(kind, {**body, "site": self.site, "head": head}, tensors or {}), self.signer)
-
-
-ANSWERS = {
-    "hello": "ready",
-    "facts": "facts",
-    "lend": "lent",
-    "moments": "moments",
-    "prepare": "prepared",
-    "evaluate": "summary",
-    "goodbye": "goodbye",
-}
 
 
 def _question(body: Body, tensors: bytes) -> str:

@@ -7,11 +7,12 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from wardround import tree
 from wardround.artifacts.folder import write_atomically
 from wardround.engines.letters import Letter, Sealed
+from wardround.errors import DeployError
 from wardround.tree import State
 
 
@@ -34,6 +35,17 @@ class Entry:
             return tree.unflatten({name.split("/", 1)[1]: file.get_tensor(name) for name in mine})
 
 
+def names_in(path: Path) -> set[str] | None:
+    """None where it is no file of tensors."""
+    if not path.stat().st_size:
+        return set()
+    try:
+        with safe_open(path, framework="pt") as file:
+            return set(file.keys())
+    except SafetensorError:
+        return None
+
+
 class Spool:
     """Of one round of one wave."""
 
@@ -41,12 +53,18 @@ class Spool:
         self.folder = folder / f"wave-{wave:05}-round-{round_number:06}"
 
     def add(self, site: str, sealed: Sealed, letter: Letter) -> None:
+        """DeployError where the tensors are not what the letter says: they come from outside."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.folder / f"{site}.safetensors", sealed.tensors)
+        path = self.folder / f"{site}.safetensors"
+        write_atomically(path, sealed.tensors)
+        names = letter.names or tuple(letter.tensors)
+        if names_in(path) != set(names):
+            path.unlink()
+            raise DeployError(site, "sent tensors that cannot be read", "Install the same version everywhere.")
         content = {
             "site": site,
             "body": letter.body,
-            "order": list(letter.tensors),
+            "order": list(names),
             "letter": sealed.hash,
             "size": sealed.size,
         }

@@ -75,6 +75,13 @@ class Store:
             return None
         return Sealed(head, path.with_suffix(".tensors").read_bytes(), bytes.fromhex(signature.decode()))
 
+    def refuse_old(self, wave: int, round_number: int) -> None:
+        """A letter of a round that is over would be answered from, and would remove, memory that is still in force."""
+        answered = [int(path.stem.removeprefix("answer-")) for path in self._wave(wave).glob("answer-*.head")]
+        if round_number < max(answered, default=NONE_YET):
+            problem = f"asks for round {round_number + 1}, which is over here"
+            raise DeployError("coordinator", problem, "Nothing need be done, unless it comes again and again.")
+
     def forget(self, wave: int | None = None) -> None:
         """What was only needed while training."""
         self.cached = {}

@@ -25,6 +25,7 @@ class Letter:
     kind: str
     body: Mapping[str, Any] = field(default_factory=dict)
     tensors: Tree = field(default_factory=dict, repr=False)
+    names: tuple[str, ...] = ()  # of the tensors in their order, where they were left closed
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,8 @@ def seal(letter: Letter, signer: Signer, packed: bytes | None = None, packed_has
     return replace(unsigned, signature=signer.sign(unsigned.digest))
 
 
-def open_sealed(sealed: Sealed, verifier: Verifier, sender: str) -> Letter:
-    """Refused unless the sender wrote exactly this."""
+def open_sealed(sealed: Sealed, verifier: Verifier, sender: str, tensors: bool = True) -> Letter:
+    """Refused unless the sender wrote exactly this. Without `tensors` those stay closed, and only their names are read."""
     if not verifier.verify(sealed.signature, sealed.digest):
         raise DeployError(sender, "a message does not carry its signature", "Make sure that both have the same kits.")
     try:
@@ -94,8 +95,11 @@ def open_sealed(sealed: Sealed, verifier: Verifier, sender: str) -> Letter:
         if content["protocol"] != PROTOCOL:
             problem = f"speaks version {content['protocol']} of the protocol, this machine version {PROTOCOL}"
             raise DeployError(sender, problem, "Install the same version of wardround everywhere.")
-        found = load(sealed.tensors) if sealed.tensors else {}
-        return Letter(str(content["kind"]), content["body"], {name: found[name] for name in content["order"]})
+        found = load(sealed.tensors) if sealed.tensors and tensors else {}
+        names = tuple(map(str, content["order"]))
+        return Letter(
+            str(content["kind"]), dict(content["body"]), {name: found[name] for name in names if tensors}, names
+        )
     except (KeyError, TypeError, ValueError, SafetensorError) as error:
         problem = f"a message cannot be read ({type(error).__name__})"
         raise DeployError(sender, problem, "Install the same version of wardround everywhere.") from None

@@ -33,10 +33,10 @@ from flwr.proto.fleet_pb2 import (
 )
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.node_pb2 import Node
-from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, SendTaskHeartbeatRequest
 from flwr.serverapp import Grid
 from flwr.supercore.control import ControlHttpClient
-from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+from flwr.supercore.heartbeat import HeartbeatSender
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
@@ -59,7 +59,7 @@ from flwr.supercore.interceptors import (
     SuperExecAuthHttpInterceptor,
 )
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-from flwr.supercore.retry import make_simple_http_retry_invoker
+from flwr.supercore.retry import RetryInvoker, make_simple_http_retry_invoker
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
@@ -83,8 +83,20 @@ serverapp = "wardround.engines.flower.server_app:server_app"
 clientapp = "wardround.engines.flower.client_app:client_app"
 [tool.flwr.app.config]
 """  # without any code: what runs is what is installed, and nobody runs what is sent
+RETRY_FOR = 20.0  # seconds
+PASSING = (httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.GATEWAY_TIMEOUT)
 LOST = (httpx.HTTPError, OSError, RuntimeError, ValueError)  # how a link that went away shows itself
 logging.getLogger("flwr").setLevel(logging.ERROR)  # its progress is not ours
+
+
+def retrying() -> RetryInvoker:
+    """Repeats a call while the network fails. Flower's own ends this process when it is refused; ours says so."""
+    retry = make_simple_http_retry_invoker()
+    retry.max_time = RETRY_FOR
+    retry.should_giveup = lambda error: (
+        isinstance(error, httpx.HTTPStatusError) and error.response.status_code not in PASSING
+    )
+    return retry
 
 
 class Secret:
@@ -123,7 +135,7 @@ class Office:
                 ),
                 door,
             ],
-            retry_invoker=make_simple_http_retry_invoker(),
+            retry_invoker=retrying(),
         )
         token = runtime.AcquireTask(AcquireTaskRequest(supported_task_types=["flwr-serverapp"])).token
         runtime.close()
@@ -138,13 +150,26 @@ class Office:
                 door,
             ],
         )
-        self.heartbeat = HeartbeatSender(make_task_heartbeat_fn_http(self.grid._runtime_client))
+        self.lost = threading.Event()  # the SuperLink runs, but takes nothing from us any more
+        self.heartbeat = HeartbeatSender(self._beat)
         self.heartbeat.start()
         task = self.grid._runtime_client.PullTaskInput(PullTaskInputRequest())
         self.grid.set_run(run_from_proto(task.run))
         TaskIdentity.task_id, TaskIdentity.run_id = task.task_id, task.run.run_id
         TaskIdentity.node_id = task.context.node_id
         self.context = Context(task.run.run_id, task.context.node_id, {}, RecordDict(), {})
+
+    def _beat(self) -> bool:
+        """Flower's own ends this process where the SuperLink has given us up, as after a machine was suspended."""
+        try:
+            known = self.grid._runtime_client.SendTaskHeartbeat(SendTaskHeartbeatRequest()).success
+        except httpx.TransportError:
+            return False  # tried again soon
+        except LOST:
+            known = False
+        if not known:
+            self.lost.set()
+        return True
 
     def standing(self) -> dict[str, Standing]:
         nodes = self.control.ListNodes(ListNodesRequest()).nodes_info
@@ -218,8 +243,7 @@ class Desk:
 
     def __init__(self, address: str, ca: bytes, key: ec.EllipticCurvePrivateKey, before: int | None) -> None:
         """`before` is the number of a connection that may still stand, from a process that died."""
-        self.retry = make_simple_http_retry_invoker()
-        self.retry.max_time = 20.0
+        self.retry = retrying()
         public = key.public_key()
         self.client = FleetHttpClient.from_server_address(
             address,
@@ -231,7 +255,11 @@ class Desk:
             with suppress(*LOST):
                 self.client.DeactivateNode(DeactivateNodeRequest(node_id=before))
         asked = ActivateNodeRequest(public_key=public_key_to_bytes(public), heartbeat_interval=HEARTBEAT)
-        self.number = int(self.client.ActivateNode(asked).node_id)
+        try:
+            self.number = int(self.client.ActivateNode(asked).node_id)
+        except LOST:
+            self.client.close()  # a site may try for days
+            raise
         self.node = Node(node_id=self.number)
         self.lost = threading.Event()
         self.stopped = threading.Event()

@@ -7,13 +7,20 @@ from flwr.clientapp import ClientApp
 
 from wardround.engines.flower.wire import from_record, to_record
 from wardround.engines.letters import Sealed
+from wardround.errors import DeployError
+
+NO_LETTER = Sealed(b"", b"", b"")  # carries no signature, so that it is refused and logged like a forged one
 
 
 def client_app(answer: Callable[[Sealed], Sealed]) -> ClientApp:
     app = ClientApp()
 
     def reply(message: Message, context: Context) -> Message:
-        return Message(to_record(answer(from_record(message.content))), reply_to=message)
+        try:
+            sealed = from_record(message.content)
+        except (DeployError, ValueError):  # ValueError: it holds an error and no content
+            sealed = NO_LETTER
+        return Message(to_record(answer(sealed)), reply_to=message)
 
     for kind in (app.train, app.evaluate, app.query):
         kind()(reply)

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from wardround.engines.flower.adapter import LOST, LastingGrid, Office
+from wardround.engines.flower.adapter import LOST, LastingGrid, Office, lost_link
 from wardround.engines.flower.server_app import LinkLost, Standing, server_app
 from wardround.engines.letters import Post
 from wardround.errors import DeployError
@@ -54,10 +54,11 @@ class Linked:
     def look(self) -> Mapping[str, Standing]:
         if time.monotonic() - self.looked < LOOK_EVERY:
             return self.known
-        if self.process is None or self.process.poll() is not None:
+        if self._gone():
             self.notice("the SuperLink is gone; starting it again")
             self._stop()
-            self._start()
+            with lost_link():  # it may be gone again
+                self._start()
         try:
             for site in self.revoked():
                 self._office().expel(site)
@@ -66,6 +67,10 @@ class Linked:
             raise LinkLost from error
         self.looked = time.monotonic()
         return self.known
+
+    def _gone(self) -> bool:
+        ended = self.process is None or self.process.poll() is not None
+        return ended or self.office is None or self.office.lost.is_set()
 
     def _office(self) -> Office:
         if self.office is None:

@@ -12,7 +12,8 @@ from wardround.engines.flower.wire import from_record, to_record
 from wardround.engines.letters import Post, Sealed
 from wardround.errors import DeployError
 
-POLL = 0.02  # seconds between two looks for answers
+SOONEST, LATEST, SLOWER = 0.03, 0.3, 1.25  # seconds between two looks for answers: each costs the SuperLink 10 ms
+SMALL = 2**20  # bytes: answers to letters below this are fetched all at once, larger ones one by one
 TICK = 0.25  # seconds after which whoever waits is told that nothing has come
 TIME_TO_LIVE = 30 * 24 * 3600.0  # seconds: a site may be away for long
 
@@ -41,28 +42,32 @@ class GridPost:
     def __init__(self, grid: Grid, presence: Presence) -> None:
         self.grid, self.presence = grid, presence
         self.standing: Mapping[str, Standing] = {}
+        self.fetched: dict[str, Sealed] = {}  # answers that have come, by the number of the question
 
     def ask(self, letters: Mapping[str, Sealed]) -> Iterator[tuple[str, Sealed] | None]:
         waiting = dict(letters)
         sent: dict[str, tuple[str, Standing]] = {}
-        ticked = time.monotonic()
+        ticked, pause = time.monotonic(), SOONEST
+        together = all(len(sealed.tensors) < SMALL for sealed in letters.values())
         while waiting:
             try:
                 self.standing = self.presence.look()
                 for site in [one for one in waiting if self._is_new(one, sent)]:
                     sent[site] = (self._push(site, waiting[site]), self.standing[site])
-                got = self._pull(sent)
+                got = self._pull(sent, together)
             except LinkLost:
                 sent, got = {}, None
             if got is not None:
                 waiting.pop(got[0])
                 sent.pop(got[0])
+                pause = SOONEST
                 yield got
-            elif time.monotonic() - ticked > TICK:
+                continue
+            time.sleep(pause)
+            pause = min(SLOWER * pause, LATEST)
+            if time.monotonic() - ticked > TICK:
                 ticked = time.monotonic()
                 yield None
-            else:
-                time.sleep(POLL)
 
     def connected(self) -> Mapping[str, bool]:
         return {site: standing.online for site, standing in self.standing.items()}
@@ -78,18 +83,29 @@ class GridPost:
         message = Message(to_record(sealed), self.standing[site].node, "query", ttl=TIME_TO_LIVE)
         return next(iter(self.grid.push_messages([message])))
 
-    def _pull(self, sent: dict[str, tuple[str, Standing]]) -> tuple[str, Sealed] | None:
-        """At most one answer at a time: it may be large."""
-        for site, (number, _) in list(sent.items()):
-            for message in self.grid.pull_messages([number]):
-                if message.has_error():  # the site went away with it, or an answer was cut off
-                    del sent[site]
-                    continue
-                try:
-                    return site, from_record(message.content)
-                except DeployError:
-                    return site, Sealed(b"", b"", b"")  # which carries no signature
-        return None
+    def _pull(self, sent: dict[str, tuple[str, Standing]], together: bool) -> tuple[str, Sealed] | None:
+        """The next answer. Large ones are fetched one at a time, the longest not looked for first."""
+        site_of = {number: site for site, (number, _) in sent.items()}
+        for number in list(self.fetched):
+            if number in site_of:
+                return site_of[number], self.fetched.pop(number)
+        self.fetched.clear()  # answers to questions that nobody asks any more
+        numbers = list(site_of) if together else list(site_of)[:1]
+        for site in [site_of[number] for number in numbers]:
+            sent[site] = sent.pop(site)  # to the end of the line
+        for message in self.grid.pull_messages(numbers) if numbers else ():
+            number = message.metadata.reply_to_message_id
+            if number not in site_of:
+                continue
+            if message.has_error():  # the site went away with it, or an answer was cut off
+                del sent[site_of[number]]
+                continue
+            try:
+                self.fetched[number] = from_record(message.content)
+            except DeployError:
+                self.fetched[number] = Sealed(b"", b"", b"")  # which carries no signature
+        found = next(iter(self.fetched), None)
+        return None if found is None else (site_of[found], self.fetched.pop(found))
 
 
 def server_app(coordinate: Callable[[Post], None], presence: Presence) -> ServerApp:
