@@ -41,7 +41,7 @@ class Plan:
         prepared: dict[str, str] = {}
         rows: dict[str, str] = {}
         for arm in self.study.trained_arms:
-            kind = repr((cohort_key(arm), _key(arm.sites), arm.vary))
+            kind = repr((cohort_key(arm), _key(arm.sites), arm.vary, arm.preparation.least_level))
             self.first_with_rows[arm.name] = rows.setdefault(kind, arm.name)
             kind += repr((arm.preparation, arm.training.precision, arm.train_at, arm.held_out))
             self.alike[arm.name] = prepared.setdefault(kind, arm.name)

@@ -152,7 +152,7 @@ class Intake:
             self.arrivals.append(Arrival(assignment.number, weight, outcome.update))
         else:
             weighted = tree.scale_state(outcome.update, weight)
-            self.sum = weighted if self.sum is None else tree.add_states(self.sum, weighted)
+            self.sum = weighted if self.sum is None else tree.add_into(self.sum, weighted)
         self.weight += weight
         self.loss += weight * float(outcome.loss)
         self.norm += weight * outcome.length
@@ -165,11 +165,14 @@ class Intake:
         if moved is None:
             self.spread = float("nan")
             return
-        before = tree.sub(moved, self.moved) if self.moved else moved
-        step = tree.scale(before, weight / self.weight)
-        self.moved = tree.add(self.moved, step) if self.moved else step
-        after = tree.sub(moved, self.moved)
-        self.spread += weight * float(sum((before[name] * after[name]).sum() for name in before))
+        part = weight / self.weight
+        if not self.moved:
+            self.moved = tree.clone(moved)
+            return
+        for name, mean in self.moved.items():
+            away = moved[name] - mean
+            self.spread += weight * (1 - part) * float(tree.squared_norm({name: away}))
+            mean.add_(away, alpha=part)
 
     def aggregate(self, server: State, sites: int) -> State:
         if not self.count:

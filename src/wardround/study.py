@@ -41,6 +41,7 @@ class Preparation:
     indicator: bool = True  # a 0/1 column beside each column that has gaps at any site
     categories: Literal["one-hot", "codes"] = "one-hot"
     scale: Literal["per-site", "federated", "ranges", "none"] = "per-site"
+    least_level: Count = 1  # a level that fewer training rows have at a site is not told to the others
 
 
 @dataclass(frozen=True)
@@ -188,7 +189,7 @@ class Study:
     claims: tuple[Claim, ...]
     resolved: Mapping[str, Any] = field(compare=False)  # the file again, every default filled in
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """Names the run. Paths and the device are left out: every hospital computes the same hash."""
         content = {key: value for key, value in asdict(self).items() if key != "resolved"}

@@ -49,7 +49,7 @@ def zeros_like(a: Tree) -> Tree:
 
 def squared_norm(a: Tree) -> Tensor:
     """Sum of squares over all leaves, as one vector."""
-    return torch.stack([leaf.square().sum() for leaf in a.values()]).sum() if a else torch.zeros(())
+    return torch.stack([torch.linalg.vector_norm(leaf).square() for leaf in a.values()]).sum() if a else torch.zeros(())
 
 
 def clone(a: Tree) -> Tree:
@@ -67,6 +67,14 @@ def scale_state(state: State, factor: float | Tensor) -> State:
 
 def add_states(a: State, b: State) -> State:
     return {part: add(leaves, b[part]) for part, leaves in a.items()}
+
+
+def add_into(total: State, more: State) -> State:
+    """As `add_states`, into the first, which nobody else may hold: a large model's time goes into new memory."""
+    for part, leaves in total.items():
+        for name, leaf in leaves.items():
+            leaf.add_(more[part][name])
+    return total
 
 
 def weighted_mean(states: Iterable[tuple[State, float]]) -> State:

@@ -65,7 +65,8 @@ def test_the_layout_is_agreed_across_sites() -> None:
     )
 
 
-def test_gaps_take_the_sites_own_median_or_the_other_sites_where_it_has_none() -> None:
+def test_gaps_take_the_sites_own_median_or_the_other_sites_where_it_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wardround.data.agreement.LEAST", 1)
     _, x = prepared(Preparation(scale="none"), "b", [4])
     # age: median of 70 and 90; crp: never measured at b, so a's median of 1 and 3; ward: b's commonest level
     assert x[0].tolist() == [80.0, 2.0, 0, 1, 0, 0, 1, 1, 1]
@@ -92,7 +93,8 @@ def test_per_site_scaling_uses_the_sites_training_rows_alone() -> None:
     assert x[:, 0] == pytest.approx([-10 / np.sqrt(200 / 3), 0, 10 / np.sqrt(200 / 3)])
 
 
-def test_federated_scaling_equals_scaling_of_the_pooled_rows() -> None:
+def test_federated_scaling_equals_scaling_of_the_pooled_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wardround.data.agreement.LEAST", 1)
     data = records()
     settings = Preparation(scale="federated", indicator=False)
     layout = agree(encode(data), TRAIN, settings)

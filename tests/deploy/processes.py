@@ -57,13 +57,14 @@ class Process:
     def said(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
-    def wait_for(self, words: str, times: int = 1) -> None:
-        """Until it has said `words` so often."""
+    def wait_for(self, words: str, times: int = 1, also: "Process | None" = None) -> None:
+        """Until it has said `words` so often. It must run till then, and `also` must."""
 
         def there() -> bool:
             ended = self.running.poll() is not None
             found = self.said.count(words) >= times  # after looking whether it runs: its last words count
             assert found or not ended, f"{self.name} ended without saying {words!r}:\n{self.said}"
+            assert found or also is None or also.running.poll() is None, f"{also.name} ended:\n{also.said}"
             return found
 
         wait_until(there, f"{self.name} says {words!r}", lambda: self.said)

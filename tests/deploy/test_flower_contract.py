@@ -150,6 +150,7 @@ def test_letters_over_a_real_superlink(tmp_path: Path) -> None:
                 assert ask(post, {"north": sealed}) == {"north": sealed}
             assert post.connected()["north"]
             back_at_once_after_a_crash(began, south)
+        others_are_heard_while_one_has_died_over_its_answer(began, post, tmp_path)
         comes_back_when_it_was_killed(began, post, tmp_path)
         comes_back_when_it_has_given_us_up(began, post, tmp_path)
         done.append(True)
@@ -176,6 +177,38 @@ def back_at_once_after_a_crash(linked: Any, key: Any) -> None:
     assert back.number == died.number
     assert back.receive() is None
     back.close()
+
+
+def others_are_heard_while_one_has_died_over_its_answer(linked: Any, post: Post, folder: Path) -> None:
+    """Flower's own call would wait three minutes for the rest of it."""
+    from flwr.app import Context, RecordDict
+
+    from wardround.engines.flower.adapter import Desk
+    from wardround.engines.flower.client_app import client_app
+    from wardround.engines.flower.server_app import LinkLost
+
+    key = read_key(folder / "kits" / "sites" / "south" / "site.key").private
+    desk = Desk(f"{linked.host}:{linked.port}", linked.ca.read_bytes(), key, None)
+    (folder / "south-connection").write_text(str(desk.number))
+    answers, began = post.ask({"south": LETTER, "north": LETTER}), time.monotonic()
+    while (message := desk.receive()) is None:
+        assert next(answers) is None
+
+    def broken(request: Any) -> None:
+        raise OSError
+
+    vars(desk.client)["PushObject"] = broken
+    with pytest.raises(LinkLost):
+        desk.send(client_app(echo)(message, Context(0, desk.number, {}, RecordDict(), {})), lambda gone, total: None)
+    desk.stopped.set()
+    desk.client.close()
+    for _ in range(4):
+        assert next(answers) is None
+    with joined(linked, folder, "north", echo):
+        assert next(got for got in answers if got) == ("north", LETTER)
+        with joined(linked, folder, "south", echo):
+            assert next(got for got in answers if got) == ("south", LETTER)
+    assert time.monotonic() - began < 60
 
 
 def comes_back_when_it_was_killed(linked: Any, post: Post, folder: Path) -> None:
@@ -224,7 +257,7 @@ def joined(linked: Any, folder: Path, site: str, answer: Callable[[Sealed], Seal
     stopped, said = threading.Event(), list[str]()
     key = read_key(folder / "kits" / "sites" / site / "site.key").private
     address = f"{linked.host}:{linked.port}"
-    loop = SiteLoop(address, linked.ca, key, answer, folder / "connection", said.append, stopped.is_set)
+    loop = SiteLoop(address, linked.ca, key, answer, folder / f"{site}-connection", said.append, stopped.is_set)
     thread = threading.Thread(target=loop.run)
     thread.start()
     try:

@@ -52,7 +52,7 @@ def kill_once(here: Hospitals, sites: dict[str, Process], victim: str, out: str,
     moment = f"round {after}: trained" if after else "takes part in"
     times = sites[name].said.count(moment) + 1  # it has said so of runs before
     coordinator = here.coordinate(out)
-    sites[name].wait_for(moment, times)
+    sites[name].wait_for(moment, times, coordinator)
     time.sleep(more)
     assert not here.run_folder(out).complete, f"{when}: the run was over"
     if victim == "site":

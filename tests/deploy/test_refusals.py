@@ -99,7 +99,7 @@ def test_a_site_that_does_not_take_part(what: str, quorum: int | None, tmp_path:
         "not approved": "refused: not approved here",
         "withdrawn": "refused: the approval was withdrawn",
         "closed": "refused: no machine is free",
-        "unreadable": "failed: 3 fields, but the header names 5 columns",
+        "unreadable": "failed: its rows cannot be used as they are",
     }[what]
     gates = {"cedar": gate(quorum)}
     changed: dict[str, Callable[[], Source]] = {}

@@ -5,6 +5,7 @@ long its records were then; a finished unit's has no tensors and says so. Its re
 """
 
 import json
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import safe_open
-from safetensors.torch import save
+from safetensors.torch import save_file
 
-from wardround.artifacts.folder import write_atomically
 from wardround.errors import RunError
 from wardround.tree import Tree
 
@@ -41,9 +41,17 @@ def write_leaves(path: Path, leaves: Tree, place: Mapping[str, Any]) -> None:
     """Tensors and what is to be known of them, in one file that is the old one or the new one."""
     # the file sorts its tensors; their order is kept beside it, because sums over leaves depend on it in the last bit
     written = json.dumps({**place, "order": list(leaves)})
-    content = {name: leaf.detach().contiguous().clone() for name, leaf in leaves.items()}
+    seen: set[int] = set()
+    content = {}
+    for name, leaf in leaves.items():
+        plain = leaf.detach().contiguous()
+        place_in_memory = plain.untyped_storage().data_ptr()
+        content[name] = plain.clone() if place_in_memory in seen else plain  # the file holds each leaf by itself
+        seen.add(place_in_memory)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, save(content, metadata={"place": written}))
+    partial = path.with_name(f".{path.name}.partial")
+    save_file(content, partial, metadata={"place": written})
+    os.replace(partial, path)
 
 
 def read_leaves(path: Path) -> tuple[Tree, dict[str, Any]]:

@@ -37,7 +37,7 @@ def coordinate(
     fresh = again or not folder.complete
     render_deploy.show_kit(loaded, parsed, listen, shown=not json)
     try:
-        with render_deploy.watching(shown=not json) as watch:
+        with render_deploy.ends_on_request(), render_deploy.watching(shown=not json) as watch:
             run_across(parsed, families, loaded, out, watch, listen, again)
     except KeyboardInterrupt:
         raise render_deploy.stopped(folder.path) from None

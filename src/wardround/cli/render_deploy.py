@@ -15,8 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from wardround.cli.render import console, show_json
-from wardround.errors import RunError
+from wardround.cli.render import INTERRUPTED, console, show_json, warn
 
 if TYPE_CHECKING:
     from wardround.deploy.coordinator import Step
@@ -89,9 +88,13 @@ def _lines(out: Console) -> Callable[["Step"], None]:
     return watch
 
 
-def stopped(folder: Path) -> RunError:
-    problem = "stopped; every round that was closed is kept, and answers that had arrived"
-    return RunError(str(folder), problem, "Give the same command again: it goes on from there. Sites may stay.")
+def stopped(folder: Path) -> Exception:
+    """After Ctrl-C: what state the run is in, and the exit that goes with it."""
+    from typer import Exit
+
+    warn(f"Stopped. Every closed round is kept in {folder}, and the answers that had arrived.")
+    warn("The same command goes on from there; sites may stay as they are.")
+    return Exit(INTERRUPTED)
 
 
 def site_lines(site: "SiteFile", as_json: bool) -> Callable[[str], None]:

@@ -17,6 +17,8 @@ from wardround.data.records import Column
 from wardround.errors import DataError
 from wardround.study import Preparation
 
+LEAST = 5  # rows: a statistic of fewer would come too close to telling a patient's value to other sites
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -40,7 +42,7 @@ class Lent:
 class Moments:
     """Of the filled numeric columns of one site."""
 
-    count: int
+    count: np.ndarray  # of rows, for each column; 0 where the site has too few values to tell of
     total: np.ndarray
     squares: np.ndarray
 
@@ -54,12 +56,13 @@ class Common:
     scale: tuple[np.ndarray, np.ndarray] | None = None
 
 
-def facts(table: Encoded, rows: np.ndarray) -> Facts:
+def facts(table: Encoded, rows: np.ndarray, settings: Preparation) -> Facts:
     gaps = table.missing[rows]
-    levels = [
-        tuple(known[code] for code in np.unique(table.codes[rows, i]) if code >= 0) if known else ()
-        for i, known in enumerate(table.levels)
-    ]
+    levels = []
+    for i, known in enumerate(table.levels):
+        codes, counts = np.unique(table.codes[rows, i], return_counts=True) if known else ((), ())
+        enough = [int(c) for c, count in zip(codes, counts, strict=True) if c >= 0 and count >= settings.least_level]
+        levels.append(tuple(known[code] for code in enough))
     return Facts(tuple((~gaps.all(axis=0)).tolist()), tuple(gaps.any(axis=0).tolist()), tuple(levels))
 
 
@@ -98,7 +101,11 @@ def lend(table: Encoded, rows: np.ndarray, layout: Layout, settings: Preparation
 
 
 def common_of(lent: Sequence[Lent]) -> Common:
-    """From the sites that train, in their order. A column that nobody lacks need not be right here: nobody asks."""
+    """From the sites that train, in their order, as far as each has enough rows.
+
+    A column that nobody lacks need not be right here: nobody asks.
+    """
+    lent = [with_enough(one) for one in lent]
     total = np.maximum(sum(one.counts for one in lent), 1)
     fill = np.asarray(sum(one.fill * one.counts for one in lent) / total)
     counted: dict[str, dict[str, int]] = {}
@@ -109,18 +116,31 @@ def common_of(lent: Sequence[Lent]) -> Common:
     return Common(fill, {name: _commonest(levels) for name, levels in counted.items()})
 
 
+def with_enough(lent: Lent) -> Lent:
+    """Without what stands for fewer than LEAST rows."""
+    enough = lent.counts >= LEAST
+    levels = {name: {w: n for w, n in levels.items() if n >= LEAST} for name, levels in lent.levels.items()}
+    return Lent(
+        np.where(enough, lent.fill, 0.0),
+        np.where(enough, lent.counts, 0),
+        {name: counted for name, counted in levels.items() if counted},
+    )
+
+
 def own_fill(own: Lent, common: Common) -> np.ndarray:
     return np.where(own.counts > 0, own.fill, common.fill)
 
 
 def moments(table: Encoded, rows: np.ndarray, layout: Layout, fill: np.ndarray) -> Moments:
     filled = _filled(table, rows, layout, fill)
-    return Moments(len(filled), filled.sum(axis=0), (filled**2).sum(axis=0))
+    enough = (~np.isnan(_numbers(table, rows, layout))).sum(axis=0) >= LEAST
+    counts = np.where(enough, len(filled), 0)
+    return Moments(counts, *(np.where(enough, sums, 0.0) for sums in (filled.sum(axis=0), (filled**2).sum(axis=0))))
 
 
 def common_scale(given: Sequence[Moments]) -> tuple[np.ndarray, np.ndarray]:
     """Mean and SD over all sites' rows; nobody sees a row."""
-    count = sum(one.count for one in given)
+    count = np.maximum(sum(one.count for one in given), 1)
     mean = np.asarray(sum(one.total for one in given) / count)
     squares = np.asarray(sum(one.squares for one in given))
     return mean, _safe(np.sqrt(np.maximum(squares / count - mean**2, 0)))
@@ -137,7 +157,7 @@ def fit_site(table: Encoded, rows: np.ndarray, layout: Layout, settings: Prepara
 
 def agree(table: Encoded, train: Mapping[str, np.ndarray], settings: Preparation) -> Layout:
     """`train` holds the training rows of each site that trains."""
-    return layout_of(table.columns, [facts(table, rows) for rows in train.values()], settings)
+    return layout_of(table.columns, [facts(table, rows, settings) for rows in train.values()], settings)
 
 
 def fit(

@@ -42,7 +42,7 @@ class Federation:
 def agree_on(study: Study, families: Families, ready: Answers, ask: Any, run: str) -> Generator[Any, None, Federation]:
     """`ready` are the sites' first answers, in the order of the sites; `ask` sends one letter to all of them."""
     sites = list(ready)
-    classes = _same(ready, "classes", "its target has other classes")
+    classes = _classes(ready)
     columns, warnings = common_columns({site: letter.body["columns"] for site, letter in ready.items()})
     inputs = None if columns else _same(ready, "inputs", "its images are of another size")
     plan = far_plan(study, families, sites, classes)
@@ -196,6 +196,25 @@ def common_columns(told: Mapping[str, Any]) -> tuple[list[Column], list[str]]:
         if lacking:
             warnings.append(f"{', '.join(lacking)}: {name!r} is not recorded, or has no value, and counts as missing")
     return found, warnings
+
+
+def _classes(ready: Answers) -> list[str]:
+    """The same at every site. A name that one site withholds is known from another, or the run cannot begin."""
+    first = next(iter(ready))
+    told = {site: letter.body["classes"] for site, letter in ready.items()}
+    for site, classes in told.items():
+        if [one["hash"] for one in classes] != [one["hash"] for one in told[first]]:
+            here, there = (_said([one["name"] or "one of too few rows" for one in told[s]]) for s in (site, first))
+            problem = f"its target has other classes ({here}) than at {first} ({there})"
+            raise DeployError(site, problem, "Correct [data] in one of the site files (`positive`, `classes`).")
+    names = []
+    for place in range(len(told[first])):
+        known = [classes[place]["name"] for classes in told.values() if classes[place]["name"]]
+        if not known:
+            problem = "a class has too few rows to be named at any site"
+            raise DeployError("target", problem, "Correct the target, or leave the rows of that class out.")
+        names.append(str(known[0]))
+    return names
 
 
 def _same(ready: Answers, name: str, problem: str) -> list[Any]:

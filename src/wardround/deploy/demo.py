@@ -18,7 +18,7 @@ from wardround.deploy.coordinate import deployed_folder
 from wardround.deploy.parity import Parity, replay
 from wardround.deploy.provision import provision
 from wardround.deploy.sitefile import SiteFile
-from wardround.engines.flower.linked import free_port
+from wardround.engines.flower.linked import LARGE_PAGES, free_port
 from wardround.errors import DeployError
 from wardround.plan import load_plan
 
@@ -80,7 +80,7 @@ def started(commands: Sequence[Sequence[str]], folder: Path) -> Iterator[list[su
         for number, command in enumerate(commands):
             name = command[0] if number == 0 else f"{command[0]}-{Path(command[1]).parent.name}"
             with (folder / f"{name}.log").open("wb") as log:
-                environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+                environment = {**os.environ, **LARGE_PAGES, "OMP_NUM_THREADS": "1"}
                 processes.append(
                     subprocess.Popen(
                         [sys.executable, "-m", "wardround.cli.main", *command],

@@ -103,8 +103,11 @@ class DeployedPlan(Plan):
 
     def own_facts(self, key: Key) -> Facts | None:
         """None for images."""
-        cohort = self.cohort_of(self.study.arm(key[0]))
-        return facts(cohort.table, self.own_split(key).train) if cohort.records.is_table else None
+        arm = self.study.arm(key[0])
+        cohort = self.cohort_of(arm)
+        if not cohort.records.is_table:
+            return None
+        return facts(cohort.table, self.own_split(key).train, arm.preparation)
 
     def waves(self) -> list[tuple[tuple[str, int], ...]]:
         """All arms with all seeds, in the order of the study, cut where a message would grow too large."""

@@ -28,6 +28,7 @@ class Policy:
     least_sites: Count = 2  # whose work is averaged in a round in which this site works
     least_rows: Count = 30  # training rows of this site
     smallest_cell: Count = 5
+    rare_levels: bool = True  # False: a category that fewer rows have is not named to anybody
     secure_aggregation: bool = False  # True: required
     most_epsilon: Positive | None = None  # a study without such privacy is refused
     hours: str | None = None  # "18:00-06:00", local time
@@ -77,6 +78,9 @@ def objections(policy: Policy, study: Study, site: str, sites: Sequence[str] | N
     cell = study.deployment.smallest_cell
     if cell < policy.smallest_cell:
         found.append(f"smallest_cell is {cell}, and {site} shows no count below {policy.smallest_cell}")
+    told = min(arm.preparation.least_level for arm in study.trained_arms)
+    if not policy.rare_levels and told < policy.smallest_cell:
+        found.append(f"least_level is {told}, and {site} names no category of fewer than {policy.smallest_cell} rows")
     # [privacy] does not exist yet, so that no study can meet these: they fail closed
     if policy.secure_aggregation:
         found.append(f"{site} requires secure aggregation, which this study does not have")

@@ -6,12 +6,15 @@ that a process that died goes on in the middle of a round without being greeted 
 
 import json
 from collections.abc import Callable, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from wardround.artifacts.environment import versions
 from wardround.artifacts.folder import write_atomically
-from wardround.data.agreement import lend, moments, own_fill
+from wardround.data.agreement import LEAST, lend, moments, own_fill
 from wardround.data.check import refuse_errors
 from wardround.data.records import Records
 from wardround.deploy.agreeing import agreed_of
@@ -88,9 +91,18 @@ class Session:
         return {
             "columns": [write_column(column) for column in records.columns] if records.is_table else None,
             "inputs": None if records.is_table else list(records.features.shape[1:]),
-            "classes": list(records.classes),
+            "classes": self._classes(),
             "versions": versions(),
         }
+
+    def _classes(self) -> list[dict[str, Any]]:
+        """A class that few rows have may be a slip of the pen: then others can only see whether they have it too."""
+        counts = np.bincount(self.records.target, minlength=len(self.records.classes))
+        few = (counts > 0) & (counts < LEAST)
+        return [
+            {"name": None if hidden else name, "hash": sha256(f"{self.run}/{name}".encode()).hexdigest()}
+            for name, hidden in zip(self.records.classes, few.tolist(), strict=True)
+        ]
 
     def facts(self, body: Body) -> dict[str, Any]:
         self._use(body["columns"])

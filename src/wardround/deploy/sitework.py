@@ -22,12 +22,12 @@ from wardround.deploy.policy import Refusal
 from wardround.deploy.session import Body, Gate, Session, check_run_name
 from wardround.deploy.sitetrain import evaluate, train
 from wardround.engines.letters import Letter, Sealed, Signer, Verifier, open_sealed, seal
-from wardround.errors import DeployError, WardroundError
+from wardround.errors import DataError, DeployError, WardroundError
 from wardround.local import Memory
 from wardround.studyfile import Families
 from wardround.tree import Tree
 
-Made = tuple[dict[str, Any], Tree]
+UNREADABLE = "its rows cannot be used as they are; its own screen says why"  # which may name what is in a cell
 
 
 class Refused(Exception):
@@ -54,7 +54,7 @@ class SiteWork:
         self.load, self.notice, self.coordinator = load, notice, coordinator
         self.records: Records | None = None
         self.session: Session | None = None
-        state.mkdir(parents=True, exist_ok=True)
+        state.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.log = AuditLog(state / "audit.jsonl")
 
     def answer(self, sealed: Sealed) -> Sealed:
@@ -80,8 +80,9 @@ class SiteWork:
             return self._seal("refused", {**told, **about}, head)
         except WardroundError as error:
             self.notice(f"failed: {error}")
-            self.log.add("failed", kind=letter.kind, problem=error.problem)
-            return self._seal("failed", {"problem": error.problem, **about}, head)
+            problem = UNREADABLE if isinstance(error, DataError) else error.problem
+            self.log.add("failed", kind=letter.kind, problem=problem)
+            return self._seal("failed", {"problem": problem, **about}, head)
         except Exception as error:  # a defect, or a letter that is not what it should be; the rest stays here
             self.notice(f"failed: {type(error).__name__}: {error}")
             self.log.add("failed", kind=letter.kind, problem=type(error).__name__)

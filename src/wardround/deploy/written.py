@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from wardround.data.agreement import Common, Facts, Lent, Moments
+from wardround.data.agreement import Common, Facts, Lent, Moments, with_enough
 from wardround.data.prepare import Layout
 from wardround.data.records import Column, Kind
 
@@ -53,6 +53,7 @@ def read_layout(told: Mapping[str, Any]) -> Layout:
 
 def write_lent(lent: Lent, numbers: Sequence[int], categories: Sequence[str]) -> Plain:
     """Only of the columns that somebody asked for; nothing is said of the others."""
+    lent = with_enough(lent)
     asked = np.zeros(len(lent.fill), dtype=bool)
     asked[list(numbers)] = True
     return {
@@ -67,11 +68,12 @@ def read_lent(told: Mapping[str, Any]) -> Lent:
 
 
 def write_moments(moments: Moments) -> Plain:
-    return {"count": moments.count, "total": moments.total.tolist(), "squares": moments.squares.tolist()}
+    return {"count": moments.count.tolist(), "total": moments.total.tolist(), "squares": moments.squares.tolist()}
 
 
 def read_moments(told: Mapping[str, Any]) -> Moments:
-    return Moments(int(told["count"]), np.array(told["total"], dtype=float), np.array(told["squares"], dtype=float))
+    count = np.array(told["count"], dtype=np.int64)
+    return Moments(count, np.array(told["total"], dtype=float), np.array(told["squares"], dtype=float))
 
 
 def write_common(common: Common) -> Plain:

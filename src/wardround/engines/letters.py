@@ -87,7 +87,7 @@ def seal(letter: Letter, signer: Signer, packed: bytes | None = None, packed_has
 
 
 def open_sealed(sealed: Sealed, verifier: Verifier, sender: str, tensors: bool = True) -> Letter:
-    """Refused unless the sender wrote exactly this. Without `tensors` those stay closed, and only their names are read."""
+    """Refused unless the sender wrote exactly this. Without `tensors` only their names are read."""
     if not verifier.verify(sealed.signature, sealed.digest):
         raise DeployError(sender, "a message does not carry its signature", "Make sure that both have the same kits.")
     try:

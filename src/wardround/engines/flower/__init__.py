@@ -9,7 +9,8 @@ FLOWER = "1.41.0"
 SETTINGS = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE": str(4 * 2**20),  # what a slow link must carry between two signs of life
+    # what a slow link must carry between two signs of life; more and smaller chunks cost 30 ms each at the three ends
+    "FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE": str(16 * 2**20),
 }
 
 

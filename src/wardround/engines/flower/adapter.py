@@ -1,4 +1,4 @@
-"""All that we use of Flower beyond its public interface, in one place, for one version of it.
+"""What we use of Flower beyond its public interface, for one version of it; `inbox.py` and `link.py` have the rest.
 
 Flower's own commands start a process for each message and poll every three seconds, and its SuperLink shows the control
 interface to whoever reaches it. So both ends speak to the SuperLink through Flower's own HTTP clients, from their own
@@ -49,6 +49,9 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import (
     make_push_object_fn_protobuf,
 )
 from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPullError,
+    ObjectPushError,
+    ObjectUnavailableError,
     inflate_object_from_contents,
     pull_objects,
     push_objects,
@@ -66,6 +69,7 @@ from flwr.superlink.grid import HttpGrid
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
+from wardround.engines.flower.inbox import Inbox
 from wardround.engines.flower.server_app import LinkLost, Standing
 
 HEARTBEAT = 10.0  # seconds: the shortest that a SuperLink accepts; a site counts as gone after two
@@ -85,7 +89,8 @@ clientapp = "wardround.engines.flower.client_app:client_app"
 """  # without any code: what runs is what is installed, and nobody runs what is sent
 RETRY_FOR = 20.0  # seconds
 PASSING = (httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.GATEWAY_TIMEOUT)
-LOST = (httpx.HTTPError, OSError, RuntimeError, ValueError)  # how a link that went away shows itself
+# how a link that went away shows itself
+LOST = (httpx.HTTPError, OSError, RuntimeError, ValueError, ObjectPullError, ObjectPushError, ObjectUnavailableError)
 logging.getLogger("flwr").setLevel(logging.ERROR)  # its progress is not ours
 
 
@@ -97,6 +102,13 @@ def retrying() -> RetryInvoker:
         isinstance(error, httpx.HTTPStatusError) and error.response.status_code not in PASSING
     )
     return retry
+
+
+def on_loopback(client: Any) -> Any:
+    """A client that goes straight to this machine: a proxy in the environment would be shown our secret."""
+    client._client.close()
+    client._client = httpx.Client(timeout=30.0, trust_env=False)
+    return client
 
 
 class Secret:
@@ -115,8 +127,10 @@ class Office:
 
     def __init__(self, address: str, secret: bytes, sites: Mapping[str, ec.EllipticCurvePublicKey]) -> None:
         door = Secret(secret.hex())
-        self.control = ControlHttpClient.from_server_address(
-            address, True, None, [RuntimeVersionHttpInterceptor(component_name="flwr CLI"), door]
+        self.control = on_loopback(
+            ControlHttpClient.from_server_address(
+                address, True, None, [RuntimeVersionHttpInterceptor(component_name="flwr CLI"), door]
+            )
         )
         keys = {site: public_key_to_bytes(key) for site, key in sites.items()}
         self.site_of = {
@@ -137,6 +151,7 @@ class Office:
             ],
             retry_invoker=retrying(),
         )
+        on_loopback(runtime)
         token = runtime.AcquireTask(AcquireTaskRequest(supported_task_types=["flwr-serverapp"])).token
         runtime.close()
         self.grid = HttpGrid(address, True, None, token=token)
@@ -150,6 +165,7 @@ class Office:
                 door,
             ],
         )
+        on_loopback(self.grid._client)
         self.lost = threading.Event()  # the SuperLink runs, but takes nothing from us any more
         self.heartbeat = HeartbeatSender(self._beat)
         self.heartbeat.start()
@@ -157,6 +173,7 @@ class Office:
         self.grid.set_run(run_from_proto(task.run))
         TaskIdentity.task_id, TaskIdentity.run_id = task.task_id, task.run.run_id
         TaskIdentity.node_id = task.context.node_id
+        self.inbox = Inbox(self.grid._runtime_client, self.grid.node, task.run.run_id)
         self.context = Context(task.run.run_id, task.context.node_id, {}, RecordDict(), {})
 
     def _beat(self) -> bool:
@@ -224,7 +241,7 @@ class LastingGrid(Grid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         with lost_link():
-            return list(self.office().grid.pull_messages(list(message_ids)))
+            return self.office().inbox.pull(list(message_ids))
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         raise NotImplementedError

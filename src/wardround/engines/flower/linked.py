@@ -21,6 +21,8 @@ from wardround.engines.letters import Post
 from wardround.errors import DeployError
 
 LOOK_EVERY = 0.5  # seconds
+# glibc: messages of a large model are hundreds of megabytes, copied several times; a third of it is page faults
+LARGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 START_WITHIN = 60.0
 
 
@@ -103,7 +105,7 @@ class Linked:
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
-            env={**os.environ, "FLWR_HOME": str(self.folder)},
+            env={**os.environ, **LARGE_PAGES, "FLWR_HOME": str(self.folder)},
             start_new_session=True,  # Ctrl-C is for the coordinator, who then stops it
         )
         log.close()
@@ -119,7 +121,8 @@ class Linked:
         while True:
             with suppress(httpx.HTTPError):
                 shown = {"x-wardround-secret": secret}
-                if httpx.get(f"http://127.0.0.1:{port}/health", headers=shown, timeout=2).status_code == 200:
+                url = f"http://127.0.0.1:{port}/health"
+                if httpx.get(url, headers=shown, timeout=2, trust_env=False).status_code == 200:
                     return
             if self.process is None or self.process.poll() is not None or time.monotonic() - began > START_WITHIN:
                 tail = (self.folder / "superlink.log").read_text(encoding="utf-8", errors="replace").strip()

@@ -94,7 +94,7 @@ def why(error: BaseException | None) -> str:
     """A failed connection in plain words."""
     if isinstance(error, httpx.HTTPStatusError):
         if error.response.status_code == httpx.codes.UNAUTHORIZED:
-            return "the coordinator does not accept this site's key, or the clocks differ by minutes"
+            return "the coordinator does not accept this site's key, or this clock is wrong (5 s ahead, 5 min behind)"
         if error.response.status_code in (httpx.codes.PRECONDITION_FAILED, httpx.codes.FORBIDDEN):
             return "the coordinator does not know this site's key yet, or it was revoked"
         return f"the coordinator answered {error.response.status_code}"
