@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all check bench bench-study bench-peers clean
+.PHONY: help setup run demo test test-all check bench bench-study bench-deployment bench-peers clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -19,6 +19,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 run: $(STAMP)  ## Run the shipped heart study and show its result
 	$(BIN)/wardround run heart-fedprox
+
+demo: $(STAMP)  ## Four hospitals on this machine, each a process of its own, and the same model as in simulation
+	$(BIN)/wardround demo
 
 test: $(STAMP)  ## Lint, check types and run the test suite
 	@sh scripts/install-test-packages.sh
@@ -40,6 +43,9 @@ bench: $(STAMP)  ## Measure our engine beside hand-written loops on the same wor
 
 bench-study: $(STAMP)  ## Time the whole heart study, and its ratio to the reference engine
 	$(BIN)/python -m benchmarks.study
+
+bench-deployment: $(STAMP)  ## Time a round across four processes beside stock Flower, and memory over rounds
+	$(BIN)/python -m benchmarks.deployment
 
 bench-peers:  ## Install Flower, pfl and NVFlare, each into an environment of its own, so that `make bench` measures them
 	@for peer in flower:'flwr[simulation]==1.41.0' pfl:'pfl==0.6.0' nvflare:'nvflare==2.9.0'; do \
