@@ -12,6 +12,7 @@ from shutil import copytree, ignore_patterns
 from tempfile import TemporaryDirectory
 
 from tests.mutant import TESTS, Mutant
+from tests.mutants_of_deployment import MUTANTS as MUTANTS_OF_DEPLOYMENT
 from tests.mutants_of_evidence import MUTANTS as MUTANTS_OF_EVIDENCE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,6 +38,7 @@ sys.exit(pytest.main(sys.argv[2:], plugins=[WithoutKnownDefects()]))
 
 MUTANTS = (
     *MUTANTS_OF_EVIDENCE,
+    *MUTANTS_OF_DEPLOYMENT,
     Mutant(
         "scaffold drops the memory that it returns",
         "algorithms/scaffold.py",

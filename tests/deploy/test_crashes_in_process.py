@@ -220,12 +220,12 @@ def test_every_letter_is_delivered_twice(quiet: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_old_letters_that_come_again_change_nothing(restarted: bool, quiet: str, tmp_path: Path) -> None:
-    """Before each letter a site gets every earlier one once more."""
+    """Before each letter a site gets every earlier one once more, the oldest last."""
     made = begin(tmp_path)
     old: dict[str, list[Sealed]] = {site: [] for site in SITES}
 
     def before(site: str, sealed: Sealed) -> bool:
-        for letter in old[site]:
+        for letter in reversed(old[site]):
             made.post.sites[site].answer(letter)
         if kind_of(sealed) in ("train", "evaluate"):
             old[site].append(sealed)
@@ -429,3 +429,24 @@ def test_a_round_closes_with_a_quorum_when_the_coordinator_died_in_it(tmp_path: 
     again.post.before = without_alder
     steps_of(again)
     assert_replayed(again, content)
+
+
+def test_a_round_waits_for_its_quorum_whatever_the_deadline(tmp_path: Path, clock: Clock) -> None:
+    """birch and cedar are away for a while, and one site is no quorum."""
+    content = closing(2)
+    made = begin(tmp_path, content)
+    lost: list[str] = []
+
+    def before(site: str, sealed: Sealed) -> bool:
+        if place_of(site, sealed)[:2] != ("train", 1) or site == "alder" or len(lost) >= 8:
+            return True
+        clock.pass_deadline()
+        lost.append(site)
+        return False
+
+    made.post.before = before
+    steps_of(made)
+    assert len(lost) == 8
+    records = made.folder.records()
+    assert all(len(one) >= 2 for one in records["sites"])
+    assert_replayed(made, content)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.deploy.hospitals import at_sites, own, study
 from tests.deploy.together import Federation, body_of, federation, kind_of
 from wardround.artifacts.audit import verify
 from wardround.data.sources import SOURCES, Source
@@ -231,3 +233,27 @@ def test_a_site_with_too_few_rows_tells_no_figures(tmp_path: Path) -> None:
         assert "metrics" not in json.loads(line)
     for _, _, answer in made.post.carried:
         assert not body_of(answer).get("figures")
+
+
+def test_a_class_that_few_rows_have_is_not_named(tmp_path: Path) -> None:
+    """It may be a slip of the pen. Where another site has it in earnest, its name is known from there."""
+
+    def rare() -> Source:
+        records = own("cedar", 3)
+        few = np.flatnonzero(records.target == 2)[3:]
+        return Source(
+            lambda: replace(records, target=np.where(np.isin(np.arange(len(records)), few), 1, records.target))
+        )
+
+    sources = {**at_sites(("alder", "birch"), 3), "cedar": rare}
+    content = {**study(["fedavg"]), "data": {"source": "at-sites"}}
+    made = federation(content, tmp_path, sources)
+    made.run()
+    ready = {site: body_of(answer)["classes"] for site, _, answer in made.post.carried if kind_of(answer) == "ready"}
+    assert [one["name"] for one in ready["alder"]] == ["well", "ill", "worse"]
+    assert [one["name"] for one in ready["cedar"]] == ["well", "ill", None]
+    assert list(made.folder.read_json("results.json")["sites"][0]["sites"]["cedar"]["classes"]) == [
+        "well",
+        "ill",
+        "worse",
+    ]
