@@ -240,10 +240,9 @@ def test_a_class_that_few_rows_have_is_not_named(tmp_path: Path) -> None:
 
     def rare() -> Source:
         records = own("cedar", 3)
-        few = np.flatnonzero(records.target == 2)[3:]
-        return Source(
-            lambda: replace(records, target=np.where(np.isin(np.arange(len(records)), few), 1, records.target))
-        )
+        target = records.target.copy()
+        target[np.flatnonzero(target == 2)[3:]] = 1
+        return Source(lambda: replace(records, target=target))
 
     sources = {**at_sites(("alder", "birch"), 3), "cedar": rare}
     content = {**study(["fedavg"]), "data": {"source": "at-sites"}}
@@ -252,8 +251,5 @@ def test_a_class_that_few_rows_have_is_not_named(tmp_path: Path) -> None:
     ready = {site: body_of(answer)["classes"] for site, _, answer in made.post.carried if kind_of(answer) == "ready"}
     assert [one["name"] for one in ready["alder"]] == ["well", "ill", "worse"]
     assert [one["name"] for one in ready["cedar"]] == ["well", "ill", None]
-    assert list(made.folder.read_json("results.json")["sites"][0]["sites"]["cedar"]["classes"]) == [
-        "well",
-        "ill",
-        "worse",
-    ]
+    described = made.folder.read_json("results.json")["sites"][0]["sites"]
+    assert list(described["cedar"]["classes"]) == ["well", "ill", "worse"]

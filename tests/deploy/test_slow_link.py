@@ -75,8 +75,8 @@ def test_a_large_model_over_a_slow_line(tmp_path: Path) -> None:
         coordinator = here.coordinate()
         sites = here.join_all()
         assert coordinator.ended() == 0, coordinator.said
-        for site in sites.values():
-            assert "connection lost" not in site.said.split("is finished")[0], site.said
-            assert re.search(r"sent \d+ of \d+ parts", site.said), site.said
-            assert site.said.count("trained") == 1
+        for joined in sites.values():
+            assert "connection lost" not in joined.said.split("is finished")[0], joined.said
+            assert re.search(r"sent \d+ of \d+ parts", joined.said), joined.said
+            assert joined.said.count("trained") == 1
         assert here.parity().close
