@@ -43,8 +43,10 @@ def test_a_study_across_hospitals_that_is_stopped_and_goes_on(tmp_path: Path) ->
             assert "Traceback" not in stopped.said
         assert not here.run_folder().complete
 
+        coordinator = here.coordinate(report=True)
+        coordinator.wait_for("waiting for sites")  # alone it is up before sites wait long
         sites[LAST] = here.join(LAST)
-        assert here.coordinate(report=True).ended() == 0
+        assert coordinator.ended() == 0, coordinator.said
         for site in sites.values():
             site.wait_for("is finished")
             site.interrupt()

@@ -22,6 +22,7 @@ from wardround.errors import RunError
 
 BEGINNING = "0" * 64  # what stands before the first line
 BEGUN, RESUMED, FINISHED = "run begun", "run resumed", "run finished"
+NEAR_THE_END = 64 * 1024  # bytes that are read to find the last line: a log of years is not read for each event
 KEYS = ("number", "time", "event", "detail", "before", "hash")
 
 
@@ -144,11 +145,15 @@ def _wrong(line: bytes, number: int, before: str) -> str | None:
 
 def _tail(descriptor: int, path: Path) -> tuple[int, str, int]:
     """The next number, the hash before it, and how many bytes of an unfinished line were cut off."""
-    content = path.read_bytes()
+    size = os.fstat(descriptor).st_size
+    begin = max(0, size - NEAR_THE_END)
+    content = os.pread(descriptor, size - begin, begin)
+    if begin and content.count(b"\n") < 2:  # one line longer than that: read all
+        begin, content = 0, path.read_bytes()
     whole = content[: content.rfind(b"\n") + 1]
     cut = len(content) - len(whole)
     if cut:
-        os.ftruncate(descriptor, len(whole))
+        os.ftruncate(descriptor, begin + len(whole))
     last = whole[:-1].rpartition(b"\n")[2]
     if not last:
         return 0, BEGINNING, cut
