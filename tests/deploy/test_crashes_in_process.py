@@ -319,7 +319,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr("wardround.deploy.coordinator.time", made)
+    for module in ("coordinator", "correspondence"):
+        monkeypatch.setattr(f"wardround.deploy.{module}.time", made)
     return made
 
 

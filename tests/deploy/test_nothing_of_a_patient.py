@@ -69,7 +69,7 @@ def planted(folder: Path, content: dict[str, Any] | None = None, count: int = 60
 
 def forms() -> Iterator[tuple[str, bytes]]:
     """Every way in which the planted values could be written."""
-    for text in (NAME, IDENTITY, TEXT, "Quxley", "7731", "quxline", "987654"):
+    for text in (NAME, IDENTITY, TEXT, "Quxley", "PAT-7731", "quxline", "987654"):
         yield text, text.encode()
         yield f"{text} in UTF-16", text.encode("utf-16-le")
     for kind in ("<f4", ">f4", "<f8", ">f8"):

@@ -13,7 +13,8 @@ from wardround.artifacts.folder import RunFolder
 from wardround.catalog import load_study
 from wardround.data.records import Records
 from wardround.data.sources import Source
-from wardround.deploy.coordinator import Coordinator, Step
+from wardround.deploy.coordinator import Coordinator
+from wardround.deploy.correspondence import Step
 from wardround.deploy.deployedplan import own_records
 from wardround.deploy.policy import Refusal
 from wardround.deploy.signing import Key, PublicKey

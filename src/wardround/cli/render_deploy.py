@@ -18,7 +18,7 @@ from rich.text import Text
 from wardround.cli.render import INTERRUPTED, console, show_json, warn
 
 if TYPE_CHECKING:
-    from wardround.deploy.coordinator import Step
+    from wardround.deploy.correspondence import Step
     from wardround.deploy.demo import Demo
     from wardround.deploy.kit import CoordinatorKit
     from wardround.deploy.sitefile import SiteFile

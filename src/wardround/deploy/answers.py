@@ -17,6 +17,14 @@ ANSWERS = {
     "evaluate": "summary",
     "goodbye": "goodbye",
 }
+PARTS = {  # what each answer must have, besides its place
+    "ready": ("columns", "inputs", "classes", "versions"),
+    "facts": ("sets", "described"),
+    "lent": ("lent",),
+    "moments": ("moments",),
+    "update": ("trials", "figures"),
+    "summary": ("summaries", "figures"),
+}
 NO = ("refused", "failed")  # to any question
 PLACE = ("run", "wave", "round")
 
@@ -32,3 +40,10 @@ def belongs(answer: Letter, question: Sealed) -> bool:
         return True  # the site could not read what it was asked
     known = answer.kind in NO or answer.kind == ANSWERS[asked["kind"]]
     return known and place_of(answer.body) == place_of(asked["body"])
+
+
+def is_whole(answer: Letter) -> bool:
+    needed = PARTS.get(answer.kind, ())
+    tables = [answer.body.get(name) for name in ("figures", "summaries") if name in needed]
+    known = all(name in answer.body for name in needed) and isinstance(answer.body.get("head"), str)
+    return known and all(isinstance(table, dict) for table in tables)

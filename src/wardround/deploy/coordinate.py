@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from wardround.artifacts.folder import RunFolder
-from wardround.deploy.coordinator import Coordinator, Step
+from wardround.deploy.coordinator import Coordinator
+from wardround.deploy.correspondence import Step
 from wardround.deploy.deployable import refuse_undeployable
 from wardround.deploy.kit import CoordinatorKit, read_keys
 from wardround.deploy.signing import read_key, read_public_key

@@ -4,11 +4,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wardround.artifacts.folder import RunFolder
+from wardround.artifacts.folder import RunFolder, write_atomically
 from wardround.deploy.deployedplan import DeployedPlan
 from wardround.deploy.sitefacts import describe_deployed
+from wardround.engines.letters import Letter
 from wardround.evaluation.deployed import deployed_results
+from wardround.rounds import Trial
 
+AWAY = "was away when models were evaluated, so that no figure has its rows"
 MADE = ("results.json", "summaries.jsonl", "records.jsonl")
 
 
@@ -22,8 +25,30 @@ def write_outcome(
     """`results.json` comes last and makes the folder complete."""
     parts = [folder.path / "state" / "summaries" / f"{wave:05}.json" for wave in range(waves)]
     lines = [line for part in parts for line in json.loads(part.read_bytes())]
+    absent = missed_an_evaluation(plan, lines)
+    if len(absent) < len(plan.sites):  # arms are compared on the same rows: who is not there for all is there for none
+        lines = [line for line in lines if line["site"] not in absent]
+        warnings = [*warnings, *(f"{site}: {AWAY}" for site in absent)]
     folder.write_summaries(lines)
     folder.join_records(waves)
     layout = plan.agreed[plan.kinds[0]].layout
     sites = describe_deployed(plan.study, described, None if layout is None else list(layout.names))
     folder.write_json("results.json", deployed_results(plan.study, lines, folder.records(), sites, warnings))
+
+
+def missed_an_evaluation(plan: DeployedPlan, lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    told = {(line["arm"], line["seed"], line["site"]) for line in lines if line["side"] == "test"}
+    wanted = [(arm.name, seed) for arm in plan.study.arms for seed in plan.study.evaluation.seeds]
+    return [site for site in plan.sites if any((*one, site) not in told for one in wanted)]
+
+
+def keep_summaries(folder: RunFolder, wave: int, trials: Sequence[Trial], answers: Mapping[str, Letter]) -> None:
+    lines = []
+    for site, letter in answers.items():
+        for number, sides in letter.body["summaries"].items():
+            trial = trials[int(number)]
+            for side, summary in sides.items():
+                lines.append({"arm": trial.arm, "seed": trial.seed, "site": site, "side": side, **summary})
+    path = folder.path / "state" / "summaries" / f"{wave:05}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(lines).encode())

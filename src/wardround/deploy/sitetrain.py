@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from io import BytesIO
 from typing import Any, Literal
 
 import numpy as np
@@ -16,11 +17,12 @@ from wardround.data.site import Rows, Site
 from wardround.deploy.session import Body, Session
 from wardround.engines.serial import order_of, work
 from wardround.engines.threads import torch_threads
+from wardround.errors import DeployError
 from wardround.evaluation.predict import SitePrediction, quick_figures, scores_of
 from wardround.evaluation.summary import summarise
 from wardround.local import Memory, Outcome
 from wardround.models import SMALL_MODEL
-from wardround.rounds import Trial, first_memory
+from wardround.rounds import Trial, assign, first_memory
 from wardround.study import Study
 from wardround.tree import State, Tree
 
@@ -57,7 +59,7 @@ def train(session: Session, body: Body, tensors: Tree) -> tuple[dict[str, Any], 
     told: dict[str, Any] = {}
     leaving: Tree = {}
     kept = dict(memories)
-    began, wanted = time.monotonic(), {int(n): int(epochs) for n, epochs in body["work"].items()}
+    began, wanted = time.monotonic(), approved_work(session, trials, body)
     for place, (number, epochs) in enumerate(wanted.items()):
         trial = trials[number]
         until = None if body.get("seconds") is None else began + float(body["seconds"]) * (place + 1) / len(wanted)
@@ -74,6 +76,19 @@ def train(session: Session, body: Body, tensors: Tree) -> tuple[dict[str, Any], 
             "epochs": order.epochs,
         }
     return {"trials": told, "figures": figures(session, body, trials, shared, memories)}, leaving, kept
+
+
+def approved_work(session: Session, trials: Mapping[int, Trial], body: Body) -> dict[int, int]:
+    """Epochs by trial, as the approved study has them for this site and round: a coordinator cannot ask for more."""
+    number = int(body["round"])
+    wanted = {int(n): int(epochs) for n, epochs in body["work"].items()}
+    for place, epochs in wanted.items():
+        trial = trials.get(place)
+        own = [] if trial is None or not 0 <= number < trial.training.rounds else assign(trial, number)
+        if epochs not in [a.epochs for a in own if a.site.name == session.site and a.counts]:
+            problem = "asks for other work than the study that was approved here"
+            raise DeployError("coordinator", problem, "Ask the coordinator why; nothing was trained.")
+    return wanted
 
 
 def figures(
@@ -122,7 +137,9 @@ def evaluate(session: Session, body: Body, tensors: Tree) -> dict[str, Any]:
         folder = session.folder / "predictions"
         folder.mkdir(parents=True, exist_ok=True)
         table = prediction_table(names, predictions, session.plan.classes)
-        table.to_parquet(folder / f"wave-{wave:05}.parquet", index=False)
+        content = BytesIO()
+        table.to_parquet(content, index=False)
+        write_atomically(folder / f"wave-{wave:05}.parquet", content.getvalue())
     return {"summaries": summaries, "figures": figures(session, body, trials, shared, memories)}
 
 
@@ -163,6 +180,8 @@ def groups_of(session: Session, trial: Trial, made: SitePrediction) -> dict[str,
 
 
 def trials_of(session: Session, wave: int) -> dict[int, Trial]:
+    if not 0 <= wave < len(session.waves):
+        raise DeployError("coordinator", "asks for models that this study does not have", "Start it again.")
     return {
         number: session.plan.trial(session.study.arm(arm), seed)
         for number, (arm, seed) in enumerate(session.waves[wave])

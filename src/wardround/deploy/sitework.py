@@ -21,8 +21,9 @@ from wardround.deploy.answers import ANSWERS, place_of
 from wardround.deploy.policy import Refusal
 from wardround.deploy.session import Body, Gate, Session, check_run_name
 from wardround.deploy.sitetrain import evaluate, train
+from wardround.deploy.store import Store
 from wardround.engines.letters import Letter, Sealed, Signer, Verifier, open_sealed, seal
-from wardround.errors import DataError, DeployError, WardroundError
+from wardround.errors import CheckError, DataError, DeployError, WardroundError
 from wardround.local import Memory
 from wardround.studyfile import Families
 from wardround.tree import Tree
@@ -62,33 +63,46 @@ class SiteWork:
         try:
             letter = open_sealed(sealed, self.coordinator, "coordinator")
         except DeployError as error:
-            self.notice(f"refused: {error.problem}")
-            return self._seal("refused", {"reason": error.problem, "until": None}, self.log.add("forged letter"))
-        body = letter.body
-        asked = {"kind": letter.kind, "run": body.get("run"), "letter": sealed.hash, "head": body.get("head")}
-        about = place_of(body)
-        place = {name: value for name, value in about.items() if name != "run"}
-        head = self.log.add("asked", **asked, **place)
+            return self._no("refused", {"reason": error.problem, "until": None}, "forged letter", {}, error.problem)
+        if letter.body.get("to") != self.site:
+            reason = "a letter to another site"
+            return self._no("refused", {"reason": reason, "until": None}, "letter to another", {}, reason)
+        about = place_of(letter.body)
         try:
-            self.gate.opening_hours()
-            answer = self._sealed(letter, sealed.tensors_hash, head)
+            return self._obey(letter, sealed, about)
         except Refused as refused:
-            self.notice(f"refused: {refused.refusal.reason}")
-            until = refused.refusal.until
-            told = {"reason": refused.refusal.reason, "until": until.isoformat() if until else None}
-            self.log.add("refused", kind=letter.kind, reason=refused.refusal.reason)
-            return self._seal("refused", {**told, **about}, head)
+            reason, until = refused.refusal.reason, refused.refusal.until
+            told = {"reason": reason, "until": until.isoformat() if until else None}
+            return self._no("refused", {**told, **about}, "refused", {"kind": letter.kind, "reason": reason}, reason)
         except WardroundError as error:
-            self.notice(f"failed: {error}")
-            problem = UNREADABLE if isinstance(error, DataError) else error.problem
-            self.log.add("failed", kind=letter.kind, problem=problem)
-            return self._seal("failed", {"problem": problem, **about}, head)
+            problem, shown = tellable(error), str(error)
+        except OSError as error:
+            problem = shown = f"cannot write its files ({error.strerror})"
         except Exception as error:  # a defect, or a letter that is not what it should be; the rest stays here
-            self.notice(f"failed: {type(error).__name__}: {error}")
-            self.log.add("failed", kind=letter.kind, problem=type(error).__name__)
-            return self._seal("failed", {"problem": f"an unexpected {type(error).__name__}", **about}, head)
+            problem, shown = f"an unexpected {type(error).__name__}", f"{type(error).__name__}: {error}"
+        return self._no(
+            "failed", {"problem": problem, **about}, "failed", {"kind": letter.kind, "problem": problem}, shown
+        )
+
+    def _obey(self, letter: Letter, sealed: Sealed, about: dict[str, Any]) -> Sealed:
+        place = {name: value for name, value in about.items() if name != "run"}
+        asked = {"kind": letter.kind, "run": about.get("run"), "letter": sealed.hash, "head": letter.body.get("head")}
+        head = self.log.add("asked", **asked, **place)
+        if letter.kind != "goodbye":
+            self.gate.opening_hours()
+        answer = self._sealed(letter, sealed.tensors_hash, head)
         self.log.add("answered", kind=letter.kind, letter=answer.hash, bytes=answer.size, **place)
         return answer
+
+    def _no(self, kind: str, body: dict[str, Any], event: str, detail: dict[str, Any], shown: str) -> Sealed:
+        """An answer that says no, logged where a log can be written."""
+        self.notice(f"{kind}: {shown}")
+        try:
+            head = self.log.add(event, **detail)
+        except (OSError, WardroundError):
+            self.notice("and the log cannot be written")
+            head = ""
+        return self._seal(kind, body, head)
 
     def _sealed(self, letter: Letter, tensors: bytes, head: str) -> Sealed:
         if letter.kind == "train":
@@ -99,14 +113,11 @@ class SiteWork:
     def _made(self, kind: str, body: Body, tensors: Tree) -> dict[str, Any]:
         if kind == "hello":
             return self._hello(body)
+        if kind == "goodbye":
+            return self._goodbye(body)
         session = self._session(body)
         if kind == "evaluate":
             return evaluate(session, body, tensors)
-        if kind == "goodbye":
-            session.store.forget()
-            self.log.add("run finished", run=session.run, study=session.study.hash, results=body.get("results"))
-            self.notice(f"run {session.run} is finished")
-            return {}
         handlers = {
             "facts": session.facts,
             "lend": session.lend,
@@ -115,8 +126,20 @@ class SiteWork:
         }
         return handlers[kind](body)
 
+    def _goodbye(self, body: Body) -> dict[str, Any]:
+        """Heard outside opening hours too, and of a study whose approval was withdrawn: it only forgets."""
+        run = check_run_name(body["run"])
+        Store(self.state / run).forget()
+        self.session = None
+        self.log.add("run finished", run=run, results=body.get("results"))
+        self.notice(f"run {run} is finished")
+        return {}
+
     def _hello(self, body: Body) -> dict[str, Any]:
         run = check_run_name(body["run"])
+        for other in self.state.glob("*/session.json"):
+            if other.parent.name != run:
+                Store(other.parent).forget()  # of a run that never said goodbye; its predictions stay
         self.session = Session(self.site, self.state / run, self.gate, self.families, self.rows(), body)
         self.session.greeted()
         self.log.add("joined", site=self.site, run=run, study=self.session.study.hash, sites=self.session.sites)
@@ -129,6 +152,8 @@ class SiteWork:
             self.session = Session.restore(self.site, self.state / run, self.gate, self.families, self.rows)
             self.log.add("goes on", run=run, study=self.session.study.hash)
         self.gate.still_approved(self.session.study.hash)
+        if "prepare" in body:  # we were away when the others were told
+            self.session.prepare(body["prepare"])
         return self.session
 
     def rows(self) -> Records:
@@ -163,3 +188,12 @@ def _question(body: Body, tensors: bytes) -> str:
 
 def _settled(memories: dict[int, Memory]) -> dict[int, Memory]:
     return {number: memory.settled() for number, memory in memories.items()}
+
+
+def tellable(error: WardroundError) -> str:
+    """What others may know of an error: nothing of what is in a cell, and no count of rows."""
+    if isinstance(error, DataError):
+        return UNREADABLE
+    if isinstance(error, CheckError):
+        return f"its rows fail the check {error.where.rpartition(': ')[2]}; its own screen says how"
+    return error.problem

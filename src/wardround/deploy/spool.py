@@ -1,7 +1,7 @@
 """Answers of a round as they arrived, as files: none is lost when the coordinator dies, and none waits in memory."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree
@@ -14,6 +14,8 @@ from wardround.artifacts.folder import write_atomically
 from wardround.engines.letters import Letter, Sealed
 from wardround.errors import DeployError
 from wardround.tree import State
+
+Shape = tuple[str, tuple[int, ...]]  # type and shape of a tensor
 
 
 @dataclass(frozen=True)
@@ -35,13 +37,14 @@ class Entry:
             return tree.unflatten({name.split("/", 1)[1]: file.get_tensor(name) for name in mine})
 
 
-def names_in(path: Path) -> set[str] | None:
-    """None where it is no file of tensors."""
+def shapes_in(path: Path) -> dict[str, Shape] | None:
+    """Type and shape of every tensor; None where it is no file of tensors."""
     if not path.stat().st_size:
-        return set()
+        return {}
     try:
         with safe_open(path, framework="pt") as file:
-            return set(file.keys())
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
+        return {name: (one.get_dtype(), tuple(one.get_shape())) for name, one in slices.items()}
     except SafetensorError:
         return None
 
@@ -52,15 +55,15 @@ class Spool:
     def __init__(self, folder: Path, wave: int, round_number: int) -> None:
         self.folder = folder / f"wave-{wave:05}-round-{round_number:06}"
 
-    def add(self, site: str, sealed: Sealed, letter: Letter) -> None:
-        """DeployError where the tensors are not what the letter says: they come from outside."""
+    def add(self, site: str, sealed: Sealed, letter: Letter, expected: Mapping[str, Shape] | None = None) -> None:
+        """DeployError where the tensors are not what was expected: they come from outside."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{site}.safetensors"
         write_atomically(path, sealed.tensors)
-        names = letter.names or tuple(letter.tensors)
-        if names_in(path) != set(names):
+        names, found = letter.names or tuple(letter.tensors), shapes_in(path)
+        if found is None or set(found) != set(names) or (expected is not None and found != dict(expected)):
             path.unlink()
-            raise DeployError(site, "sent tensors that cannot be read", "Install the same version everywhere.")
+            raise DeployError(site, "sent tensors that are not an update of its study", "Install the same version.")
         content = {
             "site": site,
             "body": letter.body,

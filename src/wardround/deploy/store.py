@@ -29,6 +29,7 @@ class Store:
 
     def memories(self, wave: int, counted: int, first: Callable[[], dict[int, Memory]]) -> dict[int, Memory]:
         """The memory in force, by trial. `first` makes what sites begin with."""
+        self.forget(but=wave)  # waves come one after another
         found = self.cached.get((wave, counted))
         self.cached = {(wave, counted): self._read(wave, counted, first()) if found is None else found}
         for path in self._wave(wave).glob("memory-*.safetensors"):
@@ -82,11 +83,13 @@ class Store:
             problem = f"asks for round {round_number + 1}, which is over here"
             raise DeployError("coordinator", problem, "Nothing need be done, unless it comes again and again.")
 
-    def forget(self, wave: int | None = None) -> None:
-        """What was only needed while training."""
-        self.cached = {}
-        for folder in self.folder.glob("wave-*") if wave is None else [self._wave(wave)]:
-            rmtree(folder, ignore_errors=True)
+    def forget(self, but: int | None = None) -> None:
+        """What was only needed while training, of all waves `but` one."""
+        for folder in self.folder.glob("wave-*"):
+            if but is None or folder != self._wave(but):
+                rmtree(folder, ignore_errors=True)
+        if but is None:
+            self.cached = {}
 
     def _wave(self, wave: int) -> Path:
         return self.folder / f"wave-{wave:05}"

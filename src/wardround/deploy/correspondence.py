@@ -1,0 +1,220 @@
+"""The coordinator's letters: sealed for one site each, carried, answered, refused, late; what sites send is checked.
+
+Whoever sends what cannot be used, refuses, fails or loses its key leaves the run; it goes on where the quorum allows.
+"""
+
+import json
+import time
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from wardround.artifacts.audit import AuditLog
+from wardround.artifacts.folder import RunFolder, write_atomically
+from wardround.deploy.answers import belongs, is_whole
+from wardround.engines.letters import Letter, Post, Sealed, Signer, Verifier, open_sealed, seal
+from wardround.errors import DeployError
+from wardround.study import Study
+from wardround.studyfile import Families
+
+Take = Callable[[str, Sealed, Letter], None]  # what becomes of an answer
+ASK_AGAIN = 30.0  # seconds until a closed site is asked again, at the latest
+REVOKED = "its key was revoked"
+UNUSABLE = "sent an answer that cannot be used"
+
+
+class Shrunk(Exception):
+    """A site left while all had to agree: the others begin anew without it."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a watcher sees: rounds done of all, over all trials, and what each site is doing."""
+
+    done: int
+    total: int
+    title: str
+    sites: Mapping[str, str]
+    line: str = ""  # something that happened, in one line
+
+
+@dataclass
+class Correspondence:
+    study: Study
+    families: Families
+    sites: Sequence[str]
+    folder: RunFolder
+    post: Post
+    signer: Signer
+    keys: Mapping[str, Verifier]
+    again: bool = False
+    revoked: Callable[[], Mapping[str, str]] = dict  # sites whose key was revoked, now
+    left: dict[str, str] = field(default_factory=dict)  # sites that refused or failed, and why
+    doing: dict[str, str] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+    done: int = 0
+    total: int = 0
+    title: str = "waiting for sites"
+    run_name: str = ""
+    members: list[str] = field(default_factory=list)  # the sites of this run
+
+    def __post_init__(self) -> None:
+        self.log = AuditLog(self.folder.path / "audit.jsonl")
+
+    @property
+    def present(self) -> list[str]:
+        return [site for site in self.members if site not in self.left]
+
+    def write_federation(self) -> None:
+        path = self.folder.path / "state" / "federation.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = {"run": self.run_name, "members": self.members, "left": self.left}
+        write_atomically(path, json.dumps(content).encode())
+
+    def ask_all(self, letter: Letter, closing: bool = False) -> Generator[Step, None, dict[str, Letter]]:
+        """One letter to every site; the answers in the order of the sites."""
+        found: dict[str, Letter] = {}
+
+        def take(site: str, sealed: Sealed, answer: Letter) -> None:
+            found[site] = answer
+
+        letters = {site: self.sealed(letter, site) for site in self.present}
+        yield from self.collect(letters, take, letter.kind, closing)
+        return {site: found[site] for site in self.members if site in found}
+
+    def ask_everybody(self, letter: Letter) -> Generator[Step, None, dict[str, Letter]]:
+        """As `ask_all`, where no answer may be missing. Who does not answer in time is no site of this run."""
+        found = yield from self.ask_all(letter, closing=True)
+        for site in self.present:
+            if site not in found:
+                self.leave(site, "did not answer in time, before the first round")
+        if len(found) < len(self.members):
+            raise Shrunk
+        return found
+
+    def sealed(
+        self, letter: Letter, site: str, packed: bytes | None = None, packed_hash: bytes | None = None
+    ) -> Sealed:
+        """For one site: it obeys no letter to another."""
+        body = {**letter.body, "to": site, "head": self.log.head}
+        return seal(Letter(letter.kind, body, letter.tensors), self.signer, packed, packed_hash)
+
+    def collect(
+        self, letters: Mapping[str, Sealed], take: Take, what: str, closing: bool = False, there: Collection[str] = ()
+    ) -> Generator[Step]:
+        """Until all have answered, or, where the round may close, the deadline has passed and a quorum is there.
+
+        `there` are sites whose answers had arrived before the coordinator was started again.
+        """
+        waiting, began = dict(letters), time.monotonic()
+        not_before: dict[str, float] = {}
+        self.doing |= dict.fromkeys(waiting, f"asked: {what}")
+        while waiting:
+            asking = self._due(waiting, not_before)
+            for got in self.post.ask(asking) if asking else _pause():
+                if got is not None:
+                    site, sealed = got
+                    again = self._answered(site, sealed, take, letters[site])
+                    if again is None:
+                        waiting.pop(site, None)
+                    else:
+                        not_before[site] = again
+                yield self.step()
+                if self._expel(waiting):
+                    break
+                if closing and self._may_close({*letters, *there}, waiting, began):
+                    for site in waiting:
+                        self.lines.append(f"{site}: did not answer in time ({self._place(site)}); going on without it")
+                        self.doing[site] = "late"
+                    return
+                asking.update(self._due(waiting, not_before))  # who was closed may be open again
+
+    def _due(self, waiting: Mapping[str, Sealed], not_before: dict[str, float]) -> dict[str, Sealed]:
+        now = time.monotonic()
+        return {site: sealed for site, sealed in waiting.items() if not_before.get(site, 0.0) <= now}
+
+    def _expel(self, waiting: dict[str, Sealed]) -> bool:
+        """Whether somebody has to go whose answer is still awaited."""
+        revoked = self.revoked()
+        for site in [site for site in self.present if site in revoked]:
+            self.leave(site, REVOKED)
+        gone = [site for site in waiting if site in self.left]
+        for site in gone:
+            waiting.pop(site)
+        return bool(gone)
+
+    def _answered(self, site: str, sealed: Sealed, take: Take, asked: Sealed) -> float | None:
+        """None, or when the site is to be asked again."""
+        try:
+            return self._judged(site, sealed, take, asked)
+        except DeployError as error:
+            self.leave(site, error.problem)
+        except (KeyError, TypeError, ValueError, AttributeError):  # it comes from outside, and may be anything
+            self.leave(site, UNUSABLE)
+        return None
+
+    def _judged(self, site: str, sealed: Sealed, take: Take, asked: Sealed) -> float | None:
+        """DeployError where the site has to leave."""
+        if site in self.revoked():
+            raise DeployError(site, REVOKED, "Provision anew if it was a mistake.")
+        letter = open_sealed(sealed, self.keys[site], site, tensors=False)
+        if letter.body.get("site") != site:
+            raise DeployError(site, "answered under another name", "Make sure that it has its own kit.")
+        if not belongs(letter, asked):
+            return 0.0  # to an earlier question; this one is still open
+        if letter.kind in ("refused", "failed"):
+            return self._refused(site, letter)
+        if not is_whole(letter):
+            raise DeployError(site, UNUSABLE, "Install the same version of wardround everywhere.")
+        take(site, sealed, letter)
+        self.doing[site] = "answered"
+        return None
+
+    def _refused(self, site: str, letter: Letter) -> float:
+        """When a site that is closed is asked again."""
+        reason = letter.body.get("reason") or letter.body.get("problem")
+        if letter.kind == "failed" or not letter.body.get("until"):
+            raise DeployError(site, f"{letter.kind}: {reason}", "Settle it with the site.")
+        opens = datetime.fromisoformat(letter.body["until"])
+        wait = min(ASK_AGAIN, max(1.0, (opens - datetime.now(opens.tzinfo)).total_seconds()))
+        self.doing[site] = str(reason)
+        return time.monotonic() + wait
+
+    def leave(self, site: str, why: str) -> None:
+        """The run goes on without it where the study's quorum allows that."""
+        self.left[site] = why
+        self.doing[site] = why
+        self.log.add("site left", site=site, why=why)
+        self.write_federation()
+        self.lines.append(f"{site}: {why}")
+        if len(self.present) < self.quorum:
+            left = "; ".join(f"{name} {reason}" for name, reason in self.left.items())
+            problem = f"{len(self.present)} of {len(self.sites)} sites are left and {self.quorum} are needed ({left})"
+            remedy = "Settle it with the site and start the coordinator again: it goes on from here."
+            raise DeployError("coordinator", problem, remedy)
+
+    @property
+    def quorum(self) -> int:
+        return self.study.deployment.quorum or len(self.sites)
+
+    def _may_close(self, asked: Collection[str], waiting: Collection[str], began: float) -> bool:
+        deadline = self.study.deployment.deadline
+        there = [site for site in asked if site not in waiting and site not in self.left]
+        return deadline is not None and time.monotonic() - began > deadline and len(there) >= self.quorum
+
+    def _place(self, site: str) -> str:
+        return "connected" if self.post.connected().get(site) else "not connected"
+
+    def step(self) -> Step:
+        there = self.post.connected()
+        sites = {
+            site: self.doing.get(site, "") if there.get(site) or site in self.left else "not connected"
+            for site in self.sites
+        }
+        line = self.lines.pop(0) if self.lines else ""
+        return Step(self.done, self.total, self.title, sites, line)
+
+
+def _pause() -> Iterator[None]:
+    time.sleep(0.25)
+    yield None
