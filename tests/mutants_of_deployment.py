@@ -23,15 +23,15 @@ MUTANTS = (
     ),
     Mutant(
         "an answer to another question counts",
-        "deploy/coordinator.py",
+        "deploy/correspondence.py",
         "if not belongs(letter, asked):",
         "if False:",
         where=(BY_HAND,),
     ),
     Mutant(
         "a round closes without a quorum",
-        "deploy/coordinator.py",
-        "and len(there) >= self._quorum",
+        "deploy/correspondence.py",
+        "and len(there) >= self.quorum",
         "and bool(there)",
         where=(BY_HAND, REFUSALS),
     ),

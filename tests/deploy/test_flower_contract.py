@@ -275,7 +275,7 @@ def echo(sealed: Sealed) -> Sealed:
 def ask(post: Post, letters: Mapping[str, Sealed]) -> dict[str, Sealed]:
     until = time.monotonic() + 120
     found: dict[str, Sealed] = {}
-    for got in post.ask(letters):
+    for got in post.ask(dict(letters)):
         found |= dict([got]) if got else {}
         assert time.monotonic() < until, "no answer came"
     return found

@@ -87,7 +87,7 @@ def test_the_search_finds_what_is_there(tmp_path: Path) -> None:
     planted(tmp_path)
     content = (tmp_path / "data" / "north.csv").read_bytes()
     found = [what for what, form in forms() if form in content]
-    assert found == [NAME, IDENTITY, TEXT, "Quxley", "7731", "quxline", "987654"]
+    assert found == [NAME, IDENTITY, TEXT, "Quxley", "PAT-7731", "quxline", "987654"]
     records = own_file(tmp_path / "data" / "north.csv").load()
     assert "marker" in [column.name for column in records.columns]
     assert NUMBER in records.features["marker"].to_numpy()  # type: ignore[union-attr]

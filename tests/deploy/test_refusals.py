@@ -158,7 +158,7 @@ def test_a_closed_site_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyP
         def sleep(seconds: float) -> None:
             gates["cedar"].refusal = None
 
-    monkeypatch.setattr("wardround.deploy.coordinator.time", Clock)
+    monkeypatch.setattr("wardround.deploy.correspondence.time", Clock)
     made.run()
     assert "closed until the evening" in {step.sites["cedar"] for step in made.steps}
     assert not made.coordinator.left
@@ -314,6 +314,7 @@ def test_a_letter_that_is_not_what_it_should_be_fails_in_one_line_without_a_valu
         Letter("evaluate", {"run": run, "wave": "x"}),
         Letter("hello", {}),
     ):
-        answer = cedar.answer(seal(letter, key("coordinator")))
+        to_cedar = Letter(letter.kind, {**letter.body, "to": "cedar"})
+        answer = cedar.answer(seal(to_cedar, key("coordinator")))
         assert kind_of(answer) == "failed", letter
         assert "\n" not in body_of(answer)["problem"], letter

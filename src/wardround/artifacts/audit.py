@@ -14,6 +14,7 @@ import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from errno import ENOSPC
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -169,7 +170,11 @@ def _append(descriptor: int, number: int, before: str, event: str, detail: Mappi
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     entry = {"number": number, "time": now, "event": event, "detail": dict(detail), "before": before}
     hashed = _hash(entry)
-    os.write(descriptor, _written({**entry, "hash": hashed}) + b"\n")
+    line = _written({**entry, "hash": hashed}) + b"\n"
+    before_line = os.fstat(descriptor).st_size
+    if os.write(descriptor, line) != len(line):  # a full disk: a head whose line is not there must not be told
+        os.ftruncate(descriptor, before_line)
+        raise OSError(ENOSPC, "no space left for the audit log")
     return hashed
 
 

@@ -1,5 +1,6 @@
 """`wardround coordinate`: run a study across hospitals."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -30,6 +31,7 @@ def coordinate(
     from wardround.deploy.kit import CoordinatorKit
     from wardround.execute import StudyRun
 
+    os.umask(0o077)  # what hospitals send, and what they keep, is for this user alone
     need_cryptography()
     parsed, families = load_study(study, quick, changes(set_))
     loaded = CoordinatorKit.load(kit)

@@ -1,5 +1,6 @@
 """`wardround join`: a hospital takes part."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,7 @@ def join(
     from wardround.deploy.sitefile import SiteFile
     from wardround.errors import CheckError
 
+    os.umask(0o077)  # what hospitals send, and what they keep, is for this user alone
     need_cryptography()
     loaded = SiteFile.load(site)
     if check:

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from wardround.health import Condition
     from wardround.study import Study
 
-SAY_AGAIN = 10.0  # seconds: without a terminal, a line at most so often while nothing changes
-
 
 def show_kit(kit: "CoordinatorKit", study: "Study", listen: str, shown: bool) -> None:
     from wardround.deploy.kit import WARN_BEFORE

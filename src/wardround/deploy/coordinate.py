@@ -3,11 +3,13 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from wardround.artifacts.audit import FINISHED, AuditLog, file_hash
 from wardround.artifacts.folder import RunFolder
 from wardround.deploy.coordinator import Coordinator
 from wardround.deploy.correspondence import Step
 from wardround.deploy.deployable import refuse_undeployable
 from wardround.deploy.kit import CoordinatorKit, read_keys
+from wardround.deploy.outcome import MADE
 from wardround.deploy.signing import read_key, read_public_key
 from wardround.engines.letters import Post
 from wardround.errors import DeployError
@@ -39,6 +41,7 @@ def coordinate(
     refuse_undeployable(study, families, sites)
     folder = deployed_folder(study, out)
     if folder.complete and not again:
+        finish_up(study, folder)
         return folder
     from wardround.engines.flower.linked import Linked
 
@@ -69,3 +72,11 @@ def coordinate(
         notice=lambda line: coordinators[0].lines.append(line) if coordinators else None,
     ).carry(run)
     return folder
+
+
+def finish_up(study: Study, folder: RunFolder) -> None:
+    """A run that died after its results were written, before it was logged as finished."""
+    if (folder.path / "state").is_dir():
+        made = {name: file_hash(folder.path / name) for name in MADE}
+        AuditLog(folder.path / "audit.jsonl").add(FINISHED, study=study.hash, files=made)
+        folder.remove_state()

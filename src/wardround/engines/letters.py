@@ -58,8 +58,11 @@ class Sealed:
 class Post(Protocol):
     """Whoever carries letters to sites and brings their answers."""
 
-    def ask(self, letters: Mapping[str, Sealed]) -> Iterator[tuple[str, Sealed] | None]:
-        """Answers in order of arrival; None where nothing has come for a moment. Ends when every site has answered."""
+    def ask(self, letters: dict[str, Sealed]) -> Iterator[tuple[str, Sealed] | None]:
+        """Answers in order of arrival; None where nothing has come for a moment. Ends when every site has answered.
+
+        Letters may be added while it goes on; those that are answered are taken out.
+        """
 
     def connected(self) -> Mapping[str, bool]: ...
 

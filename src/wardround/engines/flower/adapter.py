@@ -32,6 +32,7 @@ from flwr.proto.fleet_pb2 import (
     PushMessagesRequest,
 )
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.message_pb2 import ObjectTree
 from flwr.proto.node_pb2 import Node
 from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, SendTaskHeartbeatRequest
 from flwr.serverapp import Grid
@@ -200,9 +201,9 @@ class Office:
         """Its key opens nothing any more."""
         for node, name in list(self.site_of.items()):
             if name == site:
-                with suppress(*LOST):
+                with suppress(*LOST):  # where it fails it is tried again at the next look
                     self.control.UnregisterNode(UnregisterNodeRequest(node_id=node))
-                del self.site_of[node]
+                    del self.site_of[node]
 
     def close(self) -> None:
         for end in (self.heartbeat.stop, self.grid.close, self.control.close):
@@ -297,15 +298,19 @@ class Desk:
                 return
 
     def receive(self) -> Message | None:
+        """The newest letter, if there is one."""
         if self.lost.is_set():
             raise LinkLost
         with lost_link():
-            response = self.client.PullMessages(PullMessagesRequest(node=self.node))
-            if not response.messages_list:
+            newest = None
+            while (response := self.client.PullMessages(PullMessagesRequest(node=self.node))).messages_list:
+                if newest is not None:
+                    self._drop(newest)
+                newest = message_from_proto(response.messages_list[0]), response.message_object_trees[0]
+            if newest is None:
                 return None
-            message = message_from_proto(response.messages_list[0])
-            run, tree = message.metadata.run_id, response.message_object_trees[0]
-            number = message.metadata.message_id
+            message, tree = newest
+            run, number = message.metadata.run_id, message.metadata.message_id
             pull = make_pull_object_fn_protobuf(self._again(self.client.PullObject), self.node, run)
             contents = pull_objects([one.object_id for one in iterate_object_tree(tree)], pull)
             whole = inflate_object_from_contents(number, contents)
@@ -315,6 +320,12 @@ class Desk:
                 return None
             whole.metadata.__dict__["_message_id"] = number
             return whole
+
+    def _drop(self, letter: tuple[Message, ObjectTree]) -> None:
+        """A letter that a newer one has overtaken: of a round that closed without us."""
+        metadata = letter[0].metadata
+        confirm = self._again(self.client.ConfirmMessageReceived)
+        make_confirm_message_received_fn_protobuf(confirm, self.node, metadata.run_id)(metadata.message_id)
 
     def send(self, reply: Message, progress: Callable[[int, int], None]) -> None:
         """`progress` is told how many of how many chunks have gone, where there are many."""

@@ -9,8 +9,10 @@ SuperLink that dies is simply started again.
 import asyncio
 import ctypes
 import json
+import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from hmac import compare_digest
@@ -97,6 +99,7 @@ def superlink(settings: dict[str, Any]) -> App:
         *("--isolation", "process"),
         "--enable-supernode-auth",
     ]
+    logging.getLogger("flwr").setLevel(logging.WARNING)  # a line for each look would fill a disk in months
     app: App = create_app(_parse_superlink_lifespan_config(), SuperLinkLifespan)
     return app
 
@@ -104,11 +107,8 @@ def superlink(settings: dict[str, Any]) -> App:
 async def serve(settings: dict[str, Any]) -> None:
     app = superlink(settings)
     quiet: dict[str, Any] = {"log_level": "warning", "access_log": False, "timeout_keep_alive": 60}
-    inner = uvicorn.Server(
-        uvicorn.Config(
-            inner_door(app, settings["secret"]), host="127.0.0.1", port=settings["inner_port"], lifespan="on", **quiet
-        )
-    )
+    inner = uvicorn.Server(uvicorn.Config(inner_door(app, settings["secret"]), lifespan="on", **quiet))
+    door = socket.socket(fileno=settings["inner_door"])
     outer = uvicorn.Server(
         uvicorn.Config(
             outer_door(app),
@@ -121,13 +121,13 @@ async def serve(settings: dict[str, Any]) -> None:
         )
     )
 
-    async def one(server: uvicorn.Server, other: uvicorn.Server) -> None:
+    async def one(server: uvicorn.Server, other: uvicorn.Server, sockets: list[socket.socket] | None = None) -> None:
         try:
-            await server.serve()
+            await server.serve(sockets)
         finally:
             other.should_exit = True
 
-    await asyncio.gather(one(inner, outer), one(outer, inner))
+    await asyncio.gather(one(inner, outer, [door]), one(outer, inner))
 
 
 def run(service: Coroutine[Any, Any, None]) -> None:

@@ -24,6 +24,7 @@ LOOK_EVERY = 0.5  # seconds
 # glibc: messages of a large model are hundreds of megabytes, copied several times; a third of it is page faults
 LARGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 START_WITHIN = 60.0
+MOST_FAILURES = 5
 
 
 @dataclass
@@ -43,6 +44,7 @@ class Linked:
     looked: float = 0.0
     process: subprocess.Popen[bytes] | None = None
     office: Office | None = None
+    failures: int = 0  # to start, one after another
 
     def carry(self, coordinate: Callable[[Post], None]) -> None:
         """Start the SuperLink and our app, and stop both when it is done."""
@@ -59,8 +61,7 @@ class Linked:
         if self._gone():
             self.notice("the SuperLink is gone; starting it again")
             self._stop()
-            with lost_link():  # it may be gone again
-                self._start()
+            self._start_again()
         try:
             for site in self.revoked():
                 self._office().expel(site)
@@ -69,6 +70,20 @@ class Linked:
             raise LinkLost from error
         self.looked = time.monotonic()
         return self.known
+
+    def _start_again(self) -> None:
+        """It may be gone again at once; only when it fails time after time it is given up."""
+        try:
+            with lost_link():
+                self._start()
+        except DeployError as error:
+            self.failures += 1
+            if self.failures > MOST_FAILURES:
+                raise
+            self._stop()
+            time.sleep(self.failures)
+            raise LinkLost from error
+        self.failures = 0
 
     def _gone(self) -> bool:
         ended = self.process is None or self.process.poll() is not None
@@ -87,11 +102,12 @@ class Linked:
         descriptor = os.open(secret_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(secret)
-        inner = free_port()
+        door = socket.create_server(("127.0.0.1", 0))  # ours from the start: nobody else can answer on it
+        inner = int(door.getsockname()[1])
         settings = {
             "host": self.host,
             "port": self.port,
-            "inner_port": inner,
+            "inner_door": door.fileno(),
             "ca": str(self.ca),
             "certificate": str(self.certificate),
             "key": str(self.key),
@@ -99,16 +115,18 @@ class Linked:
             "secret_file": str(secret_file),
             "parent": os.getpid(),
         }
-        log = (self.folder / "superlink.log").open("ab")
+        log = (self.folder / "superlink.log").open("wb")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "wardround.engines.flower.link"],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
             env={**os.environ, **LARGE_PAGES, "FLWR_HOME": str(self.folder)},
+            pass_fds=[door.fileno()],
             start_new_session=True,  # Ctrl-C is for the coordinator, who then stops it
         )
         log.close()
+        door.close()
         if self.process.stdin is not None:
             self.process.stdin.write(json.dumps(settings).encode())
             self.process.stdin.close()

@@ -42,13 +42,21 @@ class GridPost:
     def __init__(self, grid: Grid, presence: Presence) -> None:
         self.grid, self.presence = grid, presence
         self.standing: Mapping[str, Standing] = {}
+        self.abandoned: list[str] = []  # questions whose answer nobody waits for any more
         self.fetched: dict[str, Sealed] = {}  # answers that have come, by the number of the question
 
-    def ask(self, letters: Mapping[str, Sealed]) -> Iterator[tuple[str, Sealed] | None]:
-        waiting = dict(letters)
+    def ask(self, letters: dict[str, Sealed]) -> Iterator[tuple[str, Sealed] | None]:
         sent: dict[str, tuple[str, Standing]] = {}
+        try:
+            yield from self._asked(letters, sent)
+        finally:
+            self.abandoned += [number for number, _ in sent.values()]
+
+    def _asked(
+        self, waiting: dict[str, Sealed], sent: dict[str, tuple[str, Standing]]
+    ) -> Iterator[tuple[str, Sealed] | None]:
         ticked, pause = time.monotonic(), SOONEST
-        together = all(len(sealed.tensors) < SMALL for sealed in letters.values())
+        together = all(len(sealed.tensors) < SMALL for sealed in waiting.values())
         while waiting:
             try:
                 self.standing = self.presence.look()
@@ -56,7 +64,8 @@ class GridPost:
                     sent[site] = (self._push(site, waiting[site]), self.standing[site])
                 got = self._pull(sent, together)
             except LinkLost:
-                sent, got = {}, None
+                sent.clear()
+                self.abandoned, got = [], None  # it has forgotten them too
             if got is not None:
                 waiting.pop(got[0])
                 sent.pop(got[0])
@@ -65,9 +74,21 @@ class GridPost:
                 continue
             time.sleep(pause)
             pause = min(SLOWER * pause, LATEST)
+            if pause == LATEST:
+                self._fetch_abandoned()
             if time.monotonic() - ticked > TICK:
                 ticked = time.monotonic()
                 yield None
+
+    def _fetch_abandoned(self) -> None:
+        """An answer that came too late is fetched and thrown away, or the SuperLink would keep it in memory."""
+        if self.abandoned:
+            number = self.abandoned.pop(0)
+            try:
+                if not list(self.grid.pull_messages([number])):
+                    self.abandoned.append(number)
+            except LinkLost:
+                self.abandoned = []
 
     def connected(self) -> Mapping[str, bool]:
         return {site: standing.online for site, standing in self.standing.items()}
