@@ -227,10 +227,10 @@ def forged_letters_are_refused(here: Hospitals, coordinator: Process, site: str)
     ]
     answers = [_first(GridPost(grid, Known()).ask({site: sealed})) for sealed in (*forged, Sealed(b"", b"", b""))]
     [number] = grid.push_messages([Message(RecordDict({}), node, "query", ttl=600.0)])  # is no letter at all
-    grid.push_messages([Message(RecordDict({}), node, "query.other", ttl=600.0)])  # never answered
     while not (replies := list(grid.pull_messages([number]))):
         pass
     answers.append(from_record(replies[0].content))
+    grid.push_messages([Message(RecordDict({}), node, "query.other", ttl=600.0)])  # never answered
     key = read_public_key((here.kit / "sites" / f"{site}.pub").read_bytes(), site)
     for answer in answers:
         letter = open_sealed(answer, key, site)

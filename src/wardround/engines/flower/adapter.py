@@ -279,6 +279,7 @@ class Desk:
             self.client.close()  # a site may try for days
             raise
         self.node = Node(node_id=self.number)
+        self.waiting: dict[int, tuple[Message, ObjectTree]] = {}  # letters not answered yet, by Flower's run
         self.lost = threading.Event()
         self.stopped = threading.Event()
         threading.Thread(target=self._beat, daemon=True).start()
@@ -298,18 +299,19 @@ class Desk:
                 return
 
     def receive(self) -> Message | None:
-        """The newest letter, if there is one."""
+        """The newest letter of a run of Flower's, if there is one: older ones are of rounds that closed without us."""
         if self.lost.is_set():
             raise LinkLost
         with lost_link():
-            newest = None
             while (response := self.client.PullMessages(PullMessagesRequest(node=self.node))).messages_list:
-                if newest is not None:
-                    self._drop(newest)
-                newest = message_from_proto(response.messages_list[0]), response.message_object_trees[0]
-            if newest is None:
+                letter = message_from_proto(response.messages_list[0]), response.message_object_trees[0]
+                overtaken = self.waiting.pop(letter[0].metadata.run_id, None)
+                self.waiting[letter[0].metadata.run_id] = letter
+                if overtaken is not None:
+                    self._drop(overtaken)
+            if not self.waiting:
                 return None
-            message, tree = newest
+            message, tree = self.waiting.pop(next(iter(self.waiting)))
             run, number = message.metadata.run_id, message.metadata.message_id
             pull = make_pull_object_fn_protobuf(self._again(self.client.PullObject), self.node, run)
             contents = pull_objects([one.object_id for one in iterate_object_tree(tree)], pull)
@@ -322,7 +324,7 @@ class Desk:
             return whole
 
     def _drop(self, letter: tuple[Message, ObjectTree]) -> None:
-        """A letter that a newer one has overtaken: of a round that closed without us."""
+        """Tell the SuperLink to keep it no longer."""
         metadata = letter[0].metadata
         confirm = self._again(self.client.ConfirmMessageReceived)
         make_confirm_message_received_fn_protobuf(confirm, self.node, metadata.run_id)(metadata.message_id)
