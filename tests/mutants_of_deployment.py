@@ -80,8 +80,8 @@ MUTANTS = (
     Mutant(
         "what a cell holds is told to the coordinator",
         "deploy/sitework.py",
-        "UNREADABLE if isinstance(error, DataError) else error.problem",
-        "error.problem",
+        "return UNREADABLE",
+        "return error.problem",
         where=(PATIENTS, REFUSALS),
     ),
 )

@@ -216,8 +216,8 @@ MUTANTS = (
     Mutant(
         "a value is chosen on validation rows that another site tests",
         "plan.py",
-        'elif selection is not None and selection.on == "validation":',
-        "elif False:",
+        'if selection is not None and selection.on == "validation":',
+        "if False:",
         where=("tests/evaluation/test_selection.py",),
     ),
     Mutant(

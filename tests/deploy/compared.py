@@ -43,12 +43,12 @@ def deploy(
     made = federation(document, folder, sources, models=models, known_sources=KNOWN)
     memories: dict[str, Tree] = {}
 
-    def look(site: str, sealed: Sealed) -> bool:
-        if kind_of(sealed) == "goodbye":
-            memories[site] = kept_memories(folder / "sites" / site)
-        return True
+    def look(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
+        if kind_of(sealed) == "evaluate":  # a wave is over; the next one's first letter removes its memory
+            memories[site] = {**memories.get(site, {}), **kept_memories(folder / "sites" / site)}
+        return answer
 
-    made.post.before = look
+    made.post.after = look
     made.run()
     return Both(made, load_plan(*load_study(document, models=models, sources=KNOWN)), memories)
 

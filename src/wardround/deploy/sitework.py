@@ -129,8 +129,8 @@ class SiteWork:
     def _goodbye(self, body: Body) -> dict[str, Any]:
         """Heard outside opening hours too, and of a study whose approval was withdrawn: it only forgets."""
         run = check_run_name(body["run"])
-        Store(self.state / run).forget()
-        self.session = None
+        session = self.session
+        (session.store if session is not None and session.run == run else Store(self.state / run)).forget()
         self.log.add("run finished", run=run, results=body.get("results"))
         self.notice(f"run {run} is finished")
         return {}
