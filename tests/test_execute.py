@@ -254,4 +254,4 @@ run = wardround.run_study("heart-fedprox", quick=True, changes={"training.rounds
 print(run.table().shape)"""
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "(36, 9)"  # 11 arms and the selected one, in three variants
+    assert done.stdout.strip() == "(36, 10)"  # 11 arms and the selected one, in three variants

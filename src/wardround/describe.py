@@ -11,6 +11,7 @@ from wardround import seeds
 from wardround.data.cohort import Cohort, prepare_sites
 from wardround.data.heterogeneity import Heterogeneity, measure
 from wardround.data.profile import profile
+from wardround.data.records import NO_FINDING, Records, label_counts
 from wardround.data.site import Rows
 from wardround.data.split import Split
 from wardround.plan import Plan, site_choices
@@ -84,6 +85,28 @@ def describe_columns(plan: Plan) -> dict[str, Any] | None:
     return profile(cohort.records, cohort.table, dict(list(sites.items())[:MOST_SHOWN]))
 
 
+def sample_images(plan: Plan) -> dict[str, np.ndarray]:
+    """Some training images of the study's first sites with its first seed, as far as the study lets them be shown."""
+    arm, seed, wanted = plan.study.arms[0], plan.study.evaluation.seeds.first, plan.study.evaluation.samples
+    records = plan.cohort_of(arm).records
+    if not wanted or not isinstance(records.features, np.ndarray):
+        return {}
+    chosen, sites = [], []
+    for split in plan.splits(arm, seed)[:MOST_SHOWN]:
+        rows = seeds.generator(seed, "samples", site=split.site).permutation(split.train)[:wanted]
+        chosen.append(np.sort(rows))
+        sites += [split.site] * len(rows)
+    places = np.concatenate(chosen)
+    captions = [_caption(records, row) for row in places.tolist()]
+    return {"images": records.features[places], "site": np.array(sites), "caption": np.array(captions)}
+
+
+def _caption(records: Records, row: int) -> str:
+    if not records.has_findings:
+        return records.classes[records.target[row]]
+    return ", ".join(records.classes[f] for f in np.flatnonzero(records.target[row] == 1)) or NO_FINDING
+
+
 def leakage(plan: Plan) -> dict[str, Any]:
     """Test rows whose patient is in some site's training rows: for each variant and site, on average over seeds.
 
@@ -111,13 +134,12 @@ def leakage(plan: Plan) -> dict[str, Any]:
 
 def site_counts(split: Split, cohort: Cohort) -> dict[str, Any]:
     """Rows on each side, rows of each class, and ages where they are recorded."""
-    classes = cohort.records.classes
-    counted = np.bincount(cohort.records.target[split.rows], minlength=len(classes))
+    counted = label_counts(cohort.records, split.rows)
     described: dict[str, Any] = {
         "train": len(split.train),
         "validation": len(split.validation),
         "test": len(split.test),
-        "classes": dict(zip(classes, counted.tolist(), strict=True)),
+        "classes": counted,
     }
     known = known_ages(split, cohort)
     if known is not None:

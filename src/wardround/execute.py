@@ -157,7 +157,7 @@ def run_unit(plan: Plan, unit: Unit, number: int, place: Checkpoint, folder: Run
     """Train a unit's trials to their last round; yields how many rounds are done, over all its trials."""
     trials, engine, every = unit.trials(plan), engine_named(unit.engine), plan.study.evaluation.every
     begun = engine.restore(trials, place.round, place.leaves) if place.round else engine.start(trials)
-    curves, pace, last = Curves(trials), Pace(), trials[0].training.rounds
+    curves, pace, last = Curves(trials, plan.study.evaluation.on_training), Pace(), trials[0].training.rounds
     selects = plan.study.arm(trials[0].arm).held_out is not None  # such rows are not test rows, and have no curve
     threads = 1 if trials[0].model.size < SMALL_MODEL else torch.get_num_threads()
     state, began = begun, time.perf_counter()
@@ -167,7 +167,7 @@ def run_unit(plan: Plan, unit: Unit, number: int, place: Checkpoint, folder: Run
             round_number = records[0].round
             shown = not selects and (round_number == last or (every and round_number % every == 0))
             with torch_threads(threads):
-                points = curves.after(state) if shown else [{}] * len(trials)
+                points = curves.after(state, round_number == last) if shown else [{}] * len(trials)
             for trial, record, point in zip(trials, records, points, strict=True):
                 lines.add({"arm": trial.arm, "seed": trial.seed, **vars(record), **point, "seconds": seconds})
             if pace.due and round_number < last:
@@ -193,6 +193,8 @@ def keep_unit(plan: Plan, number: int, trials: Sequence[Trial], runs: Sequence[R
     if selection is not None and selection.on == "validation":
         chosen = [(trial, run) for trial, run in pairs if plan.study.arm(trial.arm).family in selection.arms]
         _keep(plan, folder, "selection", number, chosen, "validation")
+    if plan.has_findings and any(len(site.validation) for site in trials[0].scored):
+        _keep(plan, folder, "validation", number, pairs, "validation")
     for trial, run in pairs:
         folder.save_model(trial.arm, trial.seed, saved_leaves(run))
 
@@ -213,18 +215,26 @@ def _keep(
 
 def finish(plan: Plan, folder: RunFolder, units: int) -> None:
     """Everything that is computed from what was trained. `results.json` comes last and makes the folder complete."""
-    from wardround.describe import describe_columns, describe_sites, leakage
+    from wardround.describe import describe_columns, describe_sites, leakage, sample_images
     from wardround.evaluation.results import results
 
     groups = group_table(list(plan.cohorts.values()))
     groups.to_parquet(folder.path / "groups.parquet", index=False)
     folder.join_records(units)
-    for kind in ("predictions", "selection"):
+    for kind in ("predictions", "selection", "validation"):
         folder.join_predictions(kind, units)
     predictions, records, sites = folder.predictions(), folder.records(), describe_sites(plan)
-    content = results(plan.study, predictions, groups, records, folder.selection(), sites)
-    described = {"sites": sites, "columns": describe_columns(plan), "leakage": leakage(plan)}
+    content = results(plan.study, predictions, groups, records, folder.selection(), sites, folder.validation())
+    described = {
+        "sites": sites,
+        "columns": describe_columns(plan),
+        "leakage": leakage(plan),
+        "synthetic": plan.synthetic,
+    }
     warnings = [*diverged(predictions), *plan.warnings]
+    samples = sample_images(plan)
+    if samples:
+        folder.write_samples(samples)
     folder.write_json("results.json", {**content, **described, "warnings": warnings})
     folder.remove_state()
 

@@ -94,8 +94,13 @@ def descend(
     return Point(params, private, buffers, state, total)
 
 
-def orders(rows: int, epochs: int, rng: np.random.Generator) -> np.ndarray:
-    """The order of rows in each epoch. Fewer epochs give the first of the same orders, so stragglers are comparable."""
+def orders(rows: int, epochs: int, rng: np.random.Generator, odds: np.ndarray | None = None) -> np.ndarray:
+    """The order of rows in each epoch. Fewer epochs give the first of the same orders, so stragglers are comparable.
+
+    With `odds`, as many rows as there are, each drawn by itself with these probabilities.
+    """
+    if odds is not None:
+        return rng.choice(rows, (epochs, rows), p=odds)
     return rng.permuted(_unshuffled(rows, epochs), axis=1)
 
 
@@ -104,9 +109,11 @@ def _unshuffled(rows: int, epochs: int) -> np.ndarray:
     return np.tile(np.arange(rows), (epochs, 1))
 
 
-def batches(rows: int, epochs: int, batch_size: int, rng: np.random.Generator) -> list[Tensor]:
+def batches(
+    rows: int, epochs: int, batch_size: int, rng: np.random.Generator, odds: np.ndarray | None = None
+) -> list[Tensor]:
     """Row numbers of every step."""
-    drawn = torch.from_numpy(orders(rows, epochs, rng))
+    drawn = torch.from_numpy(orders(rows, epochs, rng, odds))
     return [batch for order in drawn for batch in torch.split(order, batch_size)]
 
 
@@ -127,8 +134,13 @@ def local_train(
     memory: Memory,
     lr: float,
     mask_rng: np.random.Generator,
+    weights: Tensor | None = None,
+    change: Callable[[Tensor], Tensor] | None = None,
 ) -> Outcome:
-    """One site's work: a step per batch in `order`, from the model that it was sent; what leaves, what stays."""
+    """One site's work: a step per batch in `order`, from the model that it was sent; what leaves, what stays.
+
+    `weights` are those of the loss, `change` is done to each batch of images.
+    """
     start = algorithm.begin(shared, memory.algorithm)
     dtype = next(iter(start.values())).dtype
 
@@ -136,9 +148,9 @@ def local_train(
         return torch.tensor(value, dtype=dtype)
 
     def gradient(leaves: Tree, buffers: Tree, batch: Tensor) -> Gradient:
-        x, y = rows.take(batch, dtype)
+        x, y = rows.take(batch, dtype, change)
         masks = {name: mask.to(x.device) for name, mask in model.masks(mask_rng, len(batch), dtype).items()}
-        return model.gradient(leaves, buffers, x, y, masks)
+        return model.gradient(leaves, buffers, x, y, masks, weights)
 
     full = {**start, **memory.private}
     start_loss = _loss_on(model, full, memory.buffers, rows) if algorithm.needs_start_loss else number(float("nan"))

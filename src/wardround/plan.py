@@ -68,6 +68,16 @@ class Plan:
     def classes(self) -> tuple[str, ...]:
         return next(iter(self.cohorts.values())).records.classes
 
+    @property
+    def synthetic(self) -> bool:
+        """Whether any of the rows are made up."""
+        return any(cohort.records.synthetic for cohort in self.cohorts.values())
+
+    @property
+    def has_findings(self) -> bool:
+        """Several may be in one row."""
+        return next(iter(self.cohorts.values())).records.has_findings
+
     def splits(self, arm: Arm, seed: int) -> tuple[Split, ...]:
         return self._splits_of(self.first_with_rows[arm.name], self._data_seed(arm, seed))
 
@@ -105,7 +115,7 @@ class Plan:
     def _model_of(self, arm_name: str, inputs: tuple[int, ...]) -> Model:
         choice = self.study.arm(arm_name).model
         build: ModelBuilder = self.families.models[choice.name](**choice.options)
-        return build(Shape(inputs, len(self.classes)))
+        return build(Shape(inputs, len(self.classes), self.has_findings))
 
     def trial(self, arm: Arm, seed: int) -> Trial:
         prepared = self.sites_of(self.alike[arm.name], self._data_seed(arm, seed))
@@ -208,7 +218,7 @@ def load_plan(study: Study, families: Families) -> Plan:
         key: load_cohort(families.sources[arm.data.name](**arm.data.options), arm.preparation)
         for key, arm in {cohort_key(arm): arm for arm in study.arms}.items()
     }
-    if len({cohort.records.classes for cohort in cohorts.values()}) > 1:
+    if len({(cohort.records.classes, cohort.records.has_findings) for cohort in cohorts.values()}) > 1:
         raise StudyError("arms", "their data have different classes", "Compare arms on data with the same classes.")
     return Plan(study, families, cohorts)
 
@@ -262,7 +272,7 @@ def rehearse(plan: Plan) -> None:
             raise StudyError(
                 f"arms: {arm.name}: model: {arm.model.name}", problem, "Build it from `shape.inputs`."
             ) from None
-        outputs = Shape(tuple(x.shape[1:]), trial.model.classes).outputs
+        outputs = Shape(tuple(x.shape[1:]), trial.model.classes, trial.model.findings).outputs
         if tuple(logits.shape) != (len(x), outputs):
             problem = f"gives {tuple(logits.shape[1:])} scores a row where {outputs} are needed"
             raise StudyError(f"arms: {arm.name}: model: {arm.model.name}", problem, "Build it from `shape.outputs`.")

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 from wardround.errors import StudyError, suggest
 from wardround.settings import Count, Fraction, NonNegative, Positive, Range, Share, WholeNumber
 
-METRICS = ("accuracy", "auc", "f1", "sensitivity", "specificity", "ppv", "npv", "brier", "loss")
+METRICS = ("accuracy", "auc", "pr_auc", "f1", "sensitivity", "specificity", "ppv", "npv", "brier", "loss")
 LOWER_IS_BETTER = frozenset({"brier", "loss"})
 QUANTITIES = ("rows", "gini", "js", "kl", "mmd", "bytes", "t")  # that a claim may be about, besides metrics
 SELECTED = "selected"  # fedprox[selected]: in each seed the value that the selection chose
@@ -40,8 +40,12 @@ class Preparation:
     missing: Literal["drop", "mean", "median"] = "median"
     indicator: bool = True  # a 0/1 column beside each column that has gaps at any site
     categories: Literal["one-hot", "codes"] = "one-hot"
-    scale: Literal["per-site", "federated", "ranges", "none"] = "per-site"
+    scale: Literal["per-site", "federated", "ranges", "image", "none"] = "per-site"  # of columns, or of pixels
     least_level: Count = 1  # a level that fewer training rows have at a site is not told to the others
+
+    @property
+    def scales_pixels(self) -> bool:
+        return self.scale not in ("ranges", "none")
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,16 @@ class Stragglers:
 
 
 @dataclass(frozen=True)
+class Augmentation:
+    """What happens to an image each time that it is trained on; drawn anew for each batch, from a stream of its own."""
+
+    flip: Literal["none", "horizontal", "both"] = "none"
+    rotate: Annotated[float, Range(low=0, high=180)] = 0.0  # degrees to either side, at most
+    crop: Fraction = 0.0  # of the width and height, at most; what is left is stretched to the old size
+    noise: NonNegative = 0.0  # SD of Gaussian noise on pixels that go from 0 to 1
+
+
+@dataclass(frozen=True)
 class Training:
     rounds: Count = 30
     local_epochs: Count = 1
@@ -73,6 +87,9 @@ class Training:
     weight_decay: NonNegative = 0.0
     share: Share = 1.0  # of the sites, in each round
     stragglers: Stragglers | None = None
+    augment: Augmentation | None = None  # images only
+    class_weights: Literal["none", "balanced"] = "none"  # in the loss, from each site's own training rows
+    oversample: Annotated[float, Range(low=0, high=1)] = 0.0  # of rare classes or findings; 1: each as often as others
     precision: Literal["float32", "float64"] = "float32"
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
@@ -101,6 +118,9 @@ class Evaluation:
     reference: str | None = None  # the arm that the others are compared with
     accept: tuple[str, ...] = ()  # checks whose errors this study knowingly accepts; they become warnings
     every: WholeNumber = 1  # rounds between two evaluations; 0 = only after the last
+    split: Literal["drawn", "given"] = "drawn"  # given: the split that the source comes with
+    on_training: bool = False  # after the last round, loss and accuracy on training rows as well
+    samples: WholeNumber = 0  # images of each site's training rows in the report; 0 where images must not travel
 
     def seed_for(self, purpose: Varied, seed: int) -> int:
         """What a seed does not vary stays as the first seed made it."""
@@ -232,9 +252,9 @@ def in_variant(arm: str, variant: str) -> str:
 
 
 def anonymous(value: Any) -> Any:
-    """Plain data without paths and device."""
+    """Plain data without paths and device. That there is a path is told, where it leads is not."""
     if isinstance(value, Mapping):
         return {key: anonymous(item) for key, item in value.items() if key != "device"}
     if isinstance(value, list | tuple):
         return [anonymous(item) for item in value]
-    return None if isinstance(value, Path) else value
+    return "a path" if isinstance(value, Path) else value

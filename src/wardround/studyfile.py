@@ -11,6 +11,7 @@ from wardround.errors import StudyError, suggest
 from wardround.settings import Factory, parse, parse_settings, refuse_unknown, settings_of
 from wardround.study import (
     Arm,
+    Augmentation,
     Choice,
     Claim,
     Decay,
@@ -224,6 +225,7 @@ def _arm_kinds(entry: Mapping[str, Any], tables: Mapping[str, Any], sections: Ma
     collect("training", Training)
     collect("training.lr_decay", Decay)
     collect("training.stragglers", Stragglers)
+    collect("training.augment", Augmentation)
     for key in ("data", "sites", "model"):
         section = sections[key]
         kinds[f"{key}.{section.tag}"] = str

@@ -3,8 +3,8 @@
 The cut depends on the study alone, never on the machine or the moment, so that a resumed run repeats the same bits.
 
 The rule of `auto`: a small model (below SMALL_MODEL parameters) without buffers runs stacked, because its steps are
-shorter than the time to start them; a larger one, or one with BatchNorm, runs on the reference engine, one site at a
-time with all threads.
+shorter than the time to start them; a larger one, one with BatchNorm, and one that is trained with augmentation, class
+weights or oversampling, runs on the reference engine.
 """
 
 import math
@@ -72,18 +72,34 @@ def cut(plan: Plan, engine: str) -> list[Unit]:
                 looks[id(trial.model)] = look_at(trial)
             look = looks[id(trial.model)]
             refuse_outsiders(trial, look.buffers)
-            stacked = engine == "stacked" or (engine == "auto" and look.size < SMALL_MODEL and not look.buffers)
+            alone = one_at_a_time(arm)
+            small = look.size < SMALL_MODEL and not look.buffers and not alone
+            stacked = engine == "stacked" or (engine == "auto" and small)
             if not stacked:
                 refuse_batches_of_one(trial, look)
                 units.append(Unit("serial", ((arm.name, seed),)))
                 continue
             refuse_buffers(trial, look)
+            if alone:
+                problem = f"the stacked engine knows nothing of {alone}"
+                raise RunError(f"arm {trial.arm}", problem, "Use --engine auto or serial.")
             shape = (len(trial.sites), arm.held_out, look.shapes)
             key = repr((arm.algorithm.name, look.fixed(arm), arm.model, arm.training, shape))
             open_stacks.setdefault(key, []).append((arm.name, seed))
             if len(open_stacks[key]) == most_trials(trial, look.size):
                 units.append(Unit("stacked", tuple(open_stacks.pop(key))))
     return units + [Unit("stacked", tuple(members)) for members in open_stacks.values()]
+
+
+def one_at_a_time(arm: Arm) -> str | None:
+    """What of an arm's training is done for one site after another only."""
+    training = arm.training
+    asked = {
+        "training.augment": training.augment is not None,
+        "training.class_weights": training.class_weights != "none",
+        "training.oversample": bool(training.oversample),
+    }
+    return next((name for name, wanted in asked.items() if wanted), None)
 
 
 @dataclass(frozen=True)

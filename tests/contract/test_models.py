@@ -25,9 +25,13 @@ from wardround.tree import Tree
 
 TABLE, IMAGES = (4,), (1, 8, 8)
 START_AT_ZERO = {"logistic"}
+HEAVY = {"resnet", "densenet"}  # images only; built when a test asks for them, because MONAI takes seconds to import
+SMALL: dict[str, dict[str, Any]] = {"residual": {"widths": (4, 8), "reduce": 2}}  # defaults that are large for a test
 
 
 def takes(name: str, inputs: tuple[int, ...]) -> bool:
+    if name in HEAVY:
+        return inputs == IMAGES
     try:
         MODELS[name]()(Shape(inputs, 2))
     except StudyError:
@@ -36,7 +40,10 @@ def takes(name: str, inputs: tuple[int, ...]) -> bool:
 
 
 PLACES = [(name, inputs) for name, inputs in product(MODELS, (TABLE, IMAGES)) if takes(name, inputs)]
-EVERY_MODEL = pytest.mark.parametrize(("name", "inputs"), PLACES)
+EVERY_MODEL = pytest.mark.parametrize(
+    ("name", "inputs"),
+    [pytest.param(name, inputs, marks=[pytest.mark.slow] if name in HEAVY else []) for name, inputs in PLACES],
+)
 EVERY_DROPOUT = pytest.mark.parametrize(
     ("name", "inputs"), [(name, inputs) for name, inputs in PLACES if "dropout" in signature(MODELS[name]).parameters]
 )
@@ -45,7 +52,7 @@ EVERY_ALGORITHM = pytest.mark.parametrize("name", ALGORITHMS)
 
 
 def a_model(name: str, inputs: tuple[int, ...], classes: int = 2, **settings: Any) -> Model:
-    return MODELS[name](**settings)(Shape(inputs, classes))
+    return MODELS[name](**{**SMALL.get(name, {}), **settings})(Shape(inputs, classes))
 
 
 def test_every_model_takes_some_kind_of_data() -> None:

@@ -300,9 +300,9 @@ def test_partial_arms_are_not_tested_against_the_reference(run: wardround.StudyR
 
 
 def test_a_verdict_at_one_of_many_sites_must_hold_after_holms_correction() -> None:
-    from wardround.evaluation.benefit import _correct
+    from wardround.evaluation.benefit import correct
 
     entries = [{"p_value": p, "verdict": "gains" if p < 0.05 else "no evidence"} for p in (0.001, 0.03, 0.2, 0.9)]
-    _correct(entries)
+    correct(entries)
     assert [entry["verdict"] for entry in entries] == ["gains", "no evidence", "no evidence", "no evidence"]
     assert [entry["p_value_holm"] for entry in entries] == pytest.approx([0.004, 0.09, 0.4, 0.9])

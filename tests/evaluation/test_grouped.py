@@ -86,6 +86,7 @@ def by_scikit_learn(part: pd.DataFrame) -> list[float]:
     return [
         sk.accuracy_score(label, called),
         sk.roc_auc_score(label, score),
+        sk.average_precision_score(label, score),
         sk.f1_score(label, called),
         sk.recall_score(label, called),
         sk.recall_score(label, called, pos_label=0),

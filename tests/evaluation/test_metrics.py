@@ -17,6 +17,7 @@ def test_two_classes_agree_with_scikit_learn(seed: int) -> None:
     theirs = {
         "accuracy": sk.accuracy_score(label, called),
         "auc": sk.roc_auc_score(label, score),
+        "pr_auc": sk.average_precision_score(label, score),
         "f1": sk.f1_score(label, called),
         "sensitivity": sk.recall_score(label, called),
         "specificity": sk.recall_score(label, called, pos_label=0),
@@ -36,6 +37,7 @@ def test_several_classes_agree_with_scikit_learn(seed: int) -> None:
     ours, called = metrics(label, score), score.argmax(axis=1)
     assert ours["accuracy"] == pytest.approx(sk.accuracy_score(label, called))
     assert ours["auc"] == pytest.approx(sk.roc_auc_score(label, score, multi_class="ovr"))
+    assert ours["pr_auc"] == pytest.approx(sk.average_precision_score(label, score))
     assert ours["f1"] == pytest.approx(sk.f1_score(label, called, average="macro"))
     assert ours["sensitivity"] == pytest.approx(sk.recall_score(label, called, average="macro"))
     assert ours["ppv"] == pytest.approx(sk.precision_score(label, called, average="macro"))

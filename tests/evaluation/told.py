@@ -12,6 +12,7 @@ import wardround
 from wardround.artifacts.folder import RunFolder
 from wardround.deploy.sitefacts import describe_deployed, own_counts
 from wardround.evaluation.deployed import deployed_results
+from wardround.evaluation.metrics import calls
 from wardround.evaluation.predict import SitePrediction
 from wardround.evaluation.scores import score_columns
 from wardround.evaluation.summary import summarise
@@ -19,7 +20,7 @@ from wardround.plan import Plan
 
 
 def prediction(label: np.ndarray, score: np.ndarray, site: str = "north") -> SitePrediction:
-    return SitePrediction(site, np.arange(len(label)), label, score, np.zeros(len(label)))
+    return SitePrediction(site, np.arange(len(label)), label, score, np.zeros(len(label)), calls(score) == label)
 
 
 def lines_of(

@@ -252,8 +252,8 @@ def test_one_seed_gives_a_report_that_says_so(tmp_path: Path) -> None:
     made = wardround.run_study(small("one-seed", evaluation={"reference": "fedavg"}), tmp_path)
     wardround.build_report(made.folder)
     text = page_of(made.folder).text
-    assert "With one seed nothing can be said about chance" in text
-    assert "One seed: there are no intervals" in text
+    assert "for these models of one seed (other patients' randomness alone)" in text
+    assert "One seed: intervals speak of other patients, not of another training" in text
     assert "NaN" not in text
     assert "nan" not in re.findall(r"\bnan\b", text)
 

@@ -2,7 +2,9 @@
 
 study.toml  environment.json  records.jsonl  predictions.parquet  groups.parquet  models/ARM/seed-N.safetensors
 selection.parquet   predictions by which a value was selected, where the study selects
+validation.parquet  predictions by which thresholds of findings were chosen, where rows have findings
 summaries.jsonl     of a run across hospitals, in place of predictions, selection and groups, which stay there
+samples.npz         some images of each site, where the study lets a report show them
 results.json        a folder that has it is complete
 audit.jsonl         what was done here and when; hash-chained, and kept when a run is repeated
 report.html  figures/  tables/   made from the rest, and made again by `wardround report`
@@ -19,7 +21,9 @@ from io import BytesIO
 from pathlib import Path
 from shutil import copyfileobj, rmtree
 from typing import Any, Literal, Self, TypeVar
+from zipfile import BadZipFile
 
+import numpy as np
 import orjson
 import pandas as pd
 import pyarrow.parquet as pq
@@ -38,11 +42,13 @@ WRITTEN_ANEW = (
     "records.jsonl",
     "predictions.parquet",
     "selection.parquet",
+    "validation.parquet",
+    "samples.npz",
     "groups.parquet",
     "summaries.jsonl",
     "report.html",
 )
-Predictions = Literal["predictions", "selection"]
+Predictions = Literal["predictions", "selection", "validation"]
 Read = TypeVar("Read")
 
 
@@ -141,6 +147,28 @@ class RunFolder:
         path = self.path / "selection.parquet"
         return self._read(path.name, pd.read_parquet) if path.is_file() else None
 
+    def validation(self) -> pd.DataFrame | None:
+        """None where no thresholds are chosen."""
+        path = self.path / "validation.parquet"
+        return self._read(path.name, pd.read_parquet) if path.is_file() else None
+
+    def write_samples(self, samples: Mapping[str, np.ndarray]) -> None:
+        content = BytesIO()
+        np.savez_compressed(content, allow_pickle=False, **samples)
+        write_atomically(self.path / "samples.npz", content.getvalue())
+
+    def samples(self) -> dict[str, np.ndarray]:
+        """Images that the study lets a report show; empty where there are none."""
+        path = self.path / "samples.npz"
+        if not path.is_file():
+            return {}
+
+        def read(path: Path) -> dict[str, np.ndarray]:
+            with np.load(path, allow_pickle=False) as file:
+                return {name: file[name] for name in ("images", "site", "caption")}
+
+        return self._read("samples.npz", read)
+
     def groups(self) -> pd.DataFrame:
         return self._read("groups.parquet", pd.read_parquet)
 
@@ -165,7 +193,7 @@ class RunFolder:
             raise RunError(str(self.path), f"has no {name}", "Run the study again with --again.")
         try:
             return reader(path)
-        except (ArrowException, OSError, ValueError) as error:
+        except (ArrowException, BadZipFile, KeyError, OSError, ValueError) as error:
             problem = f"cannot be read ({type(error).__name__})"
             raise RunError(str(path), problem, "Run the study again with --again.") from None
 

@@ -20,7 +20,9 @@ def prediction_table(
     """The predictions of several trials, (arm, seed) each, as one table."""
     predictions = [p for of_trial in made for p in of_trial]
     score = np.concatenate([p.score for p in predictions])
+    label = np.concatenate([p.label for p in predictions])
     names = ["score"] if score.ndim == 1 else [f"score_{name}" for name in classes]
+    labels = ["label"] if label.ndim == 1 else [f"label_{name}" for name in classes]
     sizes = [len(p.rows) for p in predictions]
     of_trial = [sum(len(p.rows) for p in part) for part in made]
     return pd.DataFrame(
@@ -29,14 +31,14 @@ def prediction_table(
             "seed": np.repeat([seed for _, seed in trials], of_trial),
             "site": np.repeat(np.array([p.site for p in predictions], dtype=object), sizes),
             "row": np.concatenate([p.rows for p in predictions]),
-            "label": np.concatenate([p.label for p in predictions]),
+            **dict(zip(labels, label.reshape(len(label), -1).T, strict=True)),
             **dict(zip(names, score.reshape(len(score), -1).T, strict=True)),
         }
     )
 
 
 def group_table(cohorts: Sequence[Cohort]) -> pd.DataFrame:
-    """Sex and age band of each row, for figures by subgroup. Ages themselves are not written.
+    """Sex, view and age band of each row, for figures by subgroup. Ages themselves are not written.
 
     Where patients have several rows, `patient` numbers them. Empty where arms have different data: a row number then
     means several rows.
@@ -48,6 +50,8 @@ def group_table(cohorts: Sequence[Cohort]) -> pd.DataFrame:
         made["patient"] = cohort.patient
     if "sex" in groups:
         made["sex"] = groups["sex"].to_numpy(dtype=object)
+    if "view" in groups:
+        made["view"] = groups["view"].to_numpy(dtype=object)
     if "age" in groups:
         labels = [f"below {AGE_CUTS[0]}", *(f"{a}-{b - 1}" for a, b in pairwise(AGE_CUTS)), f"{AGE_CUTS[-1]} and over"]
         age = groups["age"].to_numpy(dtype=float)

@@ -93,6 +93,9 @@ def _row_counts(splits: Sequence[Split]) -> Iterable[Finding]:
 
 
 def _classes(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Finding]:
+    if cohort.records.has_findings:
+        yield from _findings(cohort, splits)
+        return
     classes = np.arange(len(cohort.records.classes))
     trained = np.unique(np.concatenate([cohort.records.target[split.train] for split in splits]))
     if len(trained) == 1:
@@ -112,6 +115,28 @@ def _classes(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Finding]:
                 more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
                 message = f"no {side} row of class {names}{more} ({len(absent)} of {len(classes)} classes)"
                 remedy = "Its rows count in the overall figures; measures that need every class are left out here."
+                yield Finding("warning", "missing-class", split.site, message, remedy)
+
+
+def _findings(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Finding]:
+    """The same for rows that may have several findings: a class is then the presence of one."""
+    target, names = cohort.records.target, cohort.records.classes
+    train = target[np.concatenate([split.train for split in splits])]
+    if not ((train == 1).any(axis=0) & (train == 0).any(axis=0)).any():
+        message = "no finding is present in some training rows and absent in others; there is nothing to learn"
+        yield Finding("error", "one-class", "all sites", message, "Check the label table and its words.")
+    for name, count in zip(names, (target == 1).sum(axis=0).tolist(), strict=True):
+        if count < RARE:
+            remedy = "Its own figures say little; it is left out of averages where it has no row."
+            yield Finding("warning", "rare-class", "all sites", f"finding {name!r} is in only {count} rows", remedy)
+    for split in splits:
+        for side, rows in (("training", split.train), ("test", split.test)):
+            absent = [name for name, there in zip(names, (target[rows] == 1).any(axis=0), strict=True) if not there]
+            if absent and len(rows):
+                more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
+                listed = ", ".join(map(repr, absent[:3]))
+                message = f"no {side} row with {listed}{more} ({len(absent)} of {len(names)} findings)"
+                remedy = "Averages over findings at this site leave them out."
                 yield Finding("warning", "missing-class", split.site, message, remedy)
 
 

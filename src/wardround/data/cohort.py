@@ -11,12 +11,13 @@ import torch
 from wardround import seeds
 from wardround.data.agreement import agree, fit
 from wardround.data.partition import Partitioner
+from wardround.data.pixels import brightness, levels, levels_of
 from wardround.data.prepare import Encoded, Fit, Layout, complete_rows, encode, transform
 from wardround.data.records import Records
 from wardround.data.site import Rows, Site
 from wardround.data.sources import Source
-from wardround.data.split import Split, fingerprints, same_patient, split_site
-from wardround.errors import DataError
+from wardround.data.split import Split, fingerprints, given_split, highest, same_patient, split_site
+from wardround.errors import DataError, StudyError
 from wardround.study import Evaluation, Preparation
 
 
@@ -45,6 +46,13 @@ class Cohort:
         return torch.from_numpy(np.ascontiguousarray(self.records.features))
 
     @cached_property
+    def brightness(self) -> np.ndarray:
+        """Of each image; looked at once, whatever the number of seeds."""
+        if isinstance(self.records.features, np.ndarray):
+            return brightness(self.records.features)
+        raise TypeError("a table is prepared per site")
+
+    @cached_property
     def labels(self) -> torch.Tensor:
         return torch.from_numpy(self.records.target)
 
@@ -59,7 +67,7 @@ class Cohort:
 
 def load_cohort(source: Source, preparation: Preparation) -> Cohort:
     records = source.load()
-    prints = fingerprints(records)
+    prints = fingerprints(records) if records.prints is None else records.prints
     rows = np.arange(len(records))
     notes = records.notes
     if preparation.missing == "drop" and records.is_table:
@@ -90,6 +98,9 @@ def split_sites(cohort: Cohort, partitioner: Partitioner, evaluation: Evaluation
     partition_seed = evaluation.seed_for("partition", seed)
     split_seed = evaluation.seed_for("split", seed)
     records = cohort.records
+    if evaluation.split == "given" and records.side is None:
+        problem = "the source comes with no split of its own"
+        raise StudyError("evaluation: split", problem, 'Write split = "drawn", or leave it out.')
     copies = cohort.patient.max(initial=-1) + 1 < len(records)
     if records.patient is None and copies and not partitioner.overlapping:
         records = replace(records, patient=cohort.patient)  # equal rows may be one patient: they stay together
@@ -98,18 +109,17 @@ def split_sites(cohort: Cohort, partitioner: Partitioner, evaluation: Evaluation
     named = {name.replace("/", "-"): rows for name, rows in assigned.items()}
     if len(named) < len(assigned):
         raise DataError("sites", "two names differ only in '/' and '-'", "Rename one of the hospitals.")
-    return tuple(
-        split_site(
-            name,
-            rows,
-            cohort.records.target,
-            cohort.patient,
-            evaluation.test_share,
-            evaluation.validation_share,
-            seeds.generator(split_seed, "split", site=name),
-        )
-        for name, rows in named.items()
-    )
+    side = cohort.records.side if evaluation.split == "given" else None
+    strata = highest(cohort.records)
+
+    def split(name: str, rows: np.ndarray) -> Split:
+        rng = seeds.generator(split_seed, "split", site=name)
+        shares = evaluation.test_share, evaluation.validation_share
+        if side is not None:
+            return given_split(name, rows, side, strata, cohort.patient, evaluation.validation_share, rng)
+        return split_site(name, rows, strata, cohort.patient, *shares, rng)
+
+    return tuple(split(name, rows) for name, rows in named.items())
 
 
 def prepare_sites(
@@ -123,10 +133,11 @@ def prepare_sites(
 
     Sites that are not among `members` are prepared by the members' layout, as a newcomer would be.
     """
-    if not cohort.records.is_table:
-        return tuple(image_site(cohort, split) for split in splits), None
     train = {split.site: split.train for split in splits}
     members = list(train) if members is None else members
+    if not cohort.records.is_table:
+        scale = levels(cohort.brightness, train, members, preparation) if preparation.scales_pixels else None
+        return tuple(image_site(cohort, one, None if scale is None else scale[one.site]) for one in splits), None
     layout = agree(cohort.table, {site: train[site] for site in members}, preparation)
     fits = fit(cohort.table, train, layout, preparation, members)
     return tuple(table_site(cohort, one, layout, fits[one.site], preparation, dtype) for one in splits), layout
@@ -142,9 +153,12 @@ def table_site(
     return _site(cohort, split, rows)
 
 
-def image_site(cohort: Cohort, split: Split) -> Site:
+def image_site(cohort: Cohort, split: Split, scale: np.ndarray | None) -> Site:
+    """`scale` is one centre and spread for the site, or one for each image; None: pixels as they are."""
+
     def rows(chosen: np.ndarray) -> Rows:
-        return Rows(cohort.images, cohort.labels, torch.from_numpy(chosen))
+        found = None if scale is None else levels_of(scale, chosen)
+        return Rows(cohort.images, cohort.labels, torch.from_numpy(chosen), found)
 
     return _site(cohort, split, rows)
 

@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from wardround.data.records import Records
+from wardround.data.records import Records, label_counts
 from wardround.data.sources import SOURCES
 from wardround.data.sources.describe import describe_file
 from wardround.errors import DataError, StudyError, suggest
@@ -36,7 +35,7 @@ def _describe_records(name: str, records: Records) -> dict[str, Any]:
     hospitals: dict[str, dict[str, Any]] = {
         hospital: {
             "rows": int((records.hospital == hospital).sum()),
-            "classes": _class_counts(records, records.hospital == hospital),
+            "classes": label_counts(records, records.hospital == hospital),
         }
         for hospital in records.hospitals
     }
@@ -51,11 +50,6 @@ def _describe_records(name: str, records: Records) -> dict[str, Any]:
         "hospitals": hospitals,
         "columns": _columns(records),
     }
-
-
-def _class_counts(records: Records, chosen: np.ndarray) -> dict[str, int]:
-    counts = np.bincount(records.target[chosen], minlength=len(records.classes))
-    return dict(zip(records.classes, counts.tolist(), strict=True))
 
 
 def _columns(records: Records) -> list[dict[str, Any]]:

@@ -7,10 +7,9 @@ import numpy as np
 import pandas as pd
 
 from wardround.data.cohort import Cohort
+from wardround.data.records import SIDES
 from wardround.data.split import Split
 from wardround.errors import RunError
-
-SIDES = ("train", "validation", "test")
 
 
 def export_split(cohort: Cohort, splits: Sequence[Split], out: Path) -> dict[str, int]:

@@ -102,9 +102,12 @@ def label_distributions(
 
 
 def class_counts(site: str, rows: np.ndarray, class_count: int) -> np.ndarray:
-    """How many of a site's labels are of each class."""
+    """How many of a site's labels are of each class; or how many rows have each finding, and how many have none."""
     if len(rows) == 0:
         raise DataError(f"site {site}", "has no rows", "Leave it out, or change how the sites are formed.")
+    if rows.ndim == 2:
+        present = rows == 1
+        return np.append(present.sum(axis=0), (~present.any(axis=1)).sum())
     strange = int(((rows < 0) | (rows >= class_count)).sum())
     if strange:
         problem = f"{strange} labels are not among the {class_count} classes"

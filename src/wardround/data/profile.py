@@ -25,7 +25,7 @@ def profile(records: Records, table: Encoded, sites: Mapping[str, np.ndarray]) -
     numbers = np.where(np.isnan(table.numbers), np.where(table.codes >= 0, table.codes, np.nan), table.numbers)
     numeric = [place for place in shown if table.columns[place].kind == "numeric" or table.columns[place].coded]
     names = [table.columns[place].name for place in numeric]
-    positive = (records.target == 1).astype(float) if len(records.classes) == 2 else None
+    positive = (records.target == 1).astype(float) if len(records.classes) == 2 and not records.has_findings else None
     columns = [numbers[:, place] for place in numeric] + ([] if positive is None else [positive])
     return {
         "correlation": {

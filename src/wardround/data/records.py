@@ -8,6 +8,10 @@ import numpy as np
 import pandas as pd
 
 Kind = Literal["numeric", "categorical"]
+NO_FINDING = "no finding"
+UNKNOWN = -1  # a finding of which nobody knows whether it is there: it counts neither in training nor in figures
+SIDES = ("train", "validation", "test")
+BOX_COLUMNS = ("row", "finding", "x", "y", "width", "height")  # finding: its place in `classes`
 
 
 @dataclass(frozen=True)
@@ -22,17 +26,23 @@ class Column:
 
 @dataclass(frozen=True)
 class Records:
-    """Rows of one or more hospitals. `features` is a table with one column per `columns`, or an array of images."""
+    """Rows of one or more hospitals. `features` is a table with one column per `columns`, or an array of images.
+
+    A row is of one class, or it has any number of findings: then `target` has a column for each of them.
+    """
 
     features: pd.DataFrame | np.ndarray
-    target: np.ndarray  # class number of each row, int64
-    classes: tuple[str, ...]  # their names; for two classes the second is the positive one
+    target: np.ndarray  # int64: class number of each row; or (rows, findings) of 1, 0 and UNKNOWN
+    classes: tuple[str, ...]  # their names; for two classes the second is the positive one. Or the findings' names
     hospital: np.ndarray  # name of the hospital that recorded the row
     columns: tuple[Column, ...] = ()
     patient: np.ndarray | None = None  # patient of each row, where known: one patient may have several rows
-    groups: pd.DataFrame = field(default_factory=pd.DataFrame)  # `sex` (text) and `age` (years), where recorded
+    groups: pd.DataFrame = field(default_factory=pd.DataFrame)  # `sex`, `view` (text), `age` (years), where recorded
     notes: tuple[str, ...] = ()  # what the source changed while reading, in plain words with counts
     synthetic: bool = False
+    side: np.ndarray | None = None  # "train", "validation" or "test", where the source comes with a split
+    boxes: pd.DataFrame | None = None  # BOX_COLUMNS: where a finding is, in parts of the image's width and height
+    prints: np.ndarray | None = None  # uint64, equal where rows are equal, where the source knows them already
 
     def __len__(self) -> int:
         return len(self.target)
@@ -40,6 +50,11 @@ class Records:
     @property
     def is_table(self) -> bool:
         return isinstance(self.features, pd.DataFrame)
+
+    @property
+    def has_findings(self) -> bool:
+        """Several may be in one row."""
+        return self.target.ndim == 2
 
     @property
     def hospitals(self) -> tuple[str, ...]:
@@ -65,4 +80,25 @@ class Records:
             hospital=self.hospital[rows],
             patient=None if self.patient is None else self.patient[rows],
             groups=self.groups.iloc[rows].reset_index(drop=True) if len(self.groups.columns) else pd.DataFrame(),
+            side=None if self.side is None else self.side[rows],
+            boxes=None if self.boxes is None else _boxes_of(self.boxes, rows),
+            prints=None if self.prints is None else self.prints[rows],
         )
+
+
+def label_counts(records: Records, rows: np.ndarray) -> dict[str, int]:
+    """Rows of each class by its name; or with each finding, and last those with none."""
+    chosen = records.target[rows]
+    if not records.has_findings:
+        counts = np.bincount(chosen, minlength=len(records.classes))
+        return dict(zip(records.classes, counts.tolist(), strict=True))
+    present = chosen == 1
+    found = dict(zip(records.classes, present.sum(axis=0).tolist(), strict=True))
+    return found | {NO_FINDING: int((~present.any(axis=1)).sum())}
+
+
+def _boxes_of(boxes: pd.DataFrame, rows: np.ndarray) -> pd.DataFrame:
+    """Of these rows, numbered by their new places."""
+    places = pd.DataFrame({"row": rows, "place": np.arange(len(rows))})
+    kept = boxes.merge(places, on="row", how="inner")
+    return kept.assign(row=kept.pop("place"))[list(BOX_COLUMNS)]

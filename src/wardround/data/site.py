@@ -1,6 +1,6 @@
 """What an engine sees of a hospital: prepared tensors for training, validation and test."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,25 +10,51 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Prepared rows. `x` may be shared by many sites; then `index` says which rows of it are meant, without a copy."""
+    """Prepared rows. `x` may be shared by many sites; then `index` says which rows of it are meant, without a copy.
+
+    Images stay bytes in memory and become numbers from 0 to 1 when they are taken; `levels` then gives each of these
+    rows' centre and spread.
+    """
 
     x: Tensor
     y: Tensor
     index: Tensor | None = None
+    levels: Tensor | None = None  # (rows, 2)
 
     def __len__(self) -> int:
         return len(self.y) if self.index is None else len(self.index)
 
-    def take(self, order: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """A batch. Images stay bytes in memory and become numbers from 0 to 1 here."""
+    @property
+    def labels(self) -> Tensor:
+        return self.y if self.index is None else self.y[self.index]
+
+    def take(
+        self, order: Tensor, dtype: torch.dtype, change: Callable[[Tensor], Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """A batch. `change` is done to images before they are scaled."""
         chosen = order if self.index is None else self.index[order]
-        x = self.x[chosen]
-        return (x.to(dtype) / 255 if x.dtype == torch.uint8 else x), self.y[chosen]
+        x = as_numbers(self.x[chosen], dtype)
+        x = x if change is None else change(x)
+        return scaled(x, None if self.levels is None else self.levels[order]), self.y[chosen]
 
     def everything(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         if self.index is None and self.x.dtype != torch.uint8:
             return self.x, self.y
         return self.take(torch.arange(len(self)), dtype)
+
+
+def as_numbers(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Bytes as numbers from 0 to 1; anything else as it is."""
+    return x.to(dtype).div_(255) if x.dtype == torch.uint8 else x
+
+
+def scaled(x: Tensor, levels: Tensor | None) -> Tensor:
+    """`levels` are each image's centre and spread."""
+    if levels is None:
+        return x
+    centre, spread = levels.to(x.dtype).unbind(-1)
+    ones = (1,) * (x.dim() - centre.dim())
+    return (x - centre.reshape(*centre.shape, *ones)) / spread.reshape(*spread.shape, *ones)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +72,9 @@ class Site:
 def join(parts: Sequence[Rows]) -> Rows:
     """All rows as one, for pooled training."""
     if all(part.index is not None and part.x is parts[0].x for part in parts):
-        return Rows(parts[0].x, parts[0].y, torch.cat([part.index for part in parts if part.index is not None]))
+        index = torch.cat([part.index for part in parts if part.index is not None])
+        levels = [part.levels for part in parts if part.levels is not None]
+        return Rows(parts[0].x, parts[0].y, index, torch.cat(levels) if levels else None)
     if any(part.index is not None for part in parts):
         raise ValueError("sites that share rows and sites that own them cannot be joined")
     return Rows(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))

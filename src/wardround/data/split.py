@@ -6,7 +6,7 @@ from hashlib import blake2b
 import numpy as np
 import pandas as pd
 
-from wardround.data.records import Records
+from wardround.data.records import SIDES, Records
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,32 @@ def same_patient(records: Records, prints: np.ndarray) -> np.ndarray:
     Groups are numbered by first appearance, so that no hash function can change a split.
     """
     return pd.factorize(prints if records.patient is None else records.patient)[0]
+
+
+def highest(records: Records) -> np.ndarray:
+    """A number for each row by which rows are shared out evenly: its class, or its last finding in the order of the
+    study and 0 for none. No other row is looked at, so that a hospital by itself draws the same split."""
+    if not records.has_findings:
+        return records.target
+    numbers = np.arange(1, len(records.classes) + 1)
+    return np.asarray(((records.target == 1) * numbers).max(axis=1, initial=0))
+
+
+def given_split(
+    site: str,
+    rows: np.ndarray,
+    side: np.ndarray,
+    target: np.ndarray,
+    patient: np.ndarray,
+    validation_share: float,
+    rng: np.random.Generator,
+) -> Split:
+    """The split that the source comes with. Where it has no validation rows, they are drawn from its training rows."""
+    train, validation, test = (np.sort(rows[side[rows] == name]) for name in SIDES)
+    if validation_share and not (side == "validation").any():
+        drawn = split_site(site, train, target, patient, 0.0, validation_share, rng)
+        train, validation = drawn.train, drawn.validation
+    return Split(site, train, validation, test)
 
 
 def split_site(

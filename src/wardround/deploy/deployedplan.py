@@ -14,11 +14,13 @@ import torch
 from wardround.data.agreement import Common, Facts, facts, fit_site, lend
 from wardround.data.check import Finding, check_splits
 from wardround.data.cohort import Cohort, image_site, load_cohort, table_site
+from wardround.data.pixels import levels
 from wardround.data.prepare import Layout
 from wardround.data.records import Column, Records
 from wardround.data.site import Rows, Site
 from wardround.data.sources import Source
 from wardround.data.split import Split
+from wardround.errors import DataError, StudyError
 from wardround.plan import Plan, cohort_key, dtype_of
 from wardround.study import Arm, Study
 from wardround.studyfile import Families
@@ -54,6 +56,10 @@ class DeployedPlan(Plan):
         return self.class_names
 
     @property
+    def has_findings(self) -> bool:
+        return False
+
+    @property
     def row_sets(self) -> list[Key]:
         """Each different set of rows that the study trains on; the same list at both ends."""
         return self._keys(self.first_with_rows)
@@ -85,7 +91,7 @@ class DeployedPlan(Plan):
         splits = self.splits(arm, seed)
         chosen = self.for_selection(arm, splits) if arm.held_out in (None, self.own) else splits
         if agreed.layout is None or agreed.common is None:
-            return image_site(cohort, chosen[0])
+            return image_site(cohort, chosen[0], own_levels(cohort, splits[0], arm))
         train, preparation = splits[0].train, arm.preparation
         own = lend(cohort.table, train, agreed.layout, preparation)
         fitted = fit_site(cohort.table, train, agreed.layout, preparation, own, agreed.common)
@@ -124,6 +130,17 @@ class DeployedPlan(Plan):
         return [tuple(wave) for wave in cut]
 
 
+def own_levels(cohort: Cohort, split: Split, arm: Arm) -> np.ndarray | None:
+    """A hospital scales its images by what it has itself."""
+    if not arm.preparation.scales_pixels:
+        return None
+    if arm.preparation.scale == "federated":
+        problem = "the brightness of all hospitals' images together is not exchanged in a deployment"
+        raise StudyError(f"arms: {arm.name}: data: scale", problem, 'Use "per-site", "image" or "ranges".')
+    found = levels(cohort.brightness, {split.site: split.train}, [split.site], arm.preparation)
+    return None if found is None else found[split.site]
+
+
 def placeholder(name: str, agreed: Agreed, dtype: torch.dtype) -> Site:
     """Rows that are elsewhere: one row of zeros, shown as often as there are rows."""
     count = agreed.rows.get(name, 1)
@@ -141,6 +158,9 @@ def own_records(source: Source, name: str) -> Records:
 
 def own_plan(study: Study, families: Families, name: str, sites: Sequence[str], records: Records) -> DeployedPlan:
     """At a hospital. Every arm of a deployed study is about the same rows."""
+    if records.has_findings:
+        problem = "its rows may have several findings, and what hospitals tell of predictions speaks of classes"
+        raise DataError(name, problem, "Deploy a study of one class a row, or simulate this one.")
     source = Source(lambda: records)
     kinds = {cohort_key(arm): arm for arm in study.arms}
     cohorts: dict[str, Cohort] = {key: load_cohort(source, arm.preparation) for key, arm in kinds.items()}

@@ -157,8 +157,8 @@ def own_prediction(session: Session, trial: Trial, shared: State, memory: Memory
     rows: Rows = getattr(site, side)
     params = {**trial.algorithm.begin(shared, memory.algorithm), **memory.private}
     with torch_threads(threads_for(trial)):
-        label, score, loss = scores_of(trial, (params, memory.buffers), rows) if len(rows) else _nothing()
-    return SitePrediction(site.name, getattr(site, f"{side}_rows"), label, score, loss)
+        made = scores_of(trial, (params, memory.buffers), rows) if len(rows) else _nothing()
+    return SitePrediction(site.name, getattr(site, f"{side}_rows"), *made)
 
 
 def keep_model(session: Session, trial: Trial, shared: State, memory: Memory) -> None:
@@ -225,5 +225,5 @@ def _is_update(outcome: Outcome) -> bool:
     return all(torch.equal(sent[name], moved[name]) for name in moved)
 
 
-def _nothing() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    return np.array([], dtype=np.int64), np.array([]), np.array([])
+def _nothing() -> tuple[np.ndarray, ...]:
+    return np.array([], dtype=np.int64), np.array([]), np.array([]), np.array([])

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from wardround import seeds
-from wardround.data.site import Rows
+from wardround.data.site import Rows, as_numbers, scaled
 from wardround.local import orders
 from wardround.models.model import Model
 from wardround.tree import Tree
@@ -30,14 +30,22 @@ class RowPool:
 
     def __init__(self, parts: Sequence[Rows]) -> None:
         distinct = list({id(part): part for part in parts}.values())
+        ends = np.cumsum([len(part) for part in distinct])
+        placed = {id(p): np.arange(end - len(p), end) for p, end in zip(distinct, ends, strict=True)}
+        self.index: Tensor | None = None  # which row of `x` each pooled row is, where rows have levels of their own
+        self.levels: Tensor | None = None
         if all(part.index is not None and part.x is distinct[0].x for part in distinct):
             self.x, self.y = distinct[0].x, distinct[0].y
-            self.rows = {id(part): part.index.numpy() for part in distinct if part.index is not None}
+            if distinct[0].levels is None:
+                self.rows = {id(part): part.index.numpy() for part in distinct if part.index is not None}
+            else:  # one image may be scaled in several ways: with each seed by other rows' statistics
+                self.index = torch.cat([part.index for part in distinct if part.index is not None])
+                self.levels = torch.cat([part.levels for part in distinct if part.levels is not None])
+                self.rows = placed
         else:
             self.x = torch.cat([part.x for part in distinct])
             self.y = torch.cat([part.y for part in distinct])
-            ends = np.cumsum([len(part) for part in distinct])
-            self.rows = {id(p): np.arange(end - len(p), end) for p, end in zip(distinct, ends, strict=True)}
+            self.rows = placed
         self.parts = distinct  # kept, so that an id stays taken as long as it is used here
 
     def of(self, part: Rows) -> np.ndarray:
@@ -45,9 +53,11 @@ class RowPool:
 
     def take(self, rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         flat = rows.flatten()
-        x = self.x.index_select(0, flat).reshape(*rows.shape, *self.x.shape[1:])
-        y = self.y.index_select(0, flat).reshape(rows.shape)
-        return (x.to(dtype) / 255 if x.dtype == torch.uint8 else x), y
+        chosen = flat if self.index is None else self.index[flat]
+        x = as_numbers(self.x.index_select(0, chosen), dtype)
+        x = scaled(x, None if self.levels is None else self.levels[flat])
+        y = self.y.index_select(0, chosen)
+        return x.reshape(*rows.shape, *x.shape[1:]), y.reshape(*rows.shape, *y.shape[1:])
 
 
 @dataclass(frozen=True)
@@ -141,7 +151,7 @@ class LaneBatches:
             end = min(begin + at_a_time, last)
             rows, share = self._piece(begin, end, at_work)
             x, y = self.pool.take(torch.from_numpy(rows), dtype)
-            y = y.to(dtype) if model.classes == 2 else y
+            y = y.to(dtype) if model.classes == 2 and not model.findings else y
             shares = torch.from_numpy(share).to(dtype)
             for step in range(end - begin):
                 masks = self._masks(model, share[step], dtype)

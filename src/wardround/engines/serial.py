@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from wardround import seeds, tree
+from wardround.data.augment import augmenter
+from wardround.data.balance import class_weights, row_odds
 from wardround.data.site import Site
 from wardround.engines.engine import Engine
 from wardround.engines.threads import torch_threads
@@ -61,11 +63,15 @@ def train_site(trial: Trial, run: Run, assignment: Assignment) -> Outcome:
 
 def order_of(trial: Trial, site: Site, round_number: int, epochs: int) -> list[Tensor]:
     rng = seeds.generator(trial.batch_seed, "batches", round_number, site.name)
-    return batches(len(site.train), epochs, trial.training.batch_size, rng)
+    strength, model = trial.training.oversample, trial.model
+    odds = row_odds(site.train.labels.cpu(), model.classes, model.findings, strength) if strength else None
+    return batches(len(site.train), epochs, trial.training.batch_size, rng, odds)
 
 
 def work(trial: Trial, site: Site, round_number: int, order: Order, shared: State, memory: Memory) -> Outcome:
     """One site's local work in one round, wherever it happens."""
+    balanced = trial.training.class_weights == "balanced"
+    weights = class_weights(site.train.labels, trial.model.classes, trial.model.findings) if balanced else None
     return local_train(
         trial.algorithm,
         trial.model,
@@ -76,6 +82,8 @@ def work(trial: Trial, site: Site, round_number: int, order: Order, shared: Stat
         memory,
         trial.training.lr_in(round_number),
         seeds.generator(trial.batch_seed, "dropout", round_number, site.name),
+        None if weights is None else weights.to(trial.dtype),
+        augmenter(trial.training.augment, seeds.generator(trial.batch_seed, "augment", round_number, site.name)),
     )
 
 

@@ -36,11 +36,11 @@ def benefit(study: Study, scores: Scored, names: Sequence[str]) -> list[dict[str
                 found.append({"arm": name, "against": alone.name, "site": site, "metric": metric, **entry})
     for name in names:
         for metric in BENEFIT:
-            _correct([entry for entry in found if (entry["arm"], entry["metric"]) == (name, metric)])
+            correct([entry for entry in found if (entry["arm"], entry["metric"]) == (name, metric)])
     return found
 
 
-def _correct(entries: Sequence[dict[str, Any]]) -> None:
+def correct(entries: Sequence[dict[str, Any]]) -> None:
     """One arm at several sites is several questions: a verdict must hold after Holm's correction over the sites."""
     adjust(entries)
     for entry in entries:
@@ -51,17 +51,20 @@ def _correct(entries: Sequence[dict[str, Any]]) -> None:
 def _difference(difference: np.ndarray, metric: str, resampling: Resampling) -> dict[str, Any]:
     known = difference[~np.isnan(difference)]
     interval = mean_interval(known, resampling) if len(known) else None
-    verdict = "cannot be told"
-    if interval is not None:
-        low, high = (-interval[1], -interval[0]) if metric in LOWER_IS_BETTER else interval
-        verdict = "gains" if low > 0 else "loses" if high < 0 else "no evidence"
     return {
         "difference": float(known.mean()) if len(known) else None,
         "interval": list(interval) if interval else None,
         "p_value": p_value(known, resampling),
         "seeds": len(known),
-        "verdict": verdict,
+        "verdict": verdict_of(interval, metric),
     }
+
+
+def verdict_of(interval: Sequence[float] | None, metric: str) -> str:
+    if interval is None:
+        return "cannot be told"
+    low, high = (-interval[1], -interval[0]) if metric in LOWER_IS_BETTER else interval
+    return "gains" if low > 0 else "loses" if high < 0 else "no evidence"
 
 
 def spread(by_site: Mapping[str, Figures]) -> dict[str, Any]:

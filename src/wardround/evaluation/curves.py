@@ -12,11 +12,11 @@ import torch
 from wardround.engines.lanes import RowPool
 from wardround.engines.stacked import StackState, models_of_stack
 from wardround.evaluation.predict import predict, quick_figures
-from wardround.models.model import row_losses
 from wardround.rounds import Run, Trial
 from wardround.tree import Tree
 
-Side = Literal["validation", "test"]
+Side = Literal["train", "validation", "test"]
+PREFIX: dict[Side, str] = {"train": "training", "validation": "validation", "test": "test"}
 CELLS = 2**24  # numbers in one piece of a stack's held-out rows
 
 
@@ -50,18 +50,18 @@ class StackCurves:
                 x, y = self._taken(part, dtype)
                 scores = trial.model.stacked_logits(leaves, x)
                 real = self.real[:, part]
-                flat = scores.flatten(0, 1)
-                loss = row_losses(flat, y.flatten(), trial.model.classes).reshape(real.shape)
-                called = (scores.squeeze(-1) >= 0).long() if trial.model.classes == 2 else scores.argmax(-1)
+                flat, truth = scores.flatten(0, 1), y.flatten(0, 1)
+                loss = trial.model.row_losses(flat, truth).reshape(real.shape)
+                right = trial.model.right(flat, truth).reshape(real.shape)
                 losses += (loss * real).sum(1, dtype=torch.float64)
-                hits += ((called == y) & real).sum(1)
+                hits += (right * real).sum(1, dtype=torch.float64)
         counts = self.real.sum(1)
         lanes = len(self.rows) // len(self.trials)
         total = counts.reshape(-1, lanes).sum(1)
         loss, accuracy = (value.reshape(-1, lanes).sum(1) / total for value in (losses, hits))
         accuracy[loss.isnan()] = float("nan")  # diverged: a call from such a score would be an accuracy of nothing
         return [
-            {f"{self.side}_loss": one, f"{self.side}_accuracy": two}
+            {f"{PREFIX[self.side]}_loss": one, f"{PREFIX[self.side]}_accuracy": two}
             for one, two in zip(loss.tolist(), accuracy.tolist(), strict=True)
         ]
 
@@ -82,19 +82,21 @@ class StackCurves:
 
 
 class Curves:
-    """Curves of a unit, whichever engine runs it."""
+    """Curves of a unit, whichever engine runs it; after the last round also on training rows, where that is asked."""
 
-    def __init__(self, trials: Sequence[Trial]) -> None:
-        self.trials = trials
+    def __init__(self, trials: Sequence[Trial], on_training: bool = False) -> None:
+        self.trials, self.on_training = trials, on_training
         with_validation = any(len(site.validation) for site in trials[0].scored)
         self.sides: tuple[Side, ...] = ("test", "validation") if with_validation else ("test",)
-        self.stacks: list[StackCurves] = []
+        self.stacks: dict[Side, StackCurves] = {}
 
-    def after(self, state: StackState | Run) -> list[dict[str, float]]:
+    def after(self, state: StackState | Run, last: bool = False) -> list[dict[str, float]]:
+        sides: tuple[Side, ...] = (*self.sides, "train") if last and self.on_training else self.sides
         if isinstance(state, Run):
-            made = {side: quick_figures(predict(self.trials[0], state, side)) for side in self.sides}
+            made = {PREFIX[side]: quick_figures(predict(self.trials[0], state, side)) for side in sides}
             return [{f"{side}_{name}": value for side, figures in made.items() for name, value in figures.items()}]
-        if not self.stacks:
-            self.stacks = [StackCurves(self.trials, side) for side in self.sides]
-        parts = [stack.figures(state) for stack in self.stacks]
+        for side in sides:
+            if side not in self.stacks:
+                self.stacks[side] = StackCurves(self.trials, side)
+        parts = [self.stacks[side].figures(state) for side in sides]
         return [{name: value for part in one for name, value in part.items()} for one in zip(*parts, strict=True)]

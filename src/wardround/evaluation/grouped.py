@@ -5,19 +5,54 @@ Equal to `metrics` of each group by itself (the tests hold it to that), at a hun
 
 import numpy as np
 
-from wardround.evaluation.metrics import CLIP, THRESHOLD, metrics
+from wardround.evaluation.metrics import CLIP, NEED_POSITIVES, THRESHOLD, metrics
 from wardround.study import METRICS
 
 
-def grouped_metrics(group: np.ndarray, count: int, label: np.ndarray, score: np.ndarray) -> np.ndarray:
-    """(count, metrics). `group` numbers each row's group from 0; a group without rows is NaN throughout."""
+def grouped_metrics(
+    group: np.ndarray, count: int, label: np.ndarray, score: np.ndarray, threshold: np.ndarray | None = None
+) -> np.ndarray:
+    """(count, metrics). `group` numbers each row's group from 0; a group without rows is NaN throughout.
+
+    `threshold` is given where rows have findings: for each row, from which score on each finding is called.
+    """
+    if label.ndim == 2:
+        cut = np.full(score.shape, THRESHOLD) if threshold is None else threshold
+        return _average(each_finding(group, count, label, score, cut))
     if score.ndim > 1:
         return _one_by_one(group, count, label, score)
+    return _figures(group, count, label == 1, score, score >= THRESHOLD)
+
+
+def each_finding(
+    group: np.ndarray, count: int, label: np.ndarray, score: np.ndarray, threshold: np.ndarray
+) -> np.ndarray:
+    """(findings, count, metrics), of each finding over the rows in which it is known."""
+    needy = [METRICS.index(name) for name in NEED_POSITIVES]
+    found = np.empty((score.shape[1], count, len(METRICS)))
+    for f in range(score.shape[1]):
+        known = label[:, f] >= 0
+        positive, own = label[known, f] == 1, group[known]
+        figures = _figures(own, count, positive, score[known, f], score[known, f] >= threshold[known, f])
+        without = np.bincount(own, weights=positive, minlength=count) == 0
+        figures[np.ix_(without, needy)] = np.nan
+        found[f] = figures
+    return found
+
+
+def _average(each: np.ndarray) -> np.ndarray:
+    """Over findings, of those in which a figure is defined."""
+    known = ~np.isnan(each)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.where(known, each, 0).sum(axis=0) / known.sum(axis=0))
+
+
+def _figures(group: np.ndarray, count: int, positive: np.ndarray, score: np.ndarray, called: np.ndarray) -> np.ndarray:
+    """Of a class or finding that a row has or has not."""
 
     def total(values: np.ndarray) -> np.ndarray:
         return np.bincount(group, weights=values, minlength=count)
 
-    positive, called = label == 1, score >= THRESHOLD
     p = score.astype(np.float64)
     kept_inside = np.clip(p, CLIP, 1 - CLIP)
     rows = np.bincount(group, minlength=count).astype(float)
@@ -25,9 +60,11 @@ def grouped_metrics(group: np.ndarray, count: int, label: np.ndarray, score: np.
     fp, fn = calls - hits, positives - hits
     tn = rows - hits - fp - fn
     with np.errstate(divide="ignore", invalid="ignore"):  # 0 / 0 is the NaN that is meant
+        auc, pr_auc = _areas(group, count, positive, score, positives, rows - positives)
         made = {
             "accuracy": (hits + tn) / rows,
-            "auc": _auc(group, count, positive, score, positives, rows - positives),
+            "auc": auc,
+            "pr_auc": pr_auc,
             "f1": 2 * hits / (2 * hits + fp + fn),
             "sensitivity": hits / (hits + fn),
             "specificity": tn / (tn + fp),
@@ -41,21 +78,28 @@ def grouped_metrics(group: np.ndarray, count: int, label: np.ndarray, score: np.
     return figures
 
 
-def _auc(
+def _areas(
     group: np.ndarray, count: int, positive: np.ndarray, score: np.ndarray, hits: np.ndarray, misses: np.ndarray
-) -> np.ndarray:
-    """The rank-sum statistic; rows of one group with one score share the mean of their ranks."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """Under the ROC curve, as the rank-sum statistic: rows of one group with one score share the mean of their ranks.
+    Under the precision-recall curve, as average precision: such rows are called together."""
     order = np.lexsort((score, group))
-    g, s = group[order], score[order]
+    g, s, there = group[order], score[order], positive[order]
     place = np.arange(len(order), dtype=float)
     new_tie = np.ones(len(order), dtype=bool)
     new_tie[1:] = (g[1:] != g[:-1]) | (s[1:] != s[:-1])
     tie = np.cumsum(new_tie) - 1
     mean_place = np.bincount(tie, weights=place) / np.bincount(tie) if len(order) else place
-    first = np.searchsorted(g, np.arange(count))  # where each group begins
+    first = np.searchsorted(g, np.arange(count + 1))  # where each group begins, and the end of the last
     rank = mean_place[tie] - first[g] + 1
-    ranks = np.bincount(g, weights=rank * positive[order], minlength=count)
-    return np.asarray((ranks - hits * (hits + 1) / 2) / (hits * misses))
+    ranks = np.bincount(g, weights=rank * there, minlength=count)
+    # rows from the start of a tie to the end of its group are those called when its score is the threshold
+    before = np.concatenate(([0], np.cumsum(there)))
+    start = np.flatnonzero(new_tie)[tie]
+    end = first[g + 1]
+    precision = (before[end] - before[start]) / (end - start)
+    precisions = np.bincount(g, weights=precision * there, minlength=count)
+    return np.asarray((ranks - hits * (hits + 1) / 2) / (hits * misses)), np.asarray(precisions / hits)
 
 
 def _one_by_one(group: np.ndarray, count: int, label: np.ndarray, score: np.ndarray) -> np.ndarray:

@@ -28,7 +28,7 @@ class Resampling:
 
     @classmethod
     def of(cls, evaluation: Evaluation) -> "Resampling":
-        if not {"split", "partition"} & set(evaluation.vary):
+        if evaluation.split == "given" or not {"split", "partition"} & set(evaluation.vary):
             return cls(0.0)
         return cls(evaluation.test_share / (1 - evaluation.test_share - evaluation.validation_share))
 

@@ -1,8 +1,9 @@
 """Metrics of one set of predictions. NaN where a metric is not defined (no row of a class, nothing called positive).
 
 Written out in numpy because a study computes them tens of thousands of times; the tests hold them to scikit-learn.
-With several classes, AUC, F1, sensitivity, specificity, PPV and NPV are averages over the classes that have rows
-(each class against the rest), and the Brier score sums over classes.
+With several classes, AUC, PR-AUC, F1, sensitivity, specificity, PPV and NPV are averages over the classes that have
+rows (each class against the rest), and the Brier score sums over classes. Where rows have findings, every figure is an
+average over findings; those without a positive row are left out of the figures that need one.
 """
 
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ THRESHOLD = 0.5
 THRESHOLDS = np.round(np.arange(0.05, 0.96, 0.05), 2)  # of decision curves, and borders of score histograms
 SMALLEST_GROUP = 10  # subgroups with fewer test rows are suppressed
 PAIRS = 20_000  # up to so many pairs are compared one by one, which is quicker than ranking
+NEED_POSITIVES = ("auc", "pr_auc", "f1", "sensitivity", "ppv")  # say nothing of a finding that no row has
 CLIP = 1e-7  # scores are kept this far from 0 and 1 in the loss, because one certain error would make it infinite
 
 
@@ -29,20 +31,47 @@ class Counts(NamedTuple):
     tn: int
 
 
-def metrics(label: np.ndarray, score: np.ndarray) -> dict[str, float]:
-    """`score` is the positive class's probability, or one column for each class."""
+def metrics(label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float = THRESHOLD) -> dict[str, float]:
+    """`score` is the positive class's probability, or one column for each class or finding.
+
+    `threshold` is where a finding is called present: one for all, or one for each.
+    """
     if len(label) == 0 or np.isnan(score).any():  # a model that has diverged has no score
         return dict.fromkeys(METRICS, float("nan"))
+    if label.ndim == 2:
+        return macro(each_finding(label, score, threshold))
     return _binary(label, score) if score.ndim == 1 else _several(label, score)
 
 
-def _binary(label: np.ndarray, score: np.ndarray) -> dict[str, float]:
+def each_finding(label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float) -> list[dict[str, float]]:
+    """Figures of each, over the rows in which it is known to be there or not."""
+    cut = np.broadcast_to(threshold, score.shape[1])
+    return [
+        finding_metrics(label[known, f], score[known, f], cut[f])
+        for f in range(score.shape[1])
+        if (known := label[:, f] >= 0).any()
+    ]
+
+
+def finding_metrics(label: np.ndarray, score: np.ndarray, threshold: float) -> dict[str, float]:
+    found = _binary(label, score, threshold)
+    return found if (label == 1).any() else found | dict.fromkeys(NEED_POSITIVES, float("nan"))
+
+
+def mean_auc(label: np.ndarray, score: np.ndarray) -> float:
+    """Over findings that some rows have and others have not."""
+    known = label >= 0
+    return _mean([auc(label[known[:, f], f] == 1, score[known[:, f], f]) for f in range(label.shape[1])])
+
+
+def _binary(label: np.ndarray, score: np.ndarray, threshold: float = THRESHOLD) -> dict[str, float]:
     positive = label == 1
-    called = calls(score) == 1
+    called = score >= threshold
     p = np.clip(score.astype(np.float64), CLIP, 1 - CLIP)
     return {
         "accuracy": float((called == positive).mean()),
         "auc": auc(positive, score),
+        "pr_auc": pr_auc(positive, score),
         **rates(count(positive, called)),
         "brier": float(((score.astype(np.float64) - positive) ** 2).mean()),
         "loss": float(-np.log(np.where(positive, p, 1 - p)).mean()),
@@ -52,7 +81,11 @@ def _binary(label: np.ndarray, score: np.ndarray) -> dict[str, float]:
 def _several(label: np.ndarray, score: np.ndarray) -> dict[str, float]:
     called = calls(score)
     each = [
-        {"auc": auc(label == c, score[:, c]), **rates(count(label == c, called == c))}
+        {
+            "auc": auc(label == c, score[:, c]),
+            "pr_auc": pr_auc(label == c, score[:, c]),
+            **rates(count(label == c, called == c)),
+        }
         for c in range(score.shape[1])
         if (label == c).any()
     ]
@@ -86,6 +119,21 @@ def auc(positive: np.ndarray, score: np.ndarray) -> float:
         return float(((difference > 0).sum() + 0.5 * (difference == 0).sum()) / (hits * misses))
     ranks = rankdata(score)[positive].sum()
     return float((ranks - hits * (hits + 1) / 2) / (hits * misses))
+
+
+def pr_auc(positive: np.ndarray, score: np.ndarray) -> float:
+    """Area under the precision-recall curve as average precision: no line is drawn between its points.
+
+    Rows with one score are called together.
+    """
+    hits = int(positive.sum())
+    if not hits:
+        return float("nan")
+    order = np.argsort(-score, kind="stable")
+    last = np.append(score[order][1:] != score[order][:-1], True)  # of the rows that share a score
+    found = np.cumsum(positive[order])[last]
+    called = np.flatnonzero(last) + 1
+    return float((np.diff(found, prepend=0) * found / called).sum() / hits)
 
 
 def count(positive: np.ndarray, called: np.ndarray) -> Counts:

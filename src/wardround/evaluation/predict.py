@@ -1,5 +1,6 @@
 """Predictions of each site's current model on its own held-out rows."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -7,11 +8,10 @@ import numpy as np
 import torch
 
 from wardround.data.site import Rows, join
-from wardround.models.model import probabilities, row_losses
 from wardround.rounds import Run, Trial, site_model
 from wardround.tree import Tree
 
-CHUNK = 4096  # rows at a time, so that images fit into memory
+CELLS = 2**22  # numbers of rows at a time, so that images and what a network makes of them fit into memory
 
 
 @dataclass(frozen=True)
@@ -19,13 +19,15 @@ class SitePrediction:
     site: str
     rows: np.ndarray
     label: np.ndarray
-    score: np.ndarray  # (rows,) for two classes, (rows, classes) otherwise
+    score: np.ndarray  # (rows,) for two classes, (rows, classes) or (rows, findings) otherwise
     loss: np.ndarray  # of each row, from the logits
+    right: np.ndarray  # whether each row is called right, or which share of its findings is
 
 
-def predict(trial: Trial, run: Run, side: Literal["validation", "test"] = "test") -> list[SitePrediction]:
+def predict(trial: Trial, run: Run, side: Literal["train", "validation", "test"] = "test") -> list[SitePrediction]:
+    """Training rows have no numbers: what is said of them is said of all together."""
     rows = [getattr(site, side) for site in trial.scored]
-    numbers = [getattr(site, f"{side}_rows") for site in trial.scored]
+    numbers = [getattr(site, f"{side}_rows", np.array([], dtype=np.int64)) for site in trial.scored]
     own_models = trial.algorithm.personal or trial.model.private or any(m.buffers for m in run.memories.values())
     if own_models and not trial.algorithm.pools:
         made = [scores_of(trial, site_model(trial, run, number), one) for number, one in enumerate(rows)]
@@ -39,27 +41,30 @@ def predict(trial: Trial, run: Run, side: Literal["validation", "test"] = "test"
     ]
 
 
-def scores_of(trial: Trial, model: tuple[Tree, Tree], rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Labels, scores and losses of all rows, in pieces."""
+def scores_of(trial: Trial, model: tuple[Tree, Tree], rows: Rows) -> tuple[np.ndarray, ...]:
+    """Labels, scores, losses and hits of all rows, in pieces."""
     params, buffers = model
-    scores, losses, labels = [], [], []
+    made: list[tuple[torch.Tensor, ...]] = []
+    pieces = max(1, min(4096, CELLS // max(1, math.prod(rows.x.shape[1:]))))
     with torch.no_grad():
-        for part in torch.split(torch.arange(len(rows)), CHUNK):
+        for part in torch.split(torch.arange(len(rows)), pieces):
             x, y = rows.take(part, trial.dtype)
             logits, _ = trial.model.logits(params, buffers, x, None)
-            scores.append(probabilities(logits, trial.model.classes))
-            losses.append(row_losses(logits, y, trial.model.classes))
-            labels.append(y)
-    label, score, loss = (torch.cat(pieces).cpu().numpy() for pieces in (labels, scores, losses))
-    return label, score, loss
+            model_of = trial.model
+            made.append((y, model_of.probabilities(logits), model_of.row_losses(logits, y), model_of.right(logits, y)))
+    return tuple(torch.cat(pieces).cpu().numpy() for pieces in zip(*made, strict=True))
 
 
 def quick_figures(predictions: list[SitePrediction]) -> dict[str, float]:
-    """Loss and accuracy over all rows: what a curve over rounds shows."""
-    label = np.concatenate([p.label for p in predictions])
-    score = np.concatenate([p.score for p in predictions])
-    loss = np.concatenate([p.loss for p in predictions])
+    """Loss and accuracy over all rows: what a curve over rounds shows. For findings also the mean AUC."""
+    label, score, loss, right = (
+        np.concatenate([getattr(p, name) for p in predictions]) for name in ("label", "score", "loss", "right")
+    )
+    found = {"loss": float(loss.mean(dtype=np.float64)), "accuracy": float(right.mean(dtype=np.float64))}
+    if label.ndim == 2:
+        from wardround.evaluation.metrics import mean_auc  # SciPy, which the heart studies need only at their end
+
+        found["auc"] = mean_auc(label, score)
     if np.isnan(score).any():  # diverged: a call from such a score would be an accuracy of nothing
-        return {"loss": float("nan"), "accuracy": float("nan")}
-    called = score >= 0.5 if score.ndim == 1 else score.argmax(axis=1)
-    return {"loss": float(loss.mean(dtype=np.float64)), "accuracy": float((called == label).mean())}
+        return dict.fromkeys(found, float("nan"))
+    return found

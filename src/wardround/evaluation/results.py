@@ -13,14 +13,21 @@ import pandas as pd
 from wardround.evaluation.benefit import benefit, best_single, by_number_of_sites, spread
 from wardround.evaluation.claims import judge
 from wardround.evaluation.compare import Pair, compare_arms
+from wardround.evaluation.findings import choose_thresholds, describe_findings, left_out
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
 from wardround.evaluation.metrics import SMALLEST_GROUP
+from wardround.evaluation.patients import by_patients
 from wardround.evaluation.scores import Scored, Scores
 from wardround.evaluation.selection import choose, compose
 from wardround.study import Arm, Study, anonymous
 
 SCHEMA_VERSION = 1
-CURVES = ("test_accuracy", "test_loss", "validation_accuracy", "validation_loss", "change")
+CURVES = (
+    *(f"{side}_{figure}" for side in ("test", "validation", "training") for figure in ("accuracy", "loss", "auc")),
+    "loss",
+    "change",
+    "divergence",
+)
 
 
 def results(
@@ -30,13 +37,17 @@ def results(
     records: pd.DataFrame,
     selection: pd.DataFrame | None = None,
     sites: Sequence[Mapping[str, Any]] = (),
+    validation: pd.DataFrame | None = None,
 ) -> dict[str, Any]:
     """`groups` gives sex and age band of rows; `records` are the rounds as `records.jsonl` has them.
 
-    `selection` are the predictions on which values are chosen; `sites` describes each set of sites.
+    `selection` are the predictions on which values are chosen, `validation` those on which thresholds of findings are;
+    `sites` describes each set of sites.
     """
     choices = choose(study, selection) if selection is not None else []
-    return assemble(study, Scores.of(compose(predictions, choices), groups), choices, records, sites)
+    thresholds = None if validation is None else choose_thresholds(compose(validation, choices))
+    scores = Scores.of(compose(predictions, choices), groups, thresholds)
+    return by_patients(assemble(study, scores, choices, records, sites), scores)
 
 
 def assemble(
@@ -66,9 +77,12 @@ def assemble(
     for name in arms:
         by_variant.setdefault(origin[name].variant, []).append(name)
     main = Resampling.of(study.evaluation)
+    findings = list(scores.findings) if isinstance(scores, Scores) else []
     return {
         "schema_version": SCHEMA_VERSION,
         "deployed": deployed,
+        "findings": findings,
+        "headline": "auc" if findings else "accuracy",
         "study": {"name": study.name, "question": study.question, "hash": study.hash},
         "seeds": list(study.evaluation.seeds),
         "interval": {"confidence": CONFIDENCE, "method": main.method, "covers": main.covers},
@@ -89,6 +103,9 @@ def _arm(
 ) -> dict[str, Any]:
     resampling = Resampling.of(study.evaluation_of(arm))
     by_site = scores.by_site[name]
+    described: dict[str, Any] = {}
+    if isinstance(scores, Scores) and scores.findings:
+        described = describe_findings(scores, name, resampling)
     algorithm = {"name": arm.algorithm.name, **({} if selected else arm.algorithm.options)}
     return {
         "family": arm.family,
@@ -104,6 +121,8 @@ def _arm(
         "subgroups": subgroups,
         "calibration": scores.calibration(name),
         "decision_curve": scores.decision_curve(name),
+        "findings": described,
+        "left_out": left_out(described),
         "convergence": _convergence(records),
         "cost": _cost(records),
     }
@@ -159,10 +178,11 @@ def _rows_of(arm: Arm) -> tuple[Any, ...]:
 
 
 def _convergence(records: pd.DataFrame) -> dict[str, Any]:
-    """Rounds until 95 % of the last round's accuracy, on validation rows where the study has them."""
-    validated = "validation_accuracy" in records and records["validation_accuracy"].notna().any()
-    side = "validation" if validated else "test" if "test_accuracy" in records else None
-    needed = np.array([]) if side is None else _rounds_needed(records, f"{side}_accuracy")
+    """Rounds until 95 % of the last round's accuracy, on validation rows where the study has them; for findings: AUC."""
+    figure = "auc" if "test_auc" in records else "accuracy"
+    validated = f"validation_{figure}" in records and records[f"validation_{figure}"].notna().any()
+    side = "validation" if validated else "test" if f"test_{figure}" in records else None
+    needed = np.array([]) if side is None else _rounds_needed(records, f"{side}_{figure}")
     final = records[records["round"] == records["round"].max()]
     change = records.groupby("round")["change"].mean()
     return {

@@ -13,7 +13,7 @@ import pandas as pd
 
 from wardround.evaluation.calibration import calibration, decision_curve
 from wardround.evaluation.grouped import grouped_metrics
-from wardround.evaluation.metrics import calls
+from wardround.evaluation.metrics import THRESHOLD, calls
 from wardround.study import METRICS
 
 Figures = np.ndarray  # (seeds, metrics); NaN where a metric is not defined
@@ -63,6 +63,11 @@ def score_columns(predictions: pd.DataFrame) -> list[str]:
     return several or ["score"]
 
 
+def label_columns(predictions: pd.DataFrame) -> list[str]:
+    findings = [name for name in predictions.columns if name.startswith("label_")]
+    return findings or ["label"]
+
+
 @dataclass(frozen=True)
 class Scores:
     """Columns of a predictions file. Arms, seeds and sites are numbered in the order of `arms`, `seeds` and `sites`."""
@@ -74,17 +79,24 @@ class Scores:
     seed: np.ndarray
     site: np.ndarray
     row: np.ndarray
-    label: np.ndarray
-    score: np.ndarray  # (rows,) or (rows, classes)
+    label: np.ndarray  # (rows,) or (rows, findings)
+    score: np.ndarray  # (rows,), (rows, classes) or (rows, findings)
     groups: pd.DataFrame | None = None  # what is known of the rows' patients
+    findings: tuple[str, ...] = ()
+    own_thresholds: np.ndarray | None = None  # (rows, findings): chosen on validation rows; NaN where none was
 
     @classmethod
-    def of(cls, predictions: pd.DataFrame, groups: pd.DataFrame | None = None) -> "Scores":
+    def of(
+        cls, predictions: pd.DataFrame, groups: pd.DataFrame | None = None, thresholds: pd.DataFrame | None = None
+    ) -> "Scores":
+        """`thresholds` are those that `findings.choose_thresholds` chose."""
         arm, arms = pd.factorize(predictions["arm"])
         seed, seeds = pd.factorize(predictions["seed"], sort=True)
         site, sites = pd.factorize(predictions["site"])
         columns = score_columns(predictions)
         score = predictions[columns].to_numpy()
+        labels = label_columns(predictions)
+        findings = () if labels == ["label"] else tuple(name.removeprefix("label_") for name in labels)
         return cls(
             tuple(map(str, arms)),
             tuple(int(value) for value in seeds),
@@ -93,10 +105,33 @@ class Scores:
             seed,
             site,
             predictions["row"].to_numpy(),
-            predictions["label"].to_numpy(),
+            predictions[labels].to_numpy() if findings else predictions["label"].to_numpy(),
             score[:, 0] if columns == ["score"] else score,
             groups,
+            findings,
+            None if thresholds is None else _for_rows(thresholds, predictions),
         )
+
+    @cached_property
+    def chosen(self) -> np.ndarray:
+        """(rows, findings): whether a threshold was chosen."""
+        none = np.zeros(self.score.shape, dtype=bool)
+        return none if self.own_thresholds is None else ~np.isnan(self.own_thresholds)
+
+    @cached_property
+    def thresholds(self) -> np.ndarray:
+        """(rows, findings): from which score on a finding is called."""
+        half = np.full(self.score.shape, THRESHOLD)
+        return half if self.own_thresholds is None else np.where(self.chosen, self.own_thresholds, THRESHOLD)
+
+    @cached_property
+    def right(self) -> np.ndarray:
+        """Whether each row is called right; where rows have findings, the share of those known that are."""
+        if not self.findings:
+            return np.asarray(calls(self.score) == self.label)
+        known = self.label >= 0
+        hits = ((self.score >= self.thresholds) == (self.label == 1)) & known
+        return np.asarray(hits.sum(axis=1) / np.maximum(known.sum(axis=1), 1))
 
     @cached_property
     def patient(self) -> np.ndarray:
@@ -122,7 +157,7 @@ class Scores:
 
     @cached_property
     def overall(self) -> dict[str, Figures]:
-        found = grouped_metrics(self.trial, len(self.arms) * len(self.seeds), self.label, self.score)
+        found = self._figures(self.trial, len(self.arms) * len(self.seeds))
         return dict(zip(self.arms, found.reshape(len(self.arms), len(self.seeds), -1), strict=True))
 
     @cached_property
@@ -166,16 +201,22 @@ class Scores:
         found: dict[str, tuple[np.ndarray, np.ndarray] | None] = {}
         for arm in arms:
             places = self.of_arm(arm)
-            score = self.score[places]
-            right = calls(score) == self.label[places]
-            hits = np.bincount(number[places], weights=right, minlength=len(patients))
+            hits = np.bincount(number[places], weights=self.right[places], minlength=len(patients))
             tested = np.bincount(number[places], minlength=len(patients)).astype(float)
-            found[arm] = None if np.isnan(score).any() else (hits, tested)
+            found[arm] = None if np.isnan(self.score[places]).any() else (hits, tested)
         return found
 
     def _within(self, group: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
         shape = (len(self.arms), len(self.seeds), count)
         number = self.trial * count + group
         size = int(np.prod(shape))
-        figures = grouped_metrics(number, size, self.label, self.score)
+        figures = self._figures(number, size)
         return figures.reshape(*shape, len(METRICS)), np.bincount(number, minlength=size).reshape(shape)
+
+    def _figures(self, group: np.ndarray, count: int) -> np.ndarray:
+        return grouped_metrics(group, count, self.label, self.score, self.thresholds if self.findings else None)
+
+
+def _for_rows(thresholds: pd.DataFrame, predictions: pd.DataFrame) -> np.ndarray:
+    wanted = pd.MultiIndex.from_frame(predictions[["arm", "seed"]])
+    return thresholds.reindex(wanted).to_numpy(dtype=np.float64)

@@ -3,11 +3,22 @@
 from collections.abc import Callable
 
 from wardround.models.cnn import cnn
+from wardround.models.densenet import densenet
 from wardround.models.dropout import Dropout
 from wardround.models.logistic import logistic
 from wardround.models.mlp import mlp
 from wardround.models.model import SMALL_MODEL, Model, ModelBuilder, Shape, from_module
+from wardround.models.residual import residual
+from wardround.models.resnet import resnet
+from wardround.models.starting_weights import weights_digest
 
-MODELS: dict[str, Callable[..., ModelBuilder]] = {"logistic": logistic, "mlp": mlp, "cnn": cnn}
+MODELS: dict[str, Callable[..., ModelBuilder]] = {
+    "logistic": logistic,
+    "mlp": mlp,
+    "cnn": cnn,
+    "residual": residual,
+    "resnet": resnet,
+    "densenet": densenet,
+}
 
-__all__ = ["MODELS", "SMALL_MODEL", "Dropout", "Model", "ModelBuilder", "Shape", "from_module"]
+__all__ = ["MODELS", "SMALL_MODEL", "Dropout", "Model", "ModelBuilder", "Shape", "from_module", "weights_digest"]

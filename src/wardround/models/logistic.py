@@ -53,6 +53,11 @@ def logistic(l2: NonNegative = 0.0, intercept: Literal["shared", "private"] = "s
 
         def per_row(scores: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
             """Losses (..., rows, copies) and their derivatives by the scores: probability - label."""
+            if shape.findings:
+                each, known = scores.unflatten(-1, (-1, shape.classes)), (y >= 0).unsqueeze(-2)
+                truth, number = y.clamp(min=0).unsqueeze(-2).to(scores.dtype), known.sum(-1, keepdim=True).clamp(min=1)
+                losses = (F.softplus(each) - each * truth) * known / number
+                return losses.sum(-1), ((torch.sigmoid(each) - truth) * known / number).flatten(-2)
             if shape.classes == 2:
                 labels = y.to(scores.dtype).unsqueeze(-1)
                 return F.softplus(scores) - scores * labels, torch.sigmoid(scores) - labels
@@ -62,7 +67,7 @@ def logistic(l2: NonNegative = 0.0, intercept: Literal["shared", "private"] = "s
             return -(logs * truth).sum(-1), (logs.exp() - truth).flatten(-2)
 
         weight, bias = ("weight", "bias") if len(shape.inputs) == 1 else ("1.weight", "1.bias")
-        model = from_module(module, shape.classes, (bias,) if intercept == "private" else ())
+        model = from_module(module, shape, (bias,) if intercept == "private" else ())
         return replace(model, penalty=penalty if l2 else None, closed_gradient=closed_gradient)
 
     return build

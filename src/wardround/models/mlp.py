@@ -20,6 +20,6 @@ def mlp(hidden: tuple[Count, ...] = (64, 32), dropout: Fraction = 0.0) -> ModelB
                     layers.append(Dropout(dropout, (widths[i + 1],)))
             return nn.Sequential(*layers, nn.Linear(widths[-1], shape.outputs))
 
-        return from_module(module, shape.classes)
+        return from_module(module, shape)
 
     return build

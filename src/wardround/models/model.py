@@ -28,12 +28,13 @@ class Shape:
     """What the data ask of a model."""
 
     inputs: tuple[int, ...]
-    classes: int
+    classes: int  # or findings
+    findings: bool = False  # any number of them may be in one row
 
     @property
     def outputs(self) -> int:
-        """Two classes need one score; several need one each."""
-        return 1 if self.classes == 2 else self.classes
+        """Two classes need one score; several classes, and findings, need one each."""
+        return 1 if self.classes == 2 and not self.findings else self.classes
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class Model:
     mask_shapes: dict[str, tuple[float, tuple[int, ...]]] = field(default_factory=dict)
     penalty: Callable[[Tree], Tensor] | None = None
     closed_gradient: ClosedGradient | None = None
+    findings: bool = False
 
     @cached_property
     def size(self) -> int:
@@ -63,21 +65,26 @@ class Model:
     def masks(self, rng: np.random.Generator, rows: int, dtype: torch.dtype) -> Tree:
         return draw_masks(self.mask_shapes, rng, rows, dtype)
 
-    def loss(self, params: Tree, buffers: Tree, x: Tensor, y: Tensor, masks: Tree | None) -> tuple[Tensor, Tree]:
-        """Mean loss of a batch with the model's own penalty."""
+    def loss(
+        self, params: Tree, buffers: Tree, x: Tensor, y: Tensor, masks: Tree | None, weights: Tensor | None = None
+    ) -> tuple[Tensor, Tree]:
+        """Mean loss of a batch with the model's own penalty. `weights` are as `row_losses` takes them."""
         scores, buffers = self.logits(params, buffers, x, masks)
-        loss = row_losses(scores, y, self.classes).mean()
+        loss = self.row_losses(scores, y, weights).mean()
         return (loss + self.penalty(params) if self.penalty else loss), buffers
 
-    def gradient(self, params: Tree, buffers: Tree, x: Tensor, y: Tensor, masks: Tree) -> Gradient:
+    def gradient(
+        self, params: Tree, buffers: Tree, x: Tensor, y: Tensor, masks: Tree, weights: Tensor | None = None
+    ) -> Gradient:
         """Of `loss`, for one training step."""
-        if self.closed_gradient is not None:
-            grad, value = self.closed_gradient(params, x, y, x.new_full((len(x),), 1 / len(x)))
+        if self.closed_gradient is not None and not (self.findings and weights is not None):
+            share = x.new_full((len(x),), 1 / len(x)) if weights is None else weights[y].to(x.dtype) / len(x)
+            grad, value = self.closed_gradient(params, x, y, share)
             return grad, value, buffers
         leaves = {name: leaf.detach().requires_grad_() for name, leaf in params.items()}
         if x.dim() == 4:  # channels last takes a third off a convolution's step; `contiguous` would not do it
             x = x.to(memory_format=torch.channels_last)
-        loss, buffers = self.loss(leaves, buffers, x, y, masks)
+        loss, buffers = self.loss(leaves, buffers, x, y, masks, weights)
         grads = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)  # unused weights do not move
         return dict(zip(leaves, grads, strict=True)), loss.detach(), {k: v.detach() for k, v in buffers.items()}
 
@@ -92,7 +99,7 @@ class Model:
 
         def loss(params: Tree, x: Tensor, y: Tensor, share: Tensor, masks: Tree) -> Tensor:
             scores, _ = self.logits(params, {}, x, masks)
-            total = (row_losses(scores, y, self.classes) * share).sum()
+            total = (self.row_losses(scores, y) * share).sum()
             return total + self.penalty(params) if self.penalty else total
 
         grads, value = vmap(grad_and_value(loss))(params, x, y, share, masks)
@@ -102,24 +109,44 @@ class Model:
         """Scores for a stack of models, each with rows of its own."""
         return vmap(lambda params, x: self.logits(params, {}, x, None)[0])(params, x)
 
+    def row_losses(self, scores: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Cross-entropy of each row, from logits. For findings: the mean over those that are known of the row.
+
+        `weights` are each class's, or for findings how many times a row that has it counts.
+        """
+        if self.findings:
+            known = y >= 0
+            truth = y.clamp(min=0).to(scores.dtype)
+            each = F.binary_cross_entropy_with_logits(scores, truth, reduction="none", pos_weight=weights)
+            return (each * known).sum(-1) / known.sum(-1).clamp(min=1)
+        if self.classes == 2:
+            each = F.binary_cross_entropy_with_logits(scores.squeeze(-1), y.to(scores.dtype), reduction="none")
+        else:
+            each = F.cross_entropy(scores, y, reduction="none")
+        return each if weights is None else each * weights[y]
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """Of the positive class for two classes, of each class or finding otherwise."""
+        if self.findings:
+            return torch.sigmoid(scores)
+        return torch.sigmoid(scores.squeeze(-1)) if self.classes == 2 else torch.softmax(scores, dim=-1)
+
+    def right(self, scores: Tensor, y: Tensor) -> Tensor:
+        """Whether each row is called right; for findings: the share of those known of the row that are."""
+        if self.findings:
+            known = y >= 0
+            return (((scores >= 0) == (y == 1)) & known).sum(-1) / known.sum(-1).clamp(min=1)
+        called = (scores.squeeze(-1) >= 0).long() if self.classes == 2 else scores.argmax(-1)
+        return called == y
+
 
 ModelBuilder = Callable[[Shape], Model]  # what a model's factory returns, once the data are known
 
 
-def row_losses(scores: Tensor, y: Tensor, classes: int) -> Tensor:
-    """Cross-entropy of each row, from logits."""
-    if classes == 2:
-        return F.binary_cross_entropy_with_logits(scores.squeeze(-1), y.to(scores.dtype), reduction="none")
-    return F.cross_entropy(scores, y, reduction="none")
-
-
-def probabilities(scores: Tensor, classes: int) -> Tensor:
-    """Of the positive class for two classes, of each class otherwise."""
-    return torch.sigmoid(scores.squeeze(-1)) if classes == 2 else torch.softmax(scores, dim=-1)
-
-
-def from_module(build: Callable[[], nn.Module], classes: int, private: tuple[str, ...] = ()) -> Model:
+def from_module(build: Callable[[], nn.Module], shape: Shape | int, private: tuple[str, ...] = ()) -> Model:
     """Any torch module as a model. Dropout must be `wardround.models.Dropout`, whose masks are seeded inputs.
+
+    `shape` is what the builder was given; the number of classes alone will do where rows have no findings.
 
     Weights that the module freezes (`requires_grad = False`) are part of the module: neither trained nor sent.
     """
@@ -146,7 +173,8 @@ def from_module(build: Callable[[], nn.Module], classes: int, private: tuple[str
         buffers = clone(buffers)  # BatchNorm writes into them
         return functional_call(own.training, {**fixed, **params, **buffers, **masks}, (x,)), buffers
 
-    return Model(init, logits, classes, private, shapes)
+    classes, findings = (shape, False) if isinstance(shape, int) else (shape.classes, shape.findings)
+    return Model(init, logits, classes, private, shapes, findings=findings)
 
 
 def _built(build: Callable[[], nn.Module], seed: int) -> nn.Module:

@@ -54,7 +54,7 @@ def build_report(path: str | Path, workers: int = 1) -> Path:
         open_items=sum(item.open for item in items),
         toml=toml,
         style=_text("report.css"),
-        synthetic=evidence.results["sites"][0]["data"]["name"] == "synthetic",
+        synthetic=evidence.synthetic,
     )
     target = folder.path / "report.html"
     write_atomically(target, page.encode())

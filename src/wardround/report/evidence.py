@@ -89,6 +89,10 @@ class Evidence:
         return [name for name, arm in self.arms.items() if arm["algorithm"]["name"] not in ("local", "pooled")]
 
     @property
+    def synthetic(self) -> bool:
+        return bool(self.results.get("synthetic"))
+
+    @property
     def deployed(self) -> bool:
         """Across hospitals: predictions of rows are not in the folder."""
         return bool(self.results.get("deployed"))

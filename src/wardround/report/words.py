@@ -42,8 +42,8 @@ def _against_reference(evidence: Evidence) -> str:
             f"With one seed nothing can be said about chance: the largest difference from {largest['reference']} is "
             f"{in_words(largest['difference'], 'accuracy')} of accuracy ({largest['arm']})."
         )
-    fixed = (
-        "" if tests[0]["method"].startswith("corrected") else " on these fixed test rows (training's randomness alone)"
+    fixed = {"c": "", "b": " for these models of one seed (other patients' randomness alone)"}.get(
+        tests[0]["method"][0], " on these fixed test rows (training's randomness alone)"
     )
     clear = [test for test in tests if test["p_value_holm"] is not None and test["p_value_holm"] <= ALPHA]
     if clear:

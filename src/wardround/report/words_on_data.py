@@ -85,7 +85,11 @@ def limits(evidence: Evidence) -> list[str]:
             "differ a little."
         )
     if evidence.seeds == 1:
-        lines.append("One seed: there are no intervals, no tests, and any difference may be chance.")
+        lines.append(
+            "One seed: intervals speak of other patients, not of another training, which may differ as much or more."
+            if evidence.results["interval"]["method"].startswith("bootstrap")
+            else "One seed: there are no intervals, no tests, and any difference may be chance."
+        )
     elif evidence.seeds < FEW_SEEDS:
         lines.append(f"{evidence.seeds} seeds are few; the intervals are wide and uncertain themselves.")
     if len(evidence.sites) == 1:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -16,11 +17,14 @@ MOST_NUMBERS = 20  # a number with more values than this is a measurement, and a
 UNKNOWN = "unknown"
 
 
-def by_column(column: str, bands: tuple[float, ...] = ()) -> Partitioner:
-    """A feature, or failing that a group such as `sex` or `age`; `bands` are the cut points of a number.
+def by_column(
+    column: str, bands: tuple[float, ...] = (), patients: Literal["refuse", "majority"] = "refuse"
+) -> Partitioner:
+    """A feature, or failing that a group such as `sex`, `age` or `view`; `bands` are the cut points of a number.
 
-    A band holds its lower cut point and not its upper one. Rows without a value form the site "unknown". Nothing is
-    drawn: the generator is not used.
+    A band holds its lower cut point and not its upper one. Rows without a value form the site "unknown". A patient whose
+    rows would be at several sites is refused; with `patients = "majority"` all his rows go where most of them are, the
+    first such site in the order of the sites. Nothing is drawn: the generator is not used.
     """
     if any(low >= high for low, high in pairwise(bands)):
         raise StudyError(f"{WHERE}: bands", "the cut points do not rise", "Write them in rising order, each once.")
@@ -31,11 +35,21 @@ def by_column(column: str, bands: tuple[float, ...] = ()) -> Partitioner:
         names, site_of_row = _by_band(values, column, bands) if bands else _by_value(values, column)
         if (site_of_row == len(names)).any():
             names.append(UNKNOWN)
-        remedy = "Choose a column that is the same in all rows of a patient."
+        if patients == "majority":
+            site_of_row = _by_majority(site_of_row, records.units, len(names))
+            kept = np.unique(site_of_row)
+            names, site_of_row = [names[site] for site in kept], np.searchsorted(kept, site_of_row)
+        remedy = 'Choose a column that is the same in all rows of a patient, or set patients = "majority".'
         refuse_torn_patients(site_of_row, records.units, f"{WHERE}: {column}", remedy)
         return rows_by_site(site_of_row, names)
 
     return Partitioner(assign)
+
+
+def _by_majority(site_of_row: np.ndarray, units: np.ndarray, sites: int) -> np.ndarray:
+    rows = np.zeros((units.max(initial=-1) + 1, sites), dtype=np.int64)
+    np.add.at(rows, (units, site_of_row), 1)
+    return np.asarray(rows.argmax(axis=1)[units])
 
 
 def _find_column(records: Records, column: str) -> pd.Series:

@@ -9,7 +9,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from wardround.data.partition.partition import Partitioner, first_rows, refuse_too_many_sites, rows_by_site, site_names
+from wardround.data.partition.partition import (
+    Partitioner,
+    patient_classes,
+    refuse_too_many_sites,
+    rows_by_site,
+    site_names,
+)
 from wardround.data.records import Records
 from wardround.errors import DataError
 from wardround.settings import Count, Positive
@@ -18,7 +24,8 @@ TRIES = 10_000  # ten sites of 297 patients with the defaults of `quantity` need
 
 
 def dirichlet(count: Count = 10, alpha: Positive = 0.5, smallest: Count = 10) -> Partitioner:
-    """Each class is cut up among the sites by its own draw. A patient counts as the class of the first row.
+    """Each class is cut up among the sites by its own draw. A patient counts as the class of the first row; where rows
+    have findings, as the rarest finding of all his rows, or as one without.
 
     Draws that leave a site with fewer than `smallest` rows are repeated.
     """
@@ -26,7 +33,7 @@ def dirichlet(count: Count = 10, alpha: Positive = 0.5, smallest: Count = 10) ->
     def assign(records: Records, rng: np.random.Generator) -> dict[str, np.ndarray]:
         where = "sites: dirichlet"
         refuse_too_many_sites(records, count, smallest, where)
-        labels = records.target[first_rows(records.units)]
+        labels = patient_classes(records)
         classes = [np.flatnonzero(labels == label) for label in np.unique(labels)]
         site_of_patient = deal_by_dirichlet(classes, records.units, count, alpha, smallest, rng, where)
         return rows_by_site(site_of_patient[records.units], site_names(count))

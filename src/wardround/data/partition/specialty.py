@@ -2,7 +2,13 @@
 
 import numpy as np
 
-from wardround.data.partition.partition import Partitioner, first_rows, refuse_too_many_sites, rows_by_site, site_names
+from wardround.data.partition.partition import (
+    Partitioner,
+    patient_classes,
+    refuse_too_many_sites,
+    rows_by_site,
+    site_names,
+)
 from wardround.data.records import Records
 from wardround.errors import DataError
 from wardround.settings import Count, Share
@@ -12,14 +18,17 @@ def specialty(count: Count = 4, richness: Share = 0.7, smallest: Count = 10) -> 
     """A patient goes to a home of the class with probability `richness`, else to any other site alike.
 
     Classes that occur are dealt to the sites in turn. With more sites than classes, a class has several homes and its
-    patients are spread over them at random. A patient counts as the class of the first row.
+    patients are spread over them at random. A patient counts as the class of the first row. Where rows have findings, he
+    counts as the rarest finding of all his rows, and patients without any are spread over all sites alike.
     """
 
     def assign(records: Records, rng: np.random.Generator) -> dict[str, np.ndarray]:
         where = "sites: specialty"
         refuse_too_many_sites(records, count, smallest, where)
-        labels = records.target[first_rows(records.units)]
-        site_of_patient = _draw_sites(labels, count, richness, rng)
+        labels = patient_classes(records)
+        # who has no finding is nobody's speciality
+        homeless = len(records.classes) if records.has_findings else None
+        site_of_patient = _draw_sites(labels, count, richness, rng, homeless)
         site_of_row = site_of_patient[records.units]
         short = int((np.bincount(site_of_row, minlength=count) < smallest).sum())
         if short:
@@ -30,10 +39,14 @@ def specialty(count: Count = 4, richness: Share = 0.7, smallest: Count = 10) -> 
     return Partitioner(assign)
 
 
-def _draw_sites(labels: np.ndarray, count: int, richness: float, rng: np.random.Generator) -> np.ndarray:
-    present = np.unique(labels)
+def _draw_sites(
+    labels: np.ndarray, count: int, richness: float, rng: np.random.Generator, homeless: int | None
+) -> np.ndarray:
+    present = np.setdiff1d(labels, [] if homeless is None else [homeless])
     turn = min(present.size, count)
     site_of_patient = np.zeros(labels.size, dtype=np.int64)
+    if homeless is not None:
+        site_of_patient[labels == homeless] = rng.choice(count, int((labels == homeless).sum()))
     for number, label in enumerate(present):
         patients = np.flatnonzero(labels == label)
         homes = [site for site in range(count) if site % turn == number % turn]

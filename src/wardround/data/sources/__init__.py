@@ -3,9 +3,11 @@
 from collections.abc import Callable
 
 from wardround.data.sources.at_sites import at_sites
+from wardround.data.sources.chest_xray import chest_xray
 from wardround.data.sources.csv import csv
 from wardround.data.sources.fashion_mnist import fashion_mnist
 from wardround.data.sources.heart import heart
+from wardround.data.sources.phantom import phantom
 from wardround.data.sources.source import Source
 from wardround.data.sources.synthetic import synthetic
 
@@ -14,6 +16,8 @@ SOURCES: dict[str, Callable[..., Source]] = {
     "csv": csv,
     "synthetic": synthetic,
     "fashion-mnist": fashion_mnist,
+    "chest-xray": chest_xray,
+    "phantom": phantom,
     "at-sites": at_sites,
 }
 

@@ -1,0 +1,224 @@
+"""A MedMNIST-style .npz: {train,val,test}_{images,labels}, and where it has them patients, views, sexes, ages, names.
+
+Members are read from the archive in stretches into their final place, so that memory holds the result and little
+more. Nothing in them is ever unpickled.
+"""
+
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import pandas as pd
+from PIL import Image
+
+from wardround.data.images import store
+from wardround.data.images.findings import FINDINGS, chosen
+from wardround.data.images.gathered import Gathered, Wanted
+from wardround.data.images.listing import Listing, settled, some_rows
+from wardround.data.images.pixels import WHOLE, finished, need_clahe
+from wardround.data.images.problems import Kind, Problem, notes, refuse
+from wardround.errors import DataError
+from wardround.seeds import generator
+
+SIDES = {"train": "train", "val": "validation", "test": "test"}
+IN_MEMORY = 512 * 2**20  # bytes; a larger result is mapped from the cache
+_FLAGS = {"view": ("view_ap", "AP", "PA"), "sex": ("sex_m", "male", "female")}
+
+
+@dataclass(frozen=True)
+class Member:
+    """An array in the archive, of which only the header was read."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+def gather_npz(path: Path, cache: Path, wanted: Wanted) -> Gathered:
+    if wanted.clahe:
+        need_clahe()
+    archive = Archive(path)
+    sides = [side for side in SIDES if f"{side}_images" in archive.members]
+    if not sides:
+        remedy = "Give a file in the form of MedMNIST, with train_images, train_labels and so on."
+        raise DataError(str(path), "has no train_images, val_images or test_images", remedy)
+    pictures = [archive.pictures(side) for side in sides]
+    listing = _listing(archive, sides, wanted)
+    problems = [Problem(kind, member.name) for member in pictures for kind in _kinds(member)]
+    refuse(problems, wanted.accept, path, None)
+    told = [f"{name}: {len(rows)} images" for name, rows in listing.said.groupby("side", sort=False)]
+    rows = np.arange(len(listing))
+    if wanted.rows is not None:
+        patient = listing.said["patient"].to_numpy(object) if "patient" in listing.said else None
+        rows = some_rows(patient, len(listing), wanted.rows, generator(wanted.seed, "chest-xray rows"))
+        told.append(f"Kept {wanted.rows} of {len(listing)} images, by patients drawn at random.")
+        listing = listing.take(rows)
+    told += [
+        f"{member.name}: resized from {member.shape[2]} x {member.shape[1]} to {wanted.size} x {wanted.size} pixels"
+        for member in pictures
+        if member.shape[1:3] != (wanted.size, wanted.size)
+    ]
+    listing, label_notes = settled(listing, wanted.uncertain)
+    chunks = partial(_converted, archive, pictures, rows, wanted)
+    if len(rows) * wanted.size**2 < IN_MEMORY and not wanted.clahe:
+        images = np.empty((len(rows), 1, wanted.size, wanted.size), dtype=np.uint8)
+        filled = 0
+        for chunk in chunks():
+            images[filled : filled + len(chunk)] = chunk
+            filled += len(chunk)
+        prints = store.prints_of(images, listing.target)
+    else:
+        conversion = _cached(path, cache, wanted, chunks)
+        images = store.open_images(conversion)
+        prints = store.kept_prints(conversion, images, listing.target)
+    return Gathered(listing, images, prints, (*told, *notes(problems, 0), *label_notes))
+
+
+class Archive:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with self.opened() as archive:
+            names = [name for name in archive.namelist() if name.endswith(".npy")]
+            self.members = {name.removesuffix(".npy"): self._member(archive, name) for name in names}
+
+    def opened(self) -> zipfile.ZipFile:
+        try:
+            return zipfile.ZipFile(self.path)
+        except (OSError, zipfile.BadZipFile) as error:
+            raise self.damaged(f"cannot be opened ({type(error).__name__})") from None
+
+    def _member(self, archive: zipfile.ZipFile, name: str) -> Member:
+        try:
+            with archive.open(name) as file:
+                shape, dtype, start = _header(file)
+        except (ValueError, *READING) as error:
+            raise self.damaged(f"{name} is not an array that can be read ({type(error).__name__})") from None
+        if archive.getinfo(name).file_size != start + dtype.itemsize * int(np.prod(shape, dtype=object)):
+            raise self.damaged(f"{name} is not as long as its header says")
+        return Member(name.removesuffix(".npy"), shape, dtype)
+
+    def stretches(self, member: Member) -> Iterator[np.ndarray]:
+        """The member's rows, a few at a time."""
+        row = member.dtype.itemsize * int(np.prod(member.shape[1:]))
+        step = max(1, store.CHUNK // max(1, row))
+        try:
+            with self.opened() as archive, archive.open(f"{member.name}.npy") as file:
+                _header(file)
+                for start in range(0, member.shape[0], step):
+                    count = min(step, member.shape[0] - start)
+                    data = file.read(count * row)
+                    yield np.frombuffer(data, member.dtype).reshape(count, *member.shape[1:])
+                file.read(1)  # so that the end is seen, where the checksum is compared
+        except (ValueError, *READING) as error:
+            raise self.damaged(f"{member.name} cannot be read to its end ({type(error).__name__})") from None
+
+    def whole(self, name: str, rows: int | None = None) -> np.ndarray:
+        """A small member."""
+        member = self.members.get(name)
+        if member is None:
+            raise self.damaged(f"has no {name}")
+        if not member.shape or (rows is not None and member.shape[0] != rows):
+            raise self.damaged(f"{name} has {member.shape[0] if member.shape else 0} rows for {rows} images")
+        return np.concatenate(list(self.stretches(member))) if rows != 0 else np.empty(member.shape, member.dtype)
+
+    def pictures(self, side: str) -> Member:
+        member = self.members[f"{side}_images"]
+        fits = len(member.shape) == 3 or (len(member.shape) == 4 and member.shape[3] in (1, 3))
+        if not fits or member.dtype.name not in ("uint8", "uint16") or 0 in member.shape[1:]:
+            raise self.damaged(f"{member.name} does not hold images of 8 or 16 bits, grey or in colour")
+        return member
+
+    def damaged(self, problem: str) -> DataError:
+        return DataError(str(self.path), problem, "Fetch the file anew: it is damaged, or not of this form.")
+
+
+READING = (OSError, EOFError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error)
+
+
+def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype, int]:
+    """Shape, type and length of the header; objects, which would have to be unpickled, are refused."""
+    version = np.lib.format.read_magic(file)
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    if version not in readers:
+        raise ValueError("an array of an unknown version")
+    shape, by_columns, dtype = readers[version](file)
+    if dtype.hasobject or dtype.itemsize == 0 or (by_columns and len(shape) > 1):
+        raise ValueError("objects, nothing, or columns first")
+    return shape, dtype, file.tell()
+
+
+def _kinds(member: Member) -> list[Kind]:
+    found: list[Kind] = ["16-bit"] if member.dtype.itemsize > 1 else []
+    return [*found, "colour"] if member.shape[3:] == (3,) else found
+
+
+def _listing(archive: Archive, sides: list[str], wanted: Wanted) -> Listing:
+    counts = {side: archive.members[f"{side}_images"].shape[0] for side in sides}
+    if not sum(counts.values()):
+        raise archive.damaged("holds no image")
+    known = tuple(map(str, _texts(archive.whole("label_names")))) if "label_names" in archive.members else FINDINGS
+    labels = np.concatenate([archive.whole(f"{side}_labels", count) for side, count in counts.items()])
+    if labels.ndim != 2 or labels.shape[1] != len(known):
+        raise archive.damaged(f"its labels are not {len(known)} for each image")
+    if labels.dtype.kind not in "iub" or not np.isin(labels, (-1, 0, 1)).all():
+        raise archive.damaged("some labels are neither 1, 0 nor -1")
+    classes = chosen(wanted.findings, known, archive.path.name)
+    target = labels.astype(np.int64)[:, [known.index(name) for name in classes]]
+
+    def column(name: str) -> np.ndarray | None:
+        if not all(f"{side}_{name}" in archive.members for side in sides):
+            return None
+        return np.concatenate([archive.whole(f"{side}_{name}", count) for side, count in counts.items()])
+
+    said = pd.DataFrame({"side": np.repeat([SIDES[side] for side in sides], list(counts.values())).astype(object)})
+    for word, (name, yes, no) in _FLAGS.items():
+        if (flags := column(name)) is not None:
+            said[word] = pd.Series(np.where(flags.astype(bool), yes, no), dtype=object)
+    for word, name in (("patient", "patient_id"), ("age", "age")):
+        if (values := column(name)) is not None:
+            said[word] = pd.Series(_texts(values), dtype=object)
+    names = column("image_name")
+    numbered = [f"{side}-{row}" for side, count in counts.items() for row in range(count)]
+    return Listing(_texts(np.array(numbered) if names is None else names), target, classes, said)
+
+
+def _texts(values: np.ndarray) -> np.ndarray:
+    return (np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values.astype(str)).astype(object)
+
+
+def _converted(archive: Archive, pictures: list[Member], rows: np.ndarray, wanted: Wanted) -> Iterator[np.ndarray]:
+    """The chosen rows of all sides one after another, at the wanted size."""
+    start = 0
+    for member in pictures:
+        for stretch in archive.stretches(member):
+            own = rows[(rows >= start) & (rows < start + len(stretch))] - start
+            start += len(stretch)
+            if member.shape[1:] == (wanted.size, wanted.size) and member.dtype == np.uint8 and not wanted.clahe:
+                yield stretch[own][:, np.newaxis]
+            elif len(own):
+                yield np.stack([_image(stretch[row], wanted) for row in own])[:, np.newaxis]
+
+
+def _image(pixels: np.ndarray, wanted: Wanted) -> np.ndarray:
+    pixels = pixels[..., 0] if pixels.shape[2:] == (1,) else pixels
+    if pixels.dtype != np.uint8:
+        pixels = (pixels / WHOLE).astype(np.float32 if pixels.ndim == 2 else np.uint8)
+    grey = Image.fromarray(pixels)
+    return finished(grey.convert("L") if grey.mode == "RGB" else grey, wanted.size, wanted.clahe)
+
+
+def _cached(path: Path, cache: Path, wanted: Wanted, chunks: "partial[Iterator[np.ndarray]]") -> Path:
+    status = path.stat()
+    name = f"{wanted.size}px{'-clahe' if wanted.clahe else ''}"
+    settings = f"{name}-{store.digest(name, str(path.resolve()), f'{wanted.rows} {wanted.seed}')}"
+    content = store.digest(path.name, str(status.st_size), str(status.st_mtime_ns))
+
+    def make(into: Path) -> None:
+        store.write_images(into / "images.npy", wanted.size, chunks())
+
+    return store.kept(cache, settings, content, make)

@@ -1,0 +1,246 @@
+"""Intervals of a study with one seed: what other patients like these would have given with the same models.
+
+Patients are drawn with replacement, a patient's rows together, the same draws for every arm, so that differences are
+paired. A resample gives each row a weight, and every figure is computed from weighted rows: scores are sorted once,
+not once for each resample. Limits are percentiles. With several seeds, intervals are over seeds (`intervals.py`).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from wardround.evaluation.benefit import correct, verdict_of
+from wardround.evaluation.compare import adjust, sentence
+from wardround.evaluation.intervals import CONFIDENCE
+from wardround.evaluation.metrics import CLIP, NEED_POSITIVES, calls
+from wardround.evaluation.scores import Scores
+from wardround.study import METRICS
+
+MOST_RESAMPLES, FEWEST_RESAMPLES = 1000, 200
+CELLS = 4_000_000  # rows times resamples, above which there are fewer resamples
+AT_A_TIME = 100  # resamples: their weights then fit into the processor's cache
+METHOD = "bootstrap over patients (percentile)"
+COVERS = "other patients like these, for the models of this one seed"
+LEAST_DEFINED = 0.95  # share of the resamples in which a figure must be defined to have an interval
+
+
+def by_patients(content: dict[str, Any], scores: Scores) -> dict[str, Any]:
+    """`content` is a whole results.json of one seed; it comes back with its empty intervals filled."""
+    if len(scores.seeds) != 1 or not len(scores.row):
+        return content
+    drawn = Resamples(scores)
+    for name, arm in content["arms"].items():
+        _fill(arm["metrics"], drawn.of(name))
+        for site, figures in arm["sites"].items():
+            _fill(figures, drawn.of(name, site))
+        for finding, described in arm["findings"].items():
+            _fill(described["metrics"], drawn.of_finding(name, finding))
+    for test in content["tests"]:
+        place = METRICS.index(test["metric"])
+        _compare(test, drawn.of(test["arm"])[:, place] - drawn.of(test["reference"])[:, place])
+    for key in dict.fromkeys((test["reference"], test["metric"]) for test in content["tests"]):
+        adjust([test for test in content["tests"] if (test["reference"], test["metric"]) == key])
+    for test in content["tests"]:
+        test["sentence"] = sentence(test)
+    for entry in content["benefit"]:
+        place = METRICS.index(entry["metric"])
+        both = [drawn.of(entry[key], entry["site"])[:, place] for key in ("arm", "against")]
+        _compare(entry, both[0] - both[1])
+        entry["verdict"] = verdict_of(entry["interval"], entry["metric"])
+    for key in dict.fromkeys((entry["arm"], entry["metric"]) for entry in content["benefit"]):
+        correct([entry for entry in content["benefit"] if (entry["arm"], entry["metric"]) == key])
+    content["interval"] |= {"method": METHOD, "covers": COVERS}
+    for variant in content["variants"].values():
+        variant |= {"method": METHOD, "covers": COVERS}
+    return content
+
+
+class Resamples:
+    """Figures under each resample, kept as they are asked for."""
+
+    def __init__(self, scores: Scores) -> None:
+        self.scores = scores
+        patients, self.number = np.unique(scores.patient, return_inverse=True)
+        rows = len(scores.row) // max(len(scores.arms), 1)
+        self.count = int(np.clip(CELLS // max(rows, 1), FEWEST_RESAMPLES, MOST_RESAMPLES))
+        rng = np.random.default_rng(0)  # a figure of a report must not change from one reading to the next
+        chosen = rng.integers(len(patients), size=(self.count, len(patients)))
+        self.times = np.zeros((self.count, len(patients)), dtype=np.float32)
+        np.add.at(self.times, (np.arange(self.count)[:, None], chosen), 1)
+        self.known: dict[tuple[str, str | None], np.ndarray] = {}
+
+    def of(self, arm: str, site: str | None = None) -> np.ndarray:
+        """(resamples, metrics), over all sites' rows or one's."""
+        each = self._each(arm, site)
+        if self.scores.findings:
+            known = ~np.isnan(each)
+            with np.errstate(invalid="ignore"):
+                return np.asarray(np.where(known, each, 0).sum(axis=0) / known.sum(axis=0))
+        return np.asarray(each[0])
+
+    def of_finding(self, arm: str, finding: str) -> np.ndarray:
+        return np.asarray(self._each(arm, None)[self.scores.findings.index(finding)])
+
+    def _each(self, arm: str, site: str | None) -> np.ndarray:
+        """(findings, or 1; resamples; metrics)"""
+        key = (arm, site)
+        if key not in self.known:
+            places = self.scores.of_arm(arm)
+            if site is not None:
+                places = places[self.scores.site[places] == self.scores.sites.index(site)]
+            self.known[key] = self._figures(places)
+        return self.known[key]
+
+    def _figures(self, places: np.ndarray) -> np.ndarray:
+        label, score, number = self.scores.label[places], self.scores.score[places], self.number[places]
+        columns = score.shape[1] if self.scores.findings else 1
+        made = np.full((columns, self.count, len(METRICS)), np.nan)
+        if not len(places) or np.isnan(score).any():
+            return made
+        cut = self.scores.thresholds[places] if self.scores.findings else None
+        parts = [_Finding(label[:, f], score[:, f], cut[:, f]) for f in range(columns)] if cut is not None else []
+        whole = None if parts else _Classes(label, score)
+        for begin in range(0, self.count, AT_A_TIME):
+            weights = self.times[begin : begin + AT_A_TIME, number]
+            for f in range(columns):
+                figures = parts[f].figures(weights) if whole is None else whole.figures(weights)
+                made[f, begin : begin + AT_A_TIME] = np.stack([figures[name] for name in METRICS], axis=1)
+        return made
+
+
+class _Ranking:
+    """Areas under curves of one class against the rest: rows in order of their score, ties together."""
+
+    def __init__(self, positive: np.ndarray, score: np.ndarray) -> None:
+        self.order = np.argsort(-score, kind="stable")
+        s = score[self.order]
+        self.begins = np.flatnonzero(np.append(True, s[1:] != s[:-1]))
+        self.positive = positive[self.order].astype(np.float32)
+
+    def areas(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        sorted_weights = weights[:, self.order]
+        hits = np.add.reduceat(sorted_weights * self.positive, self.begins, axis=1)
+        called = np.add.reduceat(sorted_weights, self.begins, axis=1)
+        all_hits, all_called = np.cumsum(hits, axis=1, dtype=np.float64), np.cumsum(called, axis=1, dtype=np.float64)
+        total_hits, total = all_hits[:, -1], all_called[:, -1]
+        misses = called - hits
+        with np.errstate(divide="ignore", invalid="ignore"):
+            # a miss is below every hit that is called before it, and half below those called with it
+            roc = (misses * (all_hits - hits / 2)).sum(axis=1) / (total_hits * (total - total_hits))
+            precision = np.where(all_called > 0, all_hits / all_called, 0)
+            return roc, (hits * precision).sum(axis=1) / total_hits
+
+
+class _Finding:
+    """One finding, or the positive class of two."""
+
+    def __init__(self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float) -> None:
+        self.known = label >= 0
+        positive, p = label[self.known] == 1, score[self.known].astype(np.float64)
+        called = p >= (threshold[self.known] if isinstance(threshold, np.ndarray) else threshold)
+        inside = np.clip(p, CLIP, 1 - CLIP)
+        self.ranking = _Ranking(positive, p)
+        columns = (
+            positive,
+            called,
+            positive & called,
+            (p - positive) ** 2,
+            -np.log(np.where(positive, inside, 1 - inside)),
+        )
+        self.sums = np.stack([column.astype(np.float32) for column in columns], axis=1)
+
+    def figures(self, weights: np.ndarray) -> dict[str, np.ndarray]:
+        w = weights if self.known.all() else weights[:, self.known]
+        rows = w.sum(axis=1, dtype=np.float64)
+        positives, called, tp, brier, loss = (w @ self.sums).astype(np.float64).T
+        fp, fn = called - tp, positives - tp
+        auc, pr_auc = self.ranking.areas(w)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            made = {
+                "accuracy": (rows - fp - fn) / rows,
+                "auc": auc,
+                "pr_auc": pr_auc,
+                "brier": brier / rows,
+                "loss": loss / rows,
+                **_rates(tp, fp, fn, rows - tp - fp - fn),
+            }
+        for name in NEED_POSITIVES:
+            made[name] = np.where(positives > 0, made[name], np.nan)
+        return made
+
+
+class _Classes:
+    """Rows of one class each: two, or several of which each is set against the rest."""
+
+    def __init__(self, label: np.ndarray, score: np.ndarray) -> None:
+        self.binary = _Finding(label, score, 0.5) if score.ndim == 1 else None
+        if self.binary is not None:
+            return
+        called, p = calls(score), score.astype(np.float64)
+        there = [c for c in range(score.shape[1]) if (label == c).any()]
+        self.rankings = [_Ranking(label == c, p[:, c]) for c in there]
+        truth, said = (np.stack([which == c for c in there], axis=1) for which in (label, called))
+        right = np.clip(p[np.arange(len(label)), label], CLIP, 1)
+        brier = ((p - np.eye(score.shape[1])[label]) ** 2).sum(axis=1)
+        self.counts = [columns.astype(np.float32) for columns in (truth, said, truth & said)]
+        self.sums = np.stack([called == label, brier, -np.log(right)], axis=1).astype(np.float32)
+
+    def figures(self, weights: np.ndarray) -> dict[str, np.ndarray]:
+        if self.binary is not None:
+            return self.binary.figures(weights)
+        rows = weights.sum(axis=1, dtype=np.float64)
+        accuracy, brier, loss = ((weights @ self.sums) / rows[:, None]).T
+        positives, called, tp = ((weights @ columns).astype(np.float64) for columns in self.counts)
+        fp, fn = called - tp, positives - tp
+        areas = np.stack([np.stack(ranking.areas(weights)) for ranking in self.rankings])  # classes, 2, resamples
+        with np.errstate(divide="ignore", invalid="ignore"):
+            rates = _rates(tp, fp, fn, rows[:, None] - tp - fp - fn)
+            return {
+                "accuracy": accuracy,
+                "auc": _mean(areas[:, 0], 0),
+                "pr_auc": _mean(areas[:, 1], 0),
+                "brier": brier,
+                "loss": loss,
+                **{name: _mean(figure, 1) for name, figure in rates.items()},
+            }
+
+
+def _rates(tp: np.ndarray, fp: np.ndarray, fn: np.ndarray, tn: np.ndarray) -> dict[str, np.ndarray]:
+    return {
+        "f1": 2 * tp / (2 * tp + fp + fn),
+        "sensitivity": tp / (tp + fn),
+        "specificity": tn / (tn + fp),
+        "ppv": tp / (tp + fp),
+        "npv": tn / (tn + fn),
+    }
+
+
+def _mean(figures: np.ndarray, axis: int) -> np.ndarray:
+    """Of those that are defined."""
+    known = np.isfinite(figures)
+    return np.asarray(np.where(known, figures, 0).sum(axis=axis) / known.sum(axis=axis))
+
+
+def _limits(drawn: np.ndarray) -> list[float] | None:
+    known = drawn[np.isfinite(drawn)]
+    if len(known) < LEAST_DEFINED * len(drawn):
+        return None
+    outside = (1 - CONFIDENCE) / 2
+    return [float(limit) for limit in np.quantile(known, [outside, 1 - outside])]
+
+
+def _fill(figures: Mapping[str, dict[str, Any]], drawn: np.ndarray) -> None:
+    for place, name in enumerate(METRICS):
+        if name in figures and figures[name]["mean"] is not None:
+            figures[name]["interval"] = _limits(drawn[:, place])
+
+
+def _compare(entry: dict[str, Any], drawn: np.ndarray) -> None:
+    """The interval of a difference; the p-value is twice the share of resamples on the other side of none."""
+    entry["interval"] = None if entry["difference"] is None else _limits(drawn)
+    entry["method"] = METHOD
+    known = drawn[np.isfinite(drawn)]
+    if entry["interval"] is not None:
+        other_side = min((known <= 0).sum(), (known >= 0).sum())
+        entry["p_value"] = float(min(1.0, 2 * (other_side + 1) / (len(known) + 1)))
