@@ -20,7 +20,8 @@ from wardround.settings import Count, Fraction, NonNegative, Positive, Range, Sh
 
 METRICS = ("accuracy", "auc", "pr_auc", "f1", "sensitivity", "specificity", "ppv", "npv", "brier", "loss")
 LOWER_IS_BETTER = frozenset({"brier", "loss"})
-QUANTITIES = ("rows", "gini", "js", "kl", "mmd", "bytes", "t")  # that a claim may be about, besides metrics
+FINAL = tuple(f"{side}_{figure}" for side in ("training", "validation") for figure in ("accuracy", "loss"))
+QUANTITIES = ("rows", "gini", "js", "kl", "mmd", "bytes", "t", *FINAL)  # that a claim may be about, besides metrics
 SELECTED = "selected"  # fedprox[selected]: in each seed the value that the selection chose
 Varied = Literal["partition", "split", "batches", "init"]
 
@@ -194,6 +195,7 @@ class Claim:
     stated: dict[str, float] = field(default_factory=dict)
     formula: Literal["sum", "mean", "gini"] | None = None
     given: tuple[tuple[float, ...], ...] = ()
+    no_verdict: str = ""  # why ours is set beside it and nothing is said of reproduction
 
 
 @dataclass(frozen=True)

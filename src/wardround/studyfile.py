@@ -89,17 +89,20 @@ def parse_study(
         raise StudyError(
             f"{where}: quick", "missing", "This study has no [quick] block, so --quick has nothing to apply."
         )
-    for path, value in {**(flatten(_table(raw, "quick", where)) if quick else {}), **(changes or {})}.items():
-        section = path.split(".", 1)[0]
-        if section not in tables or "." not in path:
-            raise StudyError(f"{where}: {path}", "no such setting", suggest(section, tables, "Sections"))
-        set_path(tables, path, value, where)
-
     sections = {
         "data": _Section("source", families.sources, common=Preparation),
         "sites": _Section("partition", families.partitioners, default="by-hospital"),
         "model": _Section("kind", families.models, default="logistic"),
     }
+    wanted = {**(flatten(_table(raw, "quick", where)) if quick else {}), **(changes or {})}
+    for key, family in sections.items():  # what the study says of another member does not hold for this one
+        tables[key] = _for_member(tables[key], family, wanted.get(f"{key}.{family.tag}"))
+    for path, value in wanted.items():
+        section = path.split(".", 1)[0]
+        if section not in tables or "." not in path:
+            raise StudyError(f"{where}: {path}", "no such setting", suggest(section, tables, "Sections"))
+        set_path(tables, path, value, where)
+
     resolved, source = _resolve(raw, tables, sections, where, base)  # before arms: errors name the base's key
     evaluation = Evaluation(
         **parse_settings(settings_of(Evaluation), tables["evaluation"], f"{where}: evaluation", base)

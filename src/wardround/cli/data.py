@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from wardround.cli.options import Json, Quick, Set, StudyArgument, changes
+from wardround.cli.options import Json, Quick, Set, changes
 
 app = typer.Typer(
     help="Look at data: list sources, describe a file or source, write a split to disk.", no_args_is_help=True
@@ -54,8 +54,15 @@ def describe(
 
 @app.command("split")
 def split(
-    study: StudyArgument,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A folder that does not exist yet, or is empty.")],
+    study: Annotated[
+        str | None, typer.Argument(metavar="[STUDY]", help="A study file or a shipped study; without one, --source.")
+    ] = None,
+    source: Annotated[str, typer.Option("--source", help="Which data, where no study is named.")] = "fashion-mnist",
+    sites: Annotated[int | None, typer.Option("--sites", min=1, help="How many sites.")] = None,
+    alpha: Annotated[
+        float | None, typer.Option("--alpha", help="Cut classes up by Dirichlet draws; small values: unlike sites.")
+    ] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Default: the study's first seed.")] = None,
     quick: Quick = False,
     set_: Set = None,
@@ -67,7 +74,13 @@ def split(
     from wardround.data.export import export_split
     from wardround.plan import load_plan
 
-    parsed, families = load_study(study, quick, changes(set_))
+    wanted = changes(set_)
+    if alpha is not None:
+        wanted = {"sites.partition": "dirichlet", "sites.alpha": alpha} | wanted
+    if sites is not None:
+        wanted = {"sites.count": sites} | wanted
+    plain = {"name": "split", "data": {"source": source}, "sites": {"partition": "iid"}}
+    parsed, families = load_study(study or {**plain, "arms": [{"algorithm": "fedavg"}]}, quick, wanted)
     plan = load_plan(parsed, families)
     chosen = parsed.evaluation.seeds.first if seed is None else seed
     written = export_split(plan.cohort_of(parsed.arms[0]), plan.check(parsed.arms[0], chosen), out)

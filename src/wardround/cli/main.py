@@ -16,6 +16,7 @@ from wardround.cli import (
     log,
     provision,
     report,
+    results,
     resume,
     run,
     studies,
@@ -30,9 +31,12 @@ app = typer.Typer(
     add_completion=False,
 )
 app.command("run")(run.run)
+app.command("simulate", help="The same as `run`: every arm of a study with every seed, on this machine.")(run.run)
 app.command("resume")(resume.resume)
 app.command("report")(report.report)
 app.command("compare")(report.compare)
+app.command("results")(results.results)
+app.command("plots")(results.plots)
 app.command("check")(check.check)
 app.command("studies")(studies.studies)
 app.add_typer(data.app, name="data")

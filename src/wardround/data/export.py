@@ -7,13 +7,14 @@ import numpy as np
 import pandas as pd
 
 from wardround.data.cohort import Cohort
-from wardround.data.records import SIDES
+from wardround.data.records import SIDES, Records
 from wardround.data.split import Split
 from wardround.errors import RunError
 
 
 def export_split(cohort: Cohort, splits: Sequence[Split], out: Path) -> dict[str, int]:
-    """File names with their numbers of rows. A column `side` says where each row belongs; `label` is the class name."""
+    """File names with their numbers of rows. In a table a column `side` says where each row belongs; `label` is the class
+    name. Patients are numbered anew at each site."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(str(out), "is there already and not an empty folder", "Give --out a new folder.")
     out.mkdir(parents=True, exist_ok=True)
@@ -24,17 +25,28 @@ def _write(cohort: Cohort, split: Split, out: Path) -> tuple[str, int]:
     rows = np.concatenate([getattr(split, side) for side in SIDES])
     side = np.repeat(SIDES, [len(getattr(split, name)) for name in SIDES])
     part = cohort.records.take(rows)
-    label = np.array(part.classes, dtype=object)[part.target]
     if isinstance(part.features, pd.DataFrame):
         name = f"{split.site}.csv"
-        table = part.features.assign(label=label, side=side)
+        table = part.features.assign(label=np.array(part.classes, dtype=object)[part.target], side=side)
         if part.patient is not None:
             table.insert(0, "patient", part.patient)
         table.to_csv(out / name, index=False)
     else:
         name = f"{split.site}.npz"
-        sides = {f"{s}_images": part.features[side == s] for s in SIDES} | {
-            f"{s}_labels": part.target[side == s] for s in SIDES
-        }
-        np.savez_compressed(out / name, **sides)
+        np.savez_compressed(out / name, allow_pickle=False, label_names=np.array(part.classes), **_arrays(part, side))
     return name, len(rows)
+
+
+def _arrays(part: Records, side: np.ndarray) -> dict[str, np.ndarray]:
+    """Named as in MedMNIST's files, so that they can be read again: `train_images`, `val_labels`, `test_age` ..."""
+    images = np.asarray(part.features)
+    columns = {"images": images[:, 0] if images.shape[1] == 1 else images, "labels": part.target}
+    if part.patient is not None:
+        columns["patient_id"] = pd.factorize(part.patient)[0]
+    for column, name, value in (("view", "view_ap", "AP"), ("sex", "sex_m", "male")):
+        if column in part.groups and part.groups[column].notna().all():
+            columns[name] = (part.groups[column] == value).to_numpy(dtype=np.uint8)
+    if "age" in part.groups and part.groups["age"].notna().all():
+        columns["age"] = part.groups["age"].to_numpy(dtype=np.uint8)
+    short = dict(zip(SIDES, ("train", "val", "test"), strict=True))
+    return {f"{short[s]}_{name}": values[side == s] for s in SIDES for name, values in columns.items()}

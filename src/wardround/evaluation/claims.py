@@ -4,6 +4,7 @@
 * not reproduced              it is not; the verdict says by how much
 * contradicted by its source  figures that the source gives for one thing differ, or do not follow from one another
 * cannot be computed          an arm has no figures
+* no verdict                  the study says why the two are only set side by side
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from wardround.data.heterogeneity import gini
 from wardround.evaluation.compare import IN_POINTS
 from wardround.evaluation.intervals import Resampling, mean_interval
 from wardround.evaluation.scores import Scored
-from wardround.study import METRICS, Claim, Study, in_variant
+from wardround.study import FINAL, METRICS, Claim, Study, in_variant
 
 FORMULAS: dict[str, Callable[[np.ndarray], float]] = {
     "sum": np.sum,
@@ -64,6 +65,8 @@ def _ours(
             np.mean([arms[arm]["cost"]["bytes"] for arm in group] or 0.0) for group in (claim.arms, claim.against)
         )
         return float(sent - less), None, {}
+    if claim.metric in FINAL:
+        return _final(claim, arms)
     if claim.metric == "t":
         return _t(scores, claim.arms[0], claim.against[0]), None, {}
     place = METRICS.index(claim.metric)
@@ -82,6 +85,15 @@ def _ours(
     first = next(arm for arm in study.arms if (arm.family, arm.variant) == (family, variant))
     interval = mean_interval(known, Resampling.of(study.evaluation_of(first)))
     return float(known.mean()), list(interval) if interval else None, each
+
+
+def _final(claim: Claim, arms: Mapping[str, Any]) -> tuple[float | None, None, dict[str, float | None]]:
+    """After the last round, on training or validation rows."""
+    each = {arm: arms[arm]["final"].get(claim.metric) for arm in (*claim.arms, *claim.against)}
+    if any(value is None for value in each.values()):
+        return None, None, each
+    ours, less = (np.mean([each[arm] for arm in group] or 0.0) for group in (claim.arms, claim.against))
+    return float(ours - less), None, each
 
 
 def _t(scores: Scored, arm: str, reference: str) -> float | None:
@@ -121,6 +133,8 @@ def _verdict(claim: Claim, ours: float | None, recomputed: list[float]) -> str:
     if ours is None or claim.published is None:
         return "cannot be computed"
     both = f"{say(ours)}, published {say(claim.published)}"
+    if claim.no_verdict:
+        return f"no verdict: {both}; {claim.no_verdict}"
     if abs(ours - claim.published) <= claim.tolerance + 1e-9:  # but for rounding
         return f"reproduced: {both}"
     return f"not reproduced: {both} (off by {_off(ours - claim.published, claim)})"
@@ -136,12 +150,16 @@ def said(value: float, metric: str, difference: bool) -> str:
         return f"{value / 1000:,.1f} KB"
     if metric == "rows":
         return f"{value:,.0f}"
-    if metric not in IN_POINTS:
+    if not _in_points(metric):
         return f"{value:.3f}"
     return f"{100 * value:+.2f} points" if difference else f"{100 * value:.2f} %"
 
 
+def _in_points(metric: str) -> bool:
+    return metric in IN_POINTS or metric.endswith("_accuracy")
+
+
 def _off(difference: float, claim: Claim) -> str:
-    if claim.metric in IN_POINTS:
+    if _in_points(claim.metric):
         return f"{100 * difference:+.2f} points"
     return f"{difference / 1000:+,.1f} KB" if claim.metric == "bytes" else f"{difference:+.3g}"

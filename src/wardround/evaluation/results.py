@@ -19,7 +19,7 @@ from wardround.evaluation.metrics import SMALLEST_GROUP
 from wardround.evaluation.patients import by_patients
 from wardround.evaluation.scores import Scored, Scores
 from wardround.evaluation.selection import choose, compose
-from wardround.study import Arm, Study, anonymous
+from wardround.study import FINAL, Arm, Study, anonymous
 
 SCHEMA_VERSION = 1
 CURVES = (
@@ -112,6 +112,7 @@ def _arm(
         "variant": arm.variant,
         "algorithm": algorithm,
         "data": {"name": arm.data.name, **anonymous(arm.data.options)},
+        "partition": {"name": arm.sites.name, **arm.sites.options},
         "stragglers": asdict(arm.training.stragglers) if arm.training.stragglers else None,
         "train_at": list(arm.train_at) or None,
         "metrics": summarise_metrics(scores.overall[name], resampling),
@@ -124,6 +125,7 @@ def _arm(
         "findings": described,
         "left_out": left_out(described),
         "convergence": _convergence(records),
+        "final": _final(records),
         "cost": _cost(records),
     }
 
@@ -178,7 +180,7 @@ def _rows_of(arm: Arm) -> tuple[Any, ...]:
 
 
 def _convergence(records: pd.DataFrame) -> dict[str, Any]:
-    """Rounds until 95 % of the last round's accuracy, on validation rows where the study has them; for findings: AUC."""
+    """Rounds until 95 % of the last round's accuracy (for findings: AUC), on validation rows where there are any."""
     figure = "auc" if "test_auc" in records else "accuracy"
     validated = f"validation_{figure}" in records and records[f"validation_{figure}"].notna().any()
     side = "validation" if validated else "test" if f"test_{figure}" in records else None
@@ -196,6 +198,12 @@ def _convergence(records: pd.DataFrame) -> dict[str, Any]:
         "final_divergence": _mean(final["divergence"]),
         "final_update_norm": _mean(final["update_norm"]),
     }
+
+
+def _final(records: pd.DataFrame) -> dict[str, float | None]:
+    """Loss and accuracy after the last round on rows that are not test rows, as far as the study asks for them."""
+    last = records[records["round"] == records["round"].max()]
+    return {name: _mean(last[name]) for name in FINAL if name in last}
 
 
 def _rounds_needed(records: pd.DataFrame, name: str) -> np.ndarray:

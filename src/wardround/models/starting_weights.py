@@ -119,4 +119,4 @@ def _filled(leaves: Tree, taken: Tree) -> Tree:
 def _some(names: Iterable[str], most: int = 3) -> str:
     listed = list(names)
     more = f" and {len(listed) - most} more" if len(listed) > most else ""
-    return ", ".join(listed[:most]) + more
+    return "; ".join(listed[:most]) + more

@@ -22,9 +22,9 @@ def by_column(
 ) -> Partitioner:
     """A feature, or failing that a group such as `sex`, `age` or `view`; `bands` are the cut points of a number.
 
-    A band holds its lower cut point and not its upper one. Rows without a value form the site "unknown". A patient whose
-    rows would be at several sites is refused; with `patients = "majority"` all his rows go where most of them are, the
-    first such site in the order of the sites. Nothing is drawn: the generator is not used.
+    A band holds its lower cut point and not its upper one. Rows without a value form the site "unknown". A patient
+    whose rows would be at several sites is refused; with `patients = "majority"` all his rows go where most of them
+    are, the first such site in the order of the sites. Nothing is drawn: the generator is not used.
     """
     if any(low >= high for low, high in pairwise(bands)):
         raise StudyError(f"{WHERE}: bands", "the cut points do not rise", "Write them in rising order, each once.")

@@ -18,8 +18,8 @@ def specialty(count: Count = 4, richness: Share = 0.7, smallest: Count = 10) -> 
     """A patient goes to a home of the class with probability `richness`, else to any other site alike.
 
     Classes that occur are dealt to the sites in turn. With more sites than classes, a class has several homes and its
-    patients are spread over them at random. A patient counts as the class of the first row. Where rows have findings, he
-    counts as the rarest finding of all his rows, and patients without any are spread over all sites alike.
+    patients are spread over them at random. A patient counts as the class of the first row. Where rows have findings,
+    he counts as the rarest finding of all his rows, and patients without any are spread over all sites alike.
     """
 
     def assign(records: Records, rng: np.random.Generator) -> dict[str, np.ndarray]:

@@ -47,15 +47,15 @@ def phantom(
     size: Annotated[int, Range(low=32, high=256)] = 64,
     hospitals: Count = 4,
     images_per_patient: Annotated[float, Range(low=1, high=20)] = 2.5,
-    enrich: Annotated[float, Range(low=1, high=3)] = 1.5,
+    enrich: Annotated[float, Range(low=0, high=1)] = 0.7,
     scanners: NonNegative = 1.0,
     noise: NonNegative = 1.0,
     seed: WholeNumber = 0,
 ) -> Source:
     """Synthetic frontal chest radiographs of `size` x `size` pixels with any of fourteen findings.
 
-    `enrich` makes findings more common, rare ones most: a published share p becomes p to the power of 1 / `enrich`; 1
-    keeps it. `images_per_patient` is a mean: most patients have one to three, a few have many. `scanners` is how much
+    `enrich` makes rare findings more common, so that a few thousand images show enough of each: 0 keeps the published
+    shares, 1 gives every finding to a tenth of the images at least. `images_per_patient` is a mean: most patients have one to three, a few have many. `scanners` is how much
     the hospitals' machines differ, `noise` how grainy their images are.
     """
 
@@ -160,6 +160,6 @@ def _records(images: np.ndarray, blocks: list[Block], boxes: np.ndarray, enrich:
 
 
 def _shares(enrich: float) -> str:
-    if enrich == 1:
+    if not enrich:
         return "each is as common as there"
-    return f"each is more common than there, its share to the power of 1 / {enrich:g}"
+    return f"those rarer than 10 % there are more common here (enrich = {enrich:g})"

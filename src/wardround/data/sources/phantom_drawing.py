@@ -163,10 +163,10 @@ def _middle(body: Body, x: np.ndarray, y: np.ndarray, edge: np.float32) -> np.nd
     dy = y - heart_height(body)
     along, aside = 0.82 * dx + 0.57 * dy, 0.82 * dy - 0.57 * dx
     heart = 1 - np.sqrt((along / (0.38 * body.heart)) ** 2 + (aside / (0.27 * body.heart)) ** 2)
-    taper = ramp((y + 0.5) / 0.9)
+    taper = ramp((y + 0.6) / 0.9)
     arch = 0.07 * bump((y + 0.33) / 0.15)
-    half = np.where(x > 0, 0.11 + arch + 0.16 * taper * body.heart, 0.12 + 0.06 * taper)
-    return ramp(np.maximum(heart * 0.3, half - np.abs(x)) / (2 * edge) + 0.5)
+    half = np.where(x > 0, 0.08 + arch + 0.18 * taper * body.heart, 0.09 + 0.08 * taper)
+    return np.maximum(ramp(heart * 0.15 / edge + 0.5), ramp((half - np.abs(x)) / 0.1 + 0.5))
 
 
 def heart_height(body: Body) -> np.ndarray:

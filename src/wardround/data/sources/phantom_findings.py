@@ -64,7 +64,7 @@ def reshape(body: Body, target: np.ndarray, spots: dict[str, Spots]) -> Body:
     lost = 0.06 * has["Fibrosis"] - 0.12 * trapped
     return replace(
         body,
-        heart=body.heart * (1 + 0.05 * has["Cardiomegaly"] + 0.24 * wide + 0.05 * has["Edema"] - 0.1 * trapped),
+        heart=body.heart * (1 + 0.06 * has["Cardiomegaly"] + 0.26 * wide + 0.05 * has["Edema"] - 0.1 * trapped),
         arch=body.arch * (1 - 0.7 * trapped),  # flat diaphragm
         dome_right=body.dome_right - lost - 0.14 * collapsed * right,
         dome_left=body.dome_left - lost - 0.14 * collapsed * (1 - right),
@@ -139,7 +139,7 @@ def _patch(
 ) -> np.ndarray:
     """Airspace shadow with an edge as ragged as the cloud; `sharp` is how quickly it begins."""
     inside = 1 - ((chest.x - x) / rx) ** 2 - ((chest.y - y) / ry) ** 2
-    return ramp(sharp * (inside + 0.5 * cloud)) * (inside > -0.6) * chest.lung
+    return ramp(sharp * (inside + 0.4 * cloud)) * ramp(inside + 0.7) * chest.lung
 
 
 def atelectasis(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
@@ -158,7 +158,7 @@ def effusion(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
     film = np.zeros_like(chest.lung)
     body, boxes = chest.body, []
     for side, part, shown in ((spots.side, 1.0, np.ones_like(spots.both)), (-spots.side, 0.6, spots.both)):
-        height = part * (0.12 + 0.45 * spots.severity * spots.large)
+        height = part * (0.14 + 0.45 * spots.severity * spots.large)
         bottom = np.where(side < 0, body.dome_right, body.dome_left) + 0.17 * body.arch
         surface = bottom - height * (0.45 + 0.55 * chest.out**4)
         fluid = ramp((chest.y - surface) / 0.07 + 0.3) * (chest.x * side > 0) * chest.lung * shown
@@ -177,8 +177,8 @@ def infiltration(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
     for side, shown in ((spots.side, np.ones_like(spots.both)), (-spots.side, spots.both)):
         x, y = _within(chest, spots, side, 0.4, 0.85)
         rx, ry = 0.2 + 0.12 * spots.large, 0.24 + 0.14 * spots.large
-        shadow = _patch(chest, x, y, rx, ry, texture, 0.9)
-        film += (0.07 + 0.15 * spots.severity) * shadow * shown
+        shadow = _patch(chest, x, y, rx, ry, texture, 0.6)
+        film += (0.1 + 0.17 * spots.severity) * shadow * shown
         boxes.append(_around(x, y, rx, ry, shown))
     return film, boxes
 
@@ -186,17 +186,17 @@ def infiltration(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
 def pneumonia(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
     """A mottled lobe, mostly a lower one."""
     x, y = _within(chest, spots, spots.side, 0.55, 0.9)
-    rx, ry = 0.18 + 0.08 * spots.large, 0.16 + 0.08 * spots.large
-    shadow = _patch(chest, x, y, rx, ry, cloud(17), 1.8)
-    film = (0.12 + 0.22 * spots.severity) * shadow
+    rx, ry = 0.2 + 0.1 * spots.large, 0.2 + 0.1 * spots.large
+    shadow = _patch(chest, x, y, rx, ry, cloud(15), 0.9)
+    film = (0.16 + 0.22 * spots.severity) * shadow
     return film, [_around(x, y, rx, ry)]
 
 
 def consolidation(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
     """Dense and even: no vessel is seen within it, and a fissure cuts its lower edge."""
     x, y = _within(chest, spots, spots.side, 0.35, 0.85)
-    rx, ry = 0.22 + 0.1 * spots.large, 0.2 + 0.1 * spots.large
-    shadow = _patch(chest, x, y, rx, ry, cloud(11), 1.6) * ramp((y + 0.7 * ry - chest.y) / 0.12 + 0.5)
+    rx, ry = 0.25 + 0.1 * spots.large, 0.24 + 0.1 * spots.large
+    shadow = _patch(chest, x, y, rx, ry, cloud(11), 1.3) * ramp((y + 0.7 * ry - chest.y) / 0.12 + 0.5)
     film = (0.18 + 0.22 * spots.severity) * shadow - 0.8 * chest.vessels * shadow
     return film, [Box(x - rx, y - ry, x + rx, y + 0.6 * ry, np.ones_like(x))]
 
@@ -226,7 +226,7 @@ def nodule(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
 def pneumothorax(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
     """Air beside the lung: a dark rim without vessels, and the thin line of the lung's own edge."""
     body = chest.body
-    gap = 0.05 + 0.18 * spots.severity * spots.large
+    gap = 0.06 + 0.2 * spots.severity * spots.large
     inner = wall_at(replace(body, apex=body.apex + 1.3 * gap), chest.y) - gap
     here = (chest.x * spots.side > 0) * chest.lung
     outside = ramp((chest.across - inner) / 0.03 + 0.5) * here
