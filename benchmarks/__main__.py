@@ -25,6 +25,7 @@ CONTENDERS = ("stacked", "serial", "tight", "plain", *PEERS)
 # rounds that are measured; the whole of a long work would only repeat them
 MOST_ROUNDS = {
     ("W3", "stacked"): 0,
+    ("W6", "stacked"): 0,
     ("W5-1024", "plain"): 4,
     ("W5-1024", "tight"): 6,
     ("W5-1024", "serial"): 6,

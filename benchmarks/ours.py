@@ -21,7 +21,8 @@ from wardround.study import Training
 def model_of(work: Work) -> Model:
     if work.network == "logistic":
         return logistic()(Shape((13,), 2))
-    return from_module(NETWORKS[work.network], 10)
+    shape = Shape((1, 28, 28), 10) if work.network == "cnn" else Shape((1, 64, 64), 14, findings=True)
+    return from_module(NETWORKS[work.network], shape)
 
 
 def algorithm_of(work: Work, mu: float) -> Algorithm:

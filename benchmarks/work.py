@@ -36,6 +36,7 @@ WORKS = {
     "W2": Work("W2", "W1 for 50 seeds x 5 mu", 30, 5, 32, 0.1, 0.05, 1.0, "logistic", 50, (0.0, 0.01, 0.05, 0.1, 0.5)),
     "W3": Work("W3", "10 sites x 600 images, CNN", 10, 1, 32, 0.05, 0.0, 1.0, "cnn"),
     "W4": Work("W4", "1,000 sites x 20 rows, 10 % a round", 20, 5, 32, 0.1, 0.0, 0.1, "logistic"),
+    "W6": Work("W6", "4 sites x 400 radiographs of 64 px, residual network", 6, 1, 32, 0.05, 0.05, 1.0, "residual"),
     **{
         f"W5-{count}": Work(f"W5-{count}", f"{count} sites x 64 rows", 20, 5, 32, 0.1, 0.05, 1.0, "logistic")
         for count in (4, 16, 64, 256, 1024)
@@ -55,7 +56,30 @@ def cnn() -> nn.Module:
     )  # fmt: skip
 
 
-NETWORKS = {"logistic": logistic, "cnn": cnn}
+class Block(nn.Module):
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        self.conv1, self.norm1 = nn.Conv2d(before, after, 3, stride, 1, bias=False), nn.GroupNorm(8, after)
+        self.conv2, self.norm2 = nn.Conv2d(after, after, 3, 1, 1, bias=False), nn.GroupNorm(8, after)
+        self.relu = nn.ReLU(inplace=True)
+        same = stride == 1 and before == after
+        self.shortcut = nn.Identity() if same else nn.Conv2d(before, after, 1, stride, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.norm2(self.conv2(self.relu(self.norm1(self.conv1(x))))) + self.shortcut(x)
+        return torch.relu_(out)
+
+
+def residual() -> nn.Module:
+    widths = (32, 64, 128, 256)
+    blocks = [Block(widths[max(k - 1, 0)], width, 2 if k else 1) for k, width in enumerate(widths)]
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 5, 2, 2, bias=False), nn.GroupNorm(8, 32), nn.ReLU(inplace=True), nn.MaxPool2d(2), *blocks,
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 14),
+    )  # fmt: skip
+
+
+NETWORKS = {"logistic": logistic, "cnn": cnn, "residual": residual}
 
 
 def peak_megabytes() -> float:
@@ -72,6 +96,8 @@ def network(work: Work, seed: int = 0) -> nn.Module:
 def loss_of(work: Work, scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     if work.network == "cnn":
         return nn.functional.cross_entropy(scores, labels)
+    if work.network == "residual":
+        return nn.functional.binary_cross_entropy_with_logits(scores, labels.float())
     return nn.functional.binary_cross_entropy_with_logits(scores.squeeze(-1), labels.float())
 
 
@@ -94,7 +120,7 @@ def train_as_people_do(work: Work, module: nn.Module, x: torch.Tensor, y: torch.
 def accuracy(work: Work, module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
     with torch.no_grad():
         scores = module(x)
-    called = scores.argmax(1) if work.network == "cnn" else (scores.squeeze(-1) > 0).long()
+    called = scores.argmax(1) if work.network == "cnn" else (scores.squeeze(-1) > 0).long()  # or of each finding
     return float((called == y).float().mean())
 
 
@@ -103,6 +129,8 @@ def write_data(work: Work, path: Path) -> None:
     rng = np.random.default_rng(0)
     if work.network == "cnn":
         x, y, site, x_test, y_test = _fashion()
+    elif work.network == "residual":
+        x, y, site, x_test, y_test = _phantom()
     else:
         if work.name.startswith("W5"):
             sizes = [64] * int(work.name.split("-")[1])
@@ -126,6 +154,14 @@ def read_data(path: Path) -> tuple[Work, list[tuple[torch.Tensor, torch.Tensor]]
         site = torch.from_numpy(data["site"])
         parts = [(x[site == k], y[site == k]) for k in range(int(site.max()) + 1)]
         return work, parts, torch.from_numpy(data["x_test"]), torch.from_numpy(data["y_test"])
+
+
+def _phantom() -> tuple[np.ndarray, ...]:
+    from wardround.data.sources.phantom import phantom  # where data are written, wardround is at hand
+
+    records = phantom(rows=2000, size=64).load()
+    x, y = np.asarray(records.features, dtype=np.float32) / 255, records.target
+    return x[:1600], y[:1600], np.repeat(np.arange(4), 400), x[1600:], y[1600:]
 
 
 def _fashion() -> tuple[np.ndarray, ...]:

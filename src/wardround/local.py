@@ -31,6 +31,10 @@ class Memory:
         model = tree.settle({"private": self.private, "buffers": self.buffers})
         return Memory(tree.settle(self.algorithm), model["private"], model["buffers"])
 
+    def for_convolutions(self) -> "Memory":
+        model = tree.for_convolutions({"private": self.private, "buffers": self.buffers})
+        return Memory(tree.for_convolutions(self.algorithm), model["private"], model["buffers"])
+
     def leaves(self) -> Tree:
         """All of it as one flat tree."""
         parts = {"algorithm": tree.flatten(self.algorithm), "private": self.private, "buffers": self.buffers}
@@ -141,6 +145,9 @@ def local_train(
 
     `weights` are those of the loss, `change` is done to each batch of images.
     """
+    images = rows.x.dim() == 4
+    if images:
+        shared, memory = tree.for_convolutions(shared), memory.for_convolutions()
     start = algorithm.begin(shared, memory.algorithm)
     dtype = next(iter(start.values())).dtype
 
@@ -163,8 +170,10 @@ def local_train(
         start_loss=start_loss,
     )
     update, kept = algorithm.finish(point.params, shared, memory.algorithm, work)
-    kept_here = Memory(kept, point.private, point.buffers)
-    return Outcome(update, kept_here, tree.sub(point.params, start), point.loss / len(order))
+    moved, kept_here = tree.sub(point.params, start), Memory(kept, point.private, point.buffers)
+    if images:  # whoever adds up what comes out need not know how it was laid out here
+        update, moved, kept_here = tree.settle(update), tree.settle({"": moved})[""], kept_here.settled()
+    return Outcome(update, kept_here, moved, point.loss / len(order))
 
 
 def _loss_on(model: Model, params: Tree, buffers: Tree, rows: Rows, chunk: int = 4096) -> Tensor:

@@ -72,6 +72,7 @@ def cut(plan: Plan, engine: str) -> list[Unit]:
                 looks[id(trial.model)] = look_at(trial)
             look = looks[id(trial.model)]
             refuse_outsiders(trial, look.buffers)
+            refuse_augmented_tables(trial)
             alone = one_at_a_time(arm)
             small = look.size < SMALL_MODEL and not look.buffers and not alone
             stacked = engine == "stacked" or (engine == "auto" and small)
@@ -100,6 +101,13 @@ def one_at_a_time(arm: Arm) -> str | None:
         "training.oversample": bool(training.oversample),
     }
     return next((name for name, wanted in asked.items() if wanted), None)
+
+
+def refuse_augmented_tables(trial: Trial) -> None:
+    """A table's columns cannot be mirrored or turned; nothing would say so while it trains."""
+    if trial.training.augment is not None and trial.sites[0].train.x.dim() != 4:
+        where = f"arms: {trial.arm}: training: augment"
+        raise StudyError(where, "is for images, and these data are a table", "Leave `augment` out.")
 
 
 @dataclass(frozen=True)

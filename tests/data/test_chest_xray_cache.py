@@ -17,6 +17,7 @@ from PIL import Image
 
 from tests.data.made_radiographs import NAMES, first_pixels, grey, images, nih_folder
 from wardround.data.images import convert, store
+from wardround.data.images.pixels import Picture
 from wardround.data.sources.chest_xray import chest_xray
 from wardround.errors import DataError, MachineError
 
@@ -27,7 +28,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     real = convert.decode
 
-    def decode(path: Path, size: int, clahe: bool) -> convert.Picture:
+    def decode(path: Path, size: int, clahe: bool) -> Picture:
         names.append(path.name)
         return real(path, size, clahe)
 
@@ -65,6 +66,26 @@ def test_problems_are_told_from_the_cache_as_well(tmp_path: Path, decoded: list[
     assert str(first.value) == str(second.value)
     assert len(chest_xray(folder, size=8, accept=("unreadable",)).load()) == 3
     assert decoded == []
+
+
+def test_what_stops_a_study_stops_it_before_anything_is_decoded(tmp_path: Path, decoded: list[str]) -> None:
+    folder = nih_folder(tmp_path)
+    (folder / "images_001" / "images" / NAMES[1]).unlink()
+    with pytest.raises(DataError, match="missing"):
+        chest_xray(folder, size=8).load()
+    assert decoded == []
+
+
+def test_a_second_load_writes_nothing_so_that_a_cache_to_be_read_only_does(tmp_path: Path) -> None:
+    folder = nih_folder(tmp_path)
+    (folder / "images_001" / "images" / NAMES[1]).unlink()
+    Image.fromarray(grey(1, side=9)).save(folder / "images_001" / "images" / NAMES[2])
+    source = chest_xray(folder, size=8, accept=("missing", "other-size"))
+    source.load()
+    before = {each: (each.stat().st_ino, each.stat().st_mtime_ns) for each in (folder / store.FOLDER).rglob("*")}
+    source.load()
+    assert {each: (each.stat().st_ino, each.stat().st_mtime_ns) for each in before} == before
+    assert set((folder / store.FOLDER).rglob("*")) == set(before)
 
 
 def test_other_findings_or_labels_need_no_decoding(tmp_path: Path, decoded: list[str]) -> None:
@@ -156,7 +177,7 @@ def test_a_full_disk_names_the_setting_and_leaves_nothing(tmp_path: Path, monkey
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(store.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(MachineError, match="No space left on device"):
         chest_xray(folder, size=8).load()
     assert conversions(folder / store.FOLDER) == []
@@ -214,7 +235,7 @@ def test_a_killed_first_run_leaves_nothing_that_counts(tmp_path: Path) -> None:
 def test_a_failure_in_the_middle_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = nih_folder(tmp_path)
 
-    def fail(path: Path, size: int, clahe: bool) -> convert.Picture:
+    def fail(path: Path, size: int, clahe: bool) -> Picture:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(convert, "decode", fail)

@@ -14,6 +14,8 @@ from wardround.cli.render import MOST_SITES, console, show_json
 if TYPE_CHECKING:
     from wardround.execute import Progress, StudyRun
     from wardround.report.compare import Comparison
+    from wardround.report.evidence import Evidence
+    from wardround.report.headline import Headline
     from wardround.report.table import Table as ReportTable
 
 SHOWN = {
@@ -24,6 +26,8 @@ SHOWN = {
     "specificity": "spec.",
     "brier": "Brier",
 }
+OF_FINDINGS = {name: SHOWN.get(name, "PR-AUC") for name in ("auc", "pr_auc", "f1", "sensitivity", "specificity")}
+OF_FINDINGS |= {"brier": "Brier"}
 SPREAD_SHOWN = ("accuracy", "auc", "f1")  # with their SD; more would not fit a terminal
 MOST_WARNINGS = 6
 MOST_ARMS = 40
@@ -62,7 +66,8 @@ def drawing_workers() -> int:
 def show_run(run: "StudyRun", report: str | None) -> None:
     from wardround.artifacts.folder import RunFolder
     from wardround.report.evidence import read_evidence
-    from wardround.report.words import answer
+    from wardround.report.words import SYNTHETIC, answer
+    from wardround.report.words_findings import left_out_words
 
     results, out = run.results, console()
     evidence = read_evidence(RunFolder(run.folder), checked=True)  # the report has checked what it stands on
@@ -71,17 +76,23 @@ def show_run(run: "StudyRun", report: str | None) -> None:
     question = results["study"]["question"]
     seeds = len(results["seeds"])
     title = f"{results['study']['name']}: {question}" if question else results["study"]["name"]
-    out.print(_metric_table(evidence.arms, title))
+    out.print(_metric_table(evidence, title))
     spread = (
         f"Mean ± SD over {seeds} seeds, all sites' test rows together."
         if seeds > 1
         else "One seed, all sites' test rows together."
     )
-    out.print(f"{spread} Rounds: until 95 % of the final accuracy. KB: tensors sent and received, one seed.\n")
+    word = evidence.headline.word
+    out.print(f"{spread} Rounds: until 95 % of the final {word}. KB: tensors sent and received, one seed.")
+    if evidence.findings:
+        out.print(f"Every figure is the mean over {len(evidence.findings)} findings.")
+    for sentence in left_out_words(evidence):
+        out.print(Text(sentence), soft_wrap=True)
+    out.print()
     if len(evidence.sites) <= MOST_SITES:
-        out.print(_site_table(evidence.arms, evidence.sites))
+        out.print(_site_table(evidence.arms, evidence.sites, evidence.headline))
     if evidence.variants:
-        out.print(_variant_table(results["arms"], evidence.arms, list(evidence.variants)))
+        out.print(_variant_table(results["arms"], evidence.arms, list(evidence.variants), evidence.headline))
         for name, variant in evidence.variants.items():
             if variant["text"]:
                 out.print(Text(f"{name}: {variant['text']}"), soft_wrap=True)
@@ -92,7 +103,7 @@ def show_run(run: "StudyRun", report: str | None) -> None:
     for claim in results["claims"]:
         out.print(Text(f"{claim['text']} ({claim['source']})"), soft_wrap=True)
         out.print(Text(f"  {claim['verdict']}", style="bold"), soft_wrap=True)
-    _show_warnings(out, results["warnings"])
+    _show_warnings(out, [*([SYNTHETIC] if evidence.synthetic else []), *results["warnings"]])
     out.print(Text("\nAnswer", style="bold"))
     for sentence in answer(evidence):
         out.print(Text(f"  {sentence}"), soft_wrap=True)
@@ -126,38 +137,42 @@ def _plain_table(table: "ReportTable") -> Table:
     return made
 
 
-def _metric_table(arms: Mapping[str, Any], title: str) -> Table:
+def _metric_table(evidence: "Evidence", title: str) -> Table:
+    shown = OF_FINDINGS if evidence.findings else SHOWN
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("arm", no_wrap=True)
-    for heading in (*SHOWN.values(), "rounds", "KB"):
+    for heading in (*shown.values(), "rounds", "KB"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for name, arm in list(arms.items())[:MOST_ARMS]:
+    for name, arm in list(evidence.arms.items())[:MOST_ARMS]:
         rounds = arm["convergence"]["rounds_to_95_percent"]["mean"]
-        cells = [_figure(arm["metrics"][metric], metric in SPREAD_SHOWN) for metric in SHOWN]
+        cells = [_figure(arm["metrics"][metric], metric in SPREAD_SHOWN) for metric in shown]
         table.add_row(
             Text(name), *cells, "–" if rounds is None else f"{rounds:.1f}", f"{arm['cost']['bytes'] / 1000:,.1f}"
         )
     return table
 
 
-def _variant_table(everything: Mapping[str, Any], arms: Mapping[str, Any], variants: Sequence[str]) -> Table:
-    table = Table(title="Accuracy in the variants of the study", title_justify="left", title_style="bold")
+def _variant_table(
+    everything: Mapping[str, Any], arms: Mapping[str, Any], variants: Sequence[str], headline: "Headline"
+) -> Table:
+    table = Table(title=f"{headline.title} in the variants of the study", title_justify="left", title_style="bold")
     for name in ("arm", "as it stands", *variants):
         table.add_column(Text(name), justify="left" if name == "arm" else "right", no_wrap=True)
     for name, arm in arms.items():
         others = [everything.get(f"{name}@{variant}") for variant in variants]
-        table.add_row(Text(name), *("–" if a is None else _figure(a["metrics"]["accuracy"]) for a in (arm, *others)))
+        known = [None if a is None else a["metrics"][headline.metric] for a in (arm, *others)]
+        table.add_row(Text(name), *("–" if found is None else _figure(found) for found in known))
     return table
 
 
-def _site_table(arms: Mapping[str, Any], sites: Sequence[str]) -> Table:
-    table = Table(title="Accuracy at each site", title_justify="left", title_style="bold")
+def _site_table(arms: Mapping[str, Any], sites: Sequence[str], headline: "Headline") -> Table:
+    table = Table(title=f"{headline.title} at each site", title_justify="left", title_style="bold")
     table.add_column("arm", no_wrap=True)
     for site in sites:
         table.add_column(Text(site), justify="right")
     for name, arm in list(arms.items())[:MOST_ARMS]:
         known = [arm["sites"].get(site) for site in sites]
-        table.add_row(Text(name), *("–" if found is None else _figure(found["accuracy"]) for found in known))
+        table.add_row(Text(name), *("–" if found is None else _figure(found[headline.metric]) for found in known))
     return table
 
 

@@ -1,5 +1,6 @@
 """All rows of a study before sites are formed, and the way from there to prepared sites."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -43,7 +44,10 @@ class Cohort:
         """One tensor for all sites; they hold row numbers into it."""
         if self.records.is_table:
             raise TypeError("a table is prepared per site")
-        return torch.from_numpy(np.ascontiguousarray(self.records.features))
+        with warnings.catch_warnings():
+            # of a file that is mapped for reading only; nothing ever writes into this tensor
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+            return torch.from_numpy(np.ascontiguousarray(self.records.features))
 
     @cached_property
     def brightness(self) -> np.ndarray:
@@ -60,7 +64,7 @@ class Cohort:
     def fingerprint(self) -> str:
         """Changes when any row changes. Tells two data sets of one study apart; no row can be read from it."""
         digest = sha256(np.ascontiguousarray(self.prints).tobytes())
-        for names in (self.records.hospital, self.records.patient):
+        for names in (self.records.hospital, self.records.patient, self.records.side):
             digest.update("\x1f".join(map(str, [] if names is None else names.tolist())).encode())
         return digest.hexdigest()
 

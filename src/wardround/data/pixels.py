@@ -17,11 +17,12 @@ LEAST_SPREAD = 1 / 255  # one grey value: images of one colour have no spread
 
 
 def brightness(images: np.ndarray) -> np.ndarray:
-    """Mean and mean square of each image's pixels, from 0 to 1: (images, 2)."""
+    """Mean and mean square of each image's pixels: (images, 2). Bytes count from 0 to 1, anything else as it is."""
+    whole = np.float32(255 if images.dtype == np.uint8 else 1)
     made = np.empty((len(images), 2))
     for begin in range(0, len(images), CHUNK):
         part = np.asarray(images[begin : begin + CHUNK]).reshape(len(images[begin : begin + CHUNK]), -1)
-        numbers = part.astype(np.float32) / np.float32(255)
+        numbers = part.astype(np.float32) / whole
         made[begin : begin + CHUNK, 0] = numbers.mean(axis=1, dtype=np.float64)
         made[begin : begin + CHUNK, 1] = np.square(numbers, out=numbers).mean(axis=1, dtype=np.float64)
     return made

@@ -30,22 +30,24 @@ class RowPool:
 
     def __init__(self, parts: Sequence[Rows]) -> None:
         distinct = list({id(part): part for part in parts}.values())
-        ends = np.cumsum([len(part) for part in distinct])
-        placed = {id(p): np.arange(end - len(p), end) for p, end in zip(distinct, ends, strict=True)}
+        wholes = list({(id(part.x), id(part.y)): part for part in distinct}.values())  # one for each different tensor
+        starts = np.cumsum([0, *(len(whole.x) for whole in wholes)])
+        start = {(id(whole.x), id(whole.y)): int(at) for whole, at in zip(wholes, starts, strict=False)}
+        self.x = wholes[0].x if len(wholes) == 1 else torch.cat([whole.x for whole in wholes])
+        self.y = wholes[0].y if len(wholes) == 1 else torch.cat([whole.y for whole in wholes])
+        places = [
+            start[id(part.x), id(part.y)] + (torch.arange(len(part)) if part.index is None else part.index)
+            for part in distinct
+        ]
+        self.rows = {id(part): own.numpy() for part, own in zip(distinct, places, strict=True)}
         self.index: Tensor | None = None  # which row of `x` each pooled row is, where rows have levels of their own
         self.levels: Tensor | None = None
-        if all(part.index is not None and part.x is distinct[0].x for part in distinct):
-            self.x, self.y = distinct[0].x, distinct[0].y
-            if distinct[0].levels is None:
-                self.rows = {id(part): part.index.numpy() for part in distinct if part.index is not None}
-            else:  # one image may be scaled in several ways: with each seed by other rows' statistics
-                self.index = torch.cat([part.index for part in distinct if part.index is not None])
-                self.levels = torch.cat([part.levels for part in distinct if part.levels is not None])
-                self.rows = placed
-        else:
-            self.x = torch.cat([part.x for part in distinct])
-            self.y = torch.cat([part.y for part in distinct])
-            self.rows = placed
+        if any(part.levels is not None for part in distinct):
+            # one image may be scaled in several ways: by each seed's training rows, as each arm asks, or not at all
+            self.index = torch.cat(places)
+            self.levels = torch.cat([_levels(part) for part in distinct])
+            ends = np.cumsum([len(part) for part in distinct])
+            self.rows = {id(p): np.arange(end - len(p), end) for p, end in zip(distinct, ends, strict=True)}
         self.parts = distinct  # kept, so that an id stays taken as long as it is used here
 
     def of(self, part: Rows) -> np.ndarray:
@@ -58,6 +60,11 @@ class RowPool:
         x = scaled(x, None if self.levels is None else self.levels[flat])
         y = self.y.index_select(0, chosen)
         return x.reshape(*rows.shape, *x.shape[1:]), y.reshape(*rows.shape, *y.shape[1:])
+
+
+def _levels(part: Rows) -> Tensor:
+    """Centre 0 and spread 1 leave a row as it is, to the last bit."""
+    return torch.tensor([0.0, 1.0]).expand(len(part), 2) if part.levels is None else part.levels
 
 
 @dataclass(frozen=True)

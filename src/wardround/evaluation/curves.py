@@ -1,4 +1,4 @@
-"""Loss and accuracy after each round, for people to look at and never to choose by.
+"""Loss and accuracy after each round (for findings also the AUC), for people to look at and never to choose by.
 
 A stack's curves are computed for all its trials at once; they equal `quick_figures` of each trial's predictions.
 """
@@ -41,10 +41,8 @@ class StackCurves:
         trial, dtype = self.trials[0], self.trials[0].dtype
         leaves = self._models(state)
         per_row = max(1, self.pool.x[0].numel()) * len(self.rows)
-        losses, hits = (
-            torch.zeros(len(self.rows), dtype=torch.float64),
-            torch.zeros(len(self.rows), dtype=torch.float64),
-        )
+        losses, hits = (torch.zeros(len(self.rows), dtype=torch.float64) for _ in range(2))
+        predicted: list[tuple[torch.Tensor, torch.Tensor]] = []  # labels and scores, where rows have findings
         with torch.no_grad():
             for part in torch.split(torch.arange(self.rows.shape[1]), max(1, CELLS // per_row)):
                 x, y = self._taken(part, dtype)
@@ -55,15 +53,29 @@ class StackCurves:
                 right = trial.model.right(flat, truth).reshape(real.shape)
                 losses += (loss * real).sum(1, dtype=torch.float64)
                 hits += (right * real).sum(1, dtype=torch.float64)
+                if trial.model.findings:
+                    predicted.append((y, trial.model.probabilities(scores)))
         counts = self.real.sum(1)
         lanes = len(self.rows) // len(self.trials)
         total = counts.reshape(-1, lanes).sum(1)
         loss, accuracy = (value.reshape(-1, lanes).sum(1) / total for value in (losses, hits))
         accuracy[loss.isnan()] = float("nan")  # diverged: a call from such a score would be an accuracy of nothing
-        return [
-            {f"{PREFIX[self.side]}_loss": one, f"{PREFIX[self.side]}_accuracy": two}
-            for one, two in zip(loss.tolist(), accuracy.tolist(), strict=True)
-        ]
+        columns = {"loss": loss.tolist(), "accuracy": accuracy.tolist()}
+        if predicted:
+            columns["auc"] = self._aucs(*(torch.cat(parts, dim=1) for parts in zip(*predicted, strict=True)))
+        named = {f"{PREFIX[self.side]}_{name}": values for name, values in columns.items()}
+        return [dict(zip(named, point, strict=True)) for point in zip(*named.values(), strict=True)]
+
+    def _aucs(self, label: torch.Tensor, score: torch.Tensor) -> list[float]:
+        """Each trial's mean over findings, of all its groups' rows together; NaN where it has diverged."""
+        from wardround.evaluation.metrics import mean_auc  # SciPy, which the heart studies need only at their end
+
+        lanes = len(self.rows) // len(self.trials)
+        found = []
+        for labels, scores, real in zip(*(part.split(lanes) for part in (label, score, self.real)), strict=True):
+            own = scores[real].numpy()
+            found.append(float("nan") if np.isnan(own).any() else mean_auc(labels[real].numpy(), own))
+        return found
 
     def _taken(self, part: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         """The rows of a piece; fetched once for all rounds where one piece is all there is."""

@@ -11,6 +11,7 @@ import pandas as pd
 
 from wardround.evaluation.grouped import each_finding
 from wardround.evaluation.intervals import Resampling, summarise_metrics
+from wardround.evaluation.metrics import THRESHOLD
 from wardround.evaluation.scores import Scores, label_columns, score_columns
 from wardround.study import METRICS
 
@@ -54,20 +55,25 @@ def describe_findings(scores: Scores, arm: str, resampling: Resampling) -> dict[
     by_site = each_finding(site * seeds + seed, len(scores.sites) * seeds, label, score, cut)
     by_site = by_site.reshape(len(scores.findings), len(scores.sites), seeds, len(METRICS))
     there = np.unique(site)
+    # with a seed whose model has diverged nothing is called, and it counts in no curve
+    kept = ~np.isin(seed, seed[np.isnan(score).any(axis=1)])
+    calling = max(1, len(np.unique(seed[kept])))
     found = {}
     for f, name in enumerate(scores.findings):
-        known = label[:, f] >= 0
-        positive, called = (label[:, f] == 1) & known, (score[:, f] >= cut[:, f]) & known
-        chosen = scores.chosen[places, f]
+        known, positive = label[:, f] >= 0, label[:, f] == 1
+        called, counted = score[:, f] >= cut[:, f], known & kept
         found[name] = {
             "rows": int(known.sum()) / seeds,
             "positives": int(positive.sum()) / seeds,
-            "threshold": {"mean": float(cut[:, f].mean()), "chosen": bool(chosen.all())},
+            "threshold": {
+                "mean": float(cut[kept, f].mean()) if kept.any() else THRESHOLD,
+                "chosen": bool(kept.any() and scores.chosen[places[kept], f].all()),
+            },
             "confusion": {
-                "tp": int((positive & called).sum()) / seeds,
-                "fp": int((~positive & called).sum()) / seeds,
-                "fn": int((positive & ~called).sum()) / seeds,
-                "tn": int((known & ~positive & ~called).sum()) / seeds,
+                "tp": int((counted & positive & called).sum()) / calling,
+                "fp": int((counted & ~positive & called).sum()) / calling,
+                "fn": int((counted & positive & ~called).sum()) / calling,
+                "tn": int((counted & ~positive & ~called).sum()) / calling,
             },
             "metrics": summarise_metrics(overall[f], resampling),
             "sites": {
@@ -77,7 +83,7 @@ def describe_findings(scores: Scores, arm: str, resampling: Resampling) -> dict[
                 }
                 for s in there.tolist()
             },
-            **_curves(positive[known], score[known, f]),
+            **_curves(positive[counted], score[counted, f]),
         }
     return found
 
@@ -90,7 +96,7 @@ def left_out(described: dict[str, Any]) -> list[str]:
 def _curves(positive: np.ndarray, score: np.ndarray) -> dict[str, Any]:
     """ROC and precision-recall curves at some points, over all seeds' test rows; None where they are not defined."""
     hits, misses = int(positive.sum()), int((~positive).sum())
-    if not hits or not misses or np.isnan(score).any():
+    if not hits or not misses:
         return {"roc": None, "pr": None}
     order = np.argsort(-score, kind="stable")
     last = np.flatnonzero(np.append(score[order][1:] != score[order][:-1], True))

@@ -27,7 +27,10 @@ def grouped_metrics(
 def each_finding(
     group: np.ndarray, count: int, label: np.ndarray, score: np.ndarray, threshold: np.ndarray
 ) -> np.ndarray:
-    """(findings, count, metrics), of each finding over the rows in which it is known."""
+    """(findings, count, metrics), of each finding over the rows in which it is known.
+
+    A group in which any score is not a number has no figures at all: its model has diverged.
+    """
     needy = [METRICS.index(name) for name in NEED_POSITIVES]
     found = np.empty((score.shape[1], count, len(METRICS)))
     for f in range(score.shape[1]):
@@ -37,6 +40,7 @@ def each_finding(
         without = np.bincount(own, weights=positive, minlength=count) == 0
         figures[np.ix_(without, needy)] = np.nan
         found[f] = figures
+    found[:, np.bincount(group, weights=np.isnan(score).any(axis=1), minlength=count) > 0] = np.nan
     return found
 
 

@@ -36,7 +36,7 @@ def metrics(label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float 
 
     `threshold` is where a finding is called present: one for all, or one for each.
     """
-    if len(label) == 0 or np.isnan(score).any():  # a model that has diverged has no score
+    if len(label) == 0 or np.isnan(score).any() or (label < 0).all():  # a model that has diverged has no score
         return dict.fromkeys(METRICS, float("nan"))
     if label.ndim == 2:
         return macro(each_finding(label, score, threshold))

@@ -4,7 +4,9 @@ from pathlib import Path
 from typing import Literal
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from wardround.errors import StudyError
 from wardround.models.dropout import Dropout
 from wardround.models.images import image_model, image_size
 from wardround.models.model import Model, ModelBuilder, Shape
@@ -22,17 +24,14 @@ class Block(nn.Module):
         self.norm1 = norm_layer(norm, after)
         self.conv2 = nn.Conv2d(after, after, 3, padding=1, bias=False)
         self.norm2 = norm_layer(norm, after)
-        self.relu = nn.ReLU(inplace=True)  # a twentieth faster than with memory of its own
         # halved by averages, so that no pixel is passed over; an odd size is rounded up, as the convolution does it
         smaller: list[nn.Module] = [nn.AvgPool2d(stride, ceil_mode=True)] if stride > 1 else []
         wider: list[nn.Module] = [nn.Conv2d(before, after, 1, bias=False)] if before != after else []
         self.shortcut = nn.Sequential(*smaller, *wider)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.relu(self.norm1(self.conv1(x)))
-        out = self.norm2(self.conv2(out)) + self.shortcut(x)
-        out = self.relu(out)
-        return out
+        out = F.relu(self.norm1(self.conv1(x)), inplace=True)  # a twentieth faster than with memory of its own
+        return F.relu(self.norm2(self.conv2(out)) + self.shortcut(x), inplace=True)
 
 
 class ResidualNetwork(nn.Module):
@@ -89,6 +88,8 @@ def residual(
 
     def build(shape: Shape) -> Model:
         colours, _, _ = image_size("residual", shape, smallest=8)
+        if not widths:
+            raise StudyError("model: widths", "is empty", "Write a width for each stage, such as [32, 64, 128].")
 
         def module() -> nn.Module:
             return ResidualNetwork(colours, shape.outputs, widths, blocks, norm, dropout, reduce)

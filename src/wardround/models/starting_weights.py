@@ -108,7 +108,7 @@ def refuse_another_network(path: Path, own: Tree, taken: Tree, missing: list[str
         raise StudyError(WHERE, problem, "Give the model the settings with which the file was made.")
     broken = [name for name, leaf in taken.items() if not bool(torch.isfinite(leaf).all())]
     if broken:
-        problem = f"{len(broken)} leaves in {path.name} are not finite numbers: {_some(broken)}"
+        problem = f"{len(broken)} of {len(taken)} leaves in {path.name} are not finite numbers: {_some(broken)}"
         raise StudyError(WHERE, problem, "Use a file whose training did not diverge.")
 
 

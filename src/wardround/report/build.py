@@ -16,7 +16,8 @@ from wardround.report.evidence import Evidence, read_evidence, rows_of
 from wardround.report.figures import FIGURES, draw_all, left_out
 from wardround.report.table import few, write_tables
 from wardround.report.tables import all_tables
-from wardround.report.words import answer, best_single_words, design, hospital_words
+from wardround.report.words import SYNTHETIC, answer, best_single_words, design, groups_title, hospital_words
+from wardround.report.words_findings import finding_words
 from wardround.report.words_on_data import limits, privacy
 
 MOST_SITES = 30  # with a paragraph of their own
@@ -40,9 +41,12 @@ def build_report(path: str | Path, workers: int = 1) -> Path:
         design=design(evidence),
         tables=tables,
         figures=figures,
-        titles={name: drawing.title for name, drawing in FIGURES.items()},
+        titles={name: drawing.title_for(evidence) for name, drawing in FIGURES.items()},
         captions={name: drawing.caption_for(evidence) for name, drawing in FIGURES.items()},
+        tall={name for name, drawing in FIGURES.items() if drawing.tall},
         left_out=left_out(evidence, figures),
+        finding_words=finding_words(evidence),
+        groups_title=groups_title(evidence),
         sentences=[test["sentence"] for test in evidence.tests()],
         best_single=best_single_words(evidence),
         per_site={site: _about(evidence, site) for site in evidence.sites[:MOST_SITES]},
@@ -54,7 +58,7 @@ def build_report(path: str | Path, workers: int = 1) -> Path:
         open_items=sum(item.open for item in items),
         toml=toml,
         style=_text("report.css"),
-        synthetic=evidence.synthetic,
+        synthetic=SYNTHETIC if evidence.synthetic else "",
     )
     target = folder.path / "report.html"
     write_atomically(target, page.encode())

@@ -34,24 +34,34 @@ def checklist(evidence: Evidence) -> list[Item]:
     withheld = any(None in counts for counts in per_class.values())
     imbalance = ", ".join(f"{name} {sum(filter(None, counts))}" for name, counts in per_class.items())
     arms = f"{len(evidence.arms)} arms: {', '.join(evidence.arms)}"
+    weights = study["training"].get("class_weights", "none")
+    weighting = "No reweighting" if weights == "none" else f"Loss weighted by class: {weights}"
     calibrated = any(arm["calibration"] for arm in evidence.arms.values())
     filled = {
         "4": f"Question of the study: {study.get('question')}" if study.get("question") else AUTHORS,
         "5": f"Source: {made['data']}",
         "6": f"{len(sites)} sites: " + ", ".join(f"{site} ({rows} rows)" for site, rows in classes.items()),
-        "7": f"missing = {data['missing']}, categories = {data['categories']}, "
+        "7": f"Images, scale = {data['scale']}"
+        if evidence.of_images
+        else f"missing = {data['missing']}, categories = {data['categories']}, "
         f"scale = {data['scale']}; fitted on training rows",
-        "8": f"Target with the classes {', '.join(evidence.classes)}",
+        "8": f"Findings, of which a row may have several: {', '.join(evidence.findings)}"
+        if evidence.findings
+        else f"Target with the classes {', '.join(evidence.classes)}",
         "9": f"{len(features)} prepared columns: {', '.join(features)}" if features else "images",
         "10": "Rows at hand; see the table of sites. No sample size was calculated.",
-        "11": "Rows with gaps were left out"
+        "11": AUTHORS
+        if evidence.of_images
+        else "Rows with gaps were left out"
         if data["missing"] == "drop"
         else f"Filled with the site's own {data['missing']}"
         + (", with indicator columns" if data["indicator"] else ""),
         "12": f"{made['model']}; {made['training']}; {made['split']}; {arms}",
-        "13": f"Classes: {imbalance}{', without sites that withhold them' if withheld else ''}. No reweighting.",
+        "13": f"Classes: {imbalance}{', without sites that withhold them' if withheld else ''}. {weighting}.",
         "14": f"Results by {', '.join(groups)}, by site, and the spread between sites" if groups else "Results by site",
-        "15": "A probability; called positive from 0.5 on"
+        "15": "A probability for each finding, called from its threshold on; see the section on findings"
+        if evidence.findings
+        else "A probability; called positive from 0.5 on"
         if len(evidence.classes) == 2
         else "A probability for each class",
         "16": "Test rows are rows of the same sites, held out"

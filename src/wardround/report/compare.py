@@ -12,8 +12,11 @@ import pandas as pd
 
 from wardround.artifacts.folder import RunFolder
 from wardround.errors import RunError
+from wardround.evaluation.scores import Scores, label_columns
 from wardround.report.evidence import STAY, read_results
+from wardround.report.headline import headline_of
 from wardround.report.table import Format, Table, decimals, make_table, percent, points
+from wardround.study import METRICS
 from wardround.sweep import flatten
 
 SHOWN = {"accuracy": percent, "auc": decimals, "f1": decimals, "brier": decimals}
@@ -59,10 +62,12 @@ def _figures(
     folders: Sequence[RunFolder], results: Sequence[Any], titles: Sequence[str]
 ) -> tuple[Table, Table, list[str]]:
     arms = list(dict.fromkeys(arm for one in results for arm in one["arms"]))
+    headline = headline_of(results[0])
+    metrics = sorted(SHOWN, key=lambda metric: metric != headline.metric)
     columns: dict[str, Format | None] = {"arm": None}
-    for metric, shown in SHOWN.items():
-        columns |= {f"{metric}, {title}": shown for title in titles}
-    rows = [[arm, *(_mean(one, arm, metric) for metric in SHOWN for one in results)] for arm in arms]
+    for metric in metrics:
+        columns |= {f"{metric}, {title}": SHOWN[metric] for title in titles}
+    rows = [[arm, *(_mean(one, arm, metric) for metric in metrics for one in results)] for arm in arms]
     figures = make_table("figures", "Means over seeds", columns, rows, "Accuracy in per cent.")
     first, notes, paired = _rows(folders[0]), [], []
     for title, folder, one in zip(titles[1:], folders[1:], results[1:], strict=True):
@@ -74,7 +79,7 @@ def _figures(
         if first is None or other is None:
             notes.append(f"{title}: not paired with {titles[0]}: in a run across hospitals, {STAY}")
             continue
-        found = [(arm, _paired(first, other, arm)) for arm in shared]
+        found = [(arm, _paired(first, other, arm, headline.metric)) for arm in shared]
         paired += [[arm, title, *difference] for arm, difference in found if difference is not None]
         if any(difference is None for _, difference in found):
             notes.append(f"{title}: some arms were tested on other rows than in {titles[0]}; those are not paired")
@@ -85,7 +90,7 @@ def _figures(
         "SD over seeds": percent,
         "seeds": str,
     }
-    note = f"Accuracy less that in {titles[0]}, with the same seeds and test rows."
+    note = f"{headline.title} less that in {titles[0]}, with the same seeds and test rows.{headline.point}"
     return figures, make_table("paired", "Paired differences", headings, paired, note), notes
 
 
@@ -98,14 +103,17 @@ def _mean(results: Any, arm: str, metric: str) -> float | None:
     return results["arms"][arm]["metrics"][metric]["mean"] if arm in results["arms"] else None
 
 
-def _paired(first: pd.DataFrame, second: pd.DataFrame, arm: str) -> list[Any] | None:
-    """Mean and SD over seeds of the difference in accuracy; None where the test rows are not the same."""
-    if "score" not in first or "score" not in second:
+def _paired(first: pd.DataFrame, second: pd.DataFrame, arm: str, metric: str) -> list[Any] | None:
+    """Mean and SD over seeds of the difference; None where the test rows are not the same."""
+    labels, keys = label_columns(first), ["seed", "site", "row"]
+    if set(first) != set(second):
         return None
-    keys = ["seed", "site", "row"]
-    a, b = (table[table["arm"] == arm].set_index(keys).sort_index() for table in (first, second))
-    if not len(a) or not a.index.equals(b.index) or not (a["label"].to_numpy() == b["label"].to_numpy()).all():
+    a, b = (table[table["arm"] == arm].sort_values(keys, ignore_index=True) for table in (first, second))
+    if not len(a) or not a[[*keys, *labels]].equals(b[[*keys, *labels]]):
         return None
-    right = ((b["score"] >= 0.5) == b["label"]).astype(float) - ((a["score"] >= 0.5) == a["label"]).astype(float)
-    per_seed = right.groupby(level="seed").mean().to_numpy()
-    return [float(per_seed.mean()), float(np.std(per_seed, ddof=1)) if len(per_seed) > 1 else None, len(per_seed)]
+    figures = [Scores.of(table).overall[arm][:, METRICS.index(metric)] for table in (a, b)]
+    difference = figures[1] - figures[0]
+    known = difference[~np.isnan(difference)]  # a model that has diverged has none
+    if not len(known):
+        return None
+    return [float(known.mean()), float(np.std(known, ddof=1)) if len(known) > 1 else None, len(known)]

@@ -2,19 +2,23 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from wardround.artifacts.audit import changed_files, verify
 from wardround.artifacts.folder import RunFolder
 from wardround.errors import RunError
 from wardround.evaluation.metrics import SMALLEST_GROUP
+from wardround.report.headline import Headline, headline_of
 from wardround.study import Deployment
 
 KNOWN_SCHEMA = 1
 STAY = "predictions stay at their hospital"  # why something that needs rows is not in a report
 NEEDED = {"arms", "seeds", "variants", "curves", "selection", "sites"}
+KINDS = ("sex", "age", "view")  # of groups, in the order in which they are named
 ENVIRONMENT = {"time", "versions", "system", "processors", "python", "engine"}
 
 
@@ -23,6 +27,22 @@ class Evidence:
     results: Mapping[str, Any]
     study: Mapping[str, Any]  # study.toml
     environment: Mapping[str, Any]
+    samples: Mapping[str, np.ndarray] = field(default_factory=dict)  # images that may be shown: images, site, caption
+
+    @cached_property
+    def headline(self) -> Headline:
+        """The figure that comparisons are about."""
+        return headline_of(self.results)
+
+    @property
+    def findings(self) -> list[str]:
+        """Where a row may have several; none where it has one class."""
+        return list(self.results.get("findings", []))
+
+    @property
+    def of_images(self) -> bool:
+        """Rows are images, or have findings: there are no columns to speak of, and curves matter more."""
+        return bool(self.findings) or (self.results["sites"][0]["features"] is None and not self.deployed)
 
     @cached_property
     def arms(self) -> dict[str, Any]:
@@ -88,6 +108,24 @@ class Evidence:
     def federated(self) -> list[str]:
         return [name for name, arm in self.arms.items() if arm["algorithm"]["name"] not in ("local", "pooled")]
 
+    @cached_property
+    def main_arm(self) -> str:
+        """The one that is shown in detail: the reference, else the federated arm with the highest figure."""
+        if self.reference in self.arms:
+            return str(self.reference)
+        return max(self.federated or self.arms, key=lambda name: self.figure(name)["mean"] or 0.0)
+
+    def figure(self, arm: str) -> dict[str, Any]:
+        """An arm's headline figure over all sites' test rows."""
+        found: dict[str, Any] = self.results["arms"][arm]["metrics"][self.headline.metric]
+        return found
+
+    @cached_property
+    def kinds(self) -> list[str]:
+        """Of groups of patients, such as sex, of which any arm has figures."""
+        found = dict.fromkeys(kind for arm in self.arms.values() for kind in arm["subgroups"] if arm["subgroups"][kind])
+        return sorted(found, key=lambda kind: KINDS.index(kind) if kind in KINDS else len(KINDS))
+
     @property
     def synthetic(self) -> bool:
         return bool(self.results.get("synthetic"))
@@ -100,7 +138,7 @@ class Evidence:
     @cached_property
     def rates(self) -> dict[str, float]:
         """Per cent of a site's rows that are of the positive class, where there are two classes and it is known."""
-        if len(self.classes) != 2:
+        if len(self.classes) != 2 or self.findings:
             return {}
         positive = self.classes[1]
         described = self.results["sites"][0]["sites"]
@@ -122,18 +160,18 @@ class Evidence:
         """By how much any arm's AUC over all sites may be wrong."""
         return max((arm.get("auc_uncertain_by") or 0.0 for arm in self.arms.values()), default=0.0)
 
-    def tests(self, metric: str = "accuracy", variant: str = "") -> list[dict[str, Any]]:
+    def tests(self, variant: str = "") -> list[dict[str, Any]]:
         return [
             test
             for test in self.results["tests"]
-            if test["metric"] == metric and self.results["arms"][test["arm"]]["variant"] == variant
+            if test["metric"] == self.headline.metric and self.results["arms"][test["arm"]]["variant"] == variant
         ]
 
-    def benefit(self, metric: str = "accuracy", variant: str = "") -> list[dict[str, Any]]:
+    def benefit(self, variant: str = "") -> list[dict[str, Any]]:
         return [
             entry
             for entry in self.results["benefit"]
-            if entry["metric"] == metric and self.results["arms"][entry["arm"]]["variant"] == variant
+            if entry["metric"] == self.headline.metric and self.results["arms"][entry["arm"]]["variant"] == variant
         ]
 
 
@@ -169,7 +207,7 @@ def read_evidence(folder: RunFolder, checked: bool = False) -> Evidence:
     environment = folder.read_json("environment.json")
     if not isinstance(environment, dict) or not set(environment) >= ENVIRONMENT:
         raise RunError(str(folder.path / "environment.json"), "lacks what a run writes there", "Run the study again.")
-    return Evidence(results, document, environment)
+    return Evidence(results, document, environment, folder.samples())
 
 
 def read_results(folder: RunFolder) -> dict[str, Any]:

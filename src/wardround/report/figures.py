@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from shutil import rmtree
@@ -10,26 +11,70 @@ from warnings import catch_warnings, simplefilter
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from wardround.report import plots_data, plots_results
+from wardround.report import plots_curves, plots_data, plots_findings, plots_grid, plots_images, plots_results
 from wardround.report.evidence import STAY, Evidence
+from wardround.report.headline import HEADLINES, headline_of
 from wardround.report.style import STYLE, as_svg, for_page, save_png
+from wardround.report.table import FEWEST
+from wardround.report.words import listed
+
+SYNTHETIC_IMAGES = "SYNTHETIC: made by a program, no patient is behind any of it. "
 
 
 @dataclass(frozen=True)
 class Drawing:
+    """`{metric}`, `{Metric}`, `{groups}` and the like in title and caption are filled in for a run."""
+
     title: str
     caption: str
     draw: Callable[[Evidence], Figure | None]
     across: str = ""  # the caption in a run across hospitals, where it differs
+    one_seed: str = ""  # and with one seed
     needs_rows: bool = False
+    tall: bool = False  # needs a page of its own on paper
+
+    def title_for(self, evidence: Evidence) -> str:
+        return self.title.format(**_words(evidence))
 
     def caption_for(self, evidence: Evidence) -> str:
-        return self.across if self.across and evidence.deployed else self.caption
+        caption = self.across if self.across and evidence.deployed else self.caption
+        if self.one_seed and evidence.seeds == 1 and not evidence.deployed:
+            caption = self.one_seed
+        return caption.format(**_words(evidence))
+
+
+def _words(evidence: Evidence) -> dict[str, str]:
+    headline = evidence.headline
+    units = {test["bootstrap"]["unit"] for test in evidence.tests() if test.get("bootstrap")}
+    return {
+        "metric": headline.word,
+        "Metric": headline.title,
+        "point": headline.point,
+        "groups": listed(evidence.kinds) if evidence.kinds else "group",
+        "unit": next(iter(units), "patients"),
+        "arm": evidence.main_arm,
+        "single": headline_of(next(iter(evidence.results["by_number_of_sites"]), {})).title,
+        "synthetic": SYNTHETIC_IMAGES if evidence.synthetic else "",
+        "weights": " The training loss has the study's class weights in it, the others have not."
+        if evidence.study.get("training", {}).get("class_weights", "none") != "none"
+        else "",
+    }
 
 
 FIGURES = {
+    "samples": Drawing(
+        "Images of each site",
+        "{synthetic}Some training images with the study's first seed, and their labels.",
+        plots_images.samples,
+        tall=True,
+    ),
     "sites": Drawing(
         "Rows of each class at each site", "With the study's first seed, before rows are split.", plots_data.sites
+    ),
+    "prevalence": Drawing(
+        "How common each finding is at each site",
+        f"{{synthetic}}Per cent of the site's rows, with the study's first seed. Below {FEWEST} rows: withheld.",
+        plots_findings.prevalence,
     ),
     "distributions": Drawing(
         "Columns before and after sites form",
@@ -43,35 +88,70 @@ FIGURES = {
         plots_data.correlation,
         needs_rows=True,
     ),
-    "accuracy": Drawing(
-        "Accuracy of every arm",
-        "Mean over seeds with its 95 % interval. Paler marks: variants of the study; where test rows are fixed, the "
-        "interval speaks of training alone.",
-        plots_results.accuracy,
-    ),
+    **{
+        metric: Drawing(
+            "{Metric} of every arm",
+            "Mean over seeds with its 95 % interval. Paler marks: variants of the study; where test rows are fixed, "
+            "the interval speaks of training alone.",
+            partial(plots_results.overall, metric=metric),
+            one_seed="With its 95 % interval over patients. Paler marks: variants of the study.",
+        )
+        for metric in HEADLINES
+    },
     "differences": Drawing(
         "Differences from the reference",
         "Dot and line: paired difference with the 95 % interval that allows for seeds sharing patients. "
-        "Ticks: BCa bootstrap over patients.",
+        "Ticks: BCa bootstrap over {unit}.{point}",
         plots_results.differences,
         across="Dot and line: paired difference with the 95 % interval that allows for seeds sharing patients. Ticks: "
         f"BCa bootstrap over seeds, because {STAY}.",
+        one_seed="Dot and line: difference on the same test rows with its 95 % interval over patients.{point}",
+    ),
+    "grid": Drawing("Every cell of the grid", "On all sites' test rows; bright is better.", plots_grid.grid_map),
+    "grid-sides": Drawing(
+        "The grid on training, validation and test rows",
+        "After the last round. Above {metric}, below the loss; bright is better.",
+        plots_grid.grid_sides,
+    ),
+    "grid-lines": Drawing(
+        "The grid from both sides", "On all sites' test rows, with 95 % intervals.", plots_grid.grid_lines
+    ),
+    "auc-by-finding": Drawing(
+        "AUC of each finding",
+        "With 95 % intervals; none where too few test rows have the finding.",
+        plots_findings.auc_by_finding,
+        tall=True,
+    ),
+    "roc": Drawing(
+        "ROC curve of each finding", "Over all sites' test rows. Grey: a coin.", plots_findings.roc, tall=True
+    ),
+    "precision-recall": Drawing(
+        "Precision-recall curve of each finding",
+        "Over all sites' test rows. Grey: how common the finding is, which is what a coin would reach.",
+        plots_findings.precision_recall,
+        tall=True,
+    ),
+    "findings-at-sites": Drawing(
+        "AUC of each finding at each site",
+        f"Under {{arm}}, on each site's own test rows. Withheld where fewer than {FEWEST} of them have the finding.",
+        plots_findings.findings_at_sites,
     ),
     "hospitals": Drawing(
-        "Accuracy at each site", "Each site's own test rows, with 95 % intervals.", plots_results.hospitals
+        "{Metric} at each site", "Each site's own test rows, with 95 % intervals.", plots_results.hospitals, tall=True
     ),
     "benefit": Drawing(
         "What joining changed for each site",
-        "Against the same site training alone, paired over seeds. Right of 0: joining helped.",
+        "Against the same site training alone, paired over seeds. Right of 0: joining helped.{point}",
         plots_results.benefit,
+        one_seed="Against the same site training alone, on the same test rows. Right of 0: joining helped.{point}",
     ),
     "elsewhere": Drawing(
         "One hospital's model at another",
-        "Mean accuracy over seeds. A cell without a dot is an external test: that hospital took no part.",
+        "Mean {metric} over seeds. A cell without a dot is an external test: that hospital took no part.",
         plots_results.elsewhere,
     ),
     "number-of-sites": Drawing(
-        "Accuracy against the number of hospitals",
+        "{single} against the number of hospitals",
         "Mean over the combinations of that many hospitals in the study, every hospital counting alike, with 95 % "
         "intervals over seeds.",
         plots_results.number_of_sites,
@@ -91,31 +171,48 @@ FIGURES = {
         "the sites' histograms: in a cell that was merged for its few rows, they are taken as evenly spread.",
     ),
     "subgroups": Drawing(
-        "Accuracy by sex and age",
+        "{Metric} by {groups}",
         "Groups with fewer than 10 test rows are suppressed.",
         plots_results.subgroups,
         across="Over the sites at which a group has test rows enough to be told of.",
     ),
     "sweep": Drawing(
         "The swept setting",
-        "Accuracy with its 95 % interval, rounds to 95 % of the final accuracy (on validation rows where there are "
+        "{Metric} with its 95 % interval, rounds to 95 % of the final {metric} (on validation rows where there are "
         "any, else on test rows), and mean weight change per round.",
         plots_results.sweep,
     ),
     "test-accuracy": Drawing(
         "Accuracy over rounds",
         "Mean over seeds, for people to look at: nothing was chosen by it.",
-        lambda evidence: plots_data.curve(evidence, "test_accuracy", "test accuracy"),
+        partial(plots_data.curve, column="test_accuracy", label="test accuracy"),
     ),
     "test-loss": Drawing(
-        "Loss over rounds",
-        "Mean over seeds.",
-        lambda evidence: plots_data.curve(evidence, "test_loss", "test loss"),
+        "Loss over rounds", "Mean over seeds.", partial(plots_data.curve, column="test_loss", label="test loss")
     ),
     "weight-change": Drawing(
         "Weight change per round",
         "Length of the shared model's change, mean over seeds. Arms with a model for each site have none.",
-        lambda evidence: plots_data.curve(evidence, "change", "weight change", log=True),
+        partial(plots_data.curve, column="change", label="weight change", log=True),
+    ),
+    "curves": Drawing(
+        "{Metric} over rounds",
+        "Mean over seeds, for people to look at: nothing was chosen by it.",
+        plots_curves.headline_curves,
+        tall=True,
+    ),
+    "losses": Drawing(
+        "Loss over rounds",
+        "Mean over seeds. Training: over the batches of the round, as the model was at each of them.{weights}",
+        plots_curves.losses,
+        tall=True,
+    ),
+    "movement": Drawing(
+        "How far models move in a round",
+        "Weight change: length of the shared model's change; arms with a model for each site have none. Divergence: "
+        "root mean square distance of the sites' models from their mean.",
+        plots_curves.movement,
+        tall=True,
     ),
 }
 
@@ -144,7 +241,7 @@ def draw_all(evidence: Evidence, folder: Path, workers: int = 1) -> dict[str, st
             _draw(evidence, folder, share)  # whatever went wrong there is said here
     written = {name: folder / f"{name}.svg" for name in FIGURES}
     return {
-        name: for_page(path.read_text(encoding="utf-8"), name, FIGURES[name].title)
+        name: for_page(path.read_text(encoding="utf-8"), name, FIGURES[name].title_for(evidence))
         for name, path in written.items()
         if path.is_file()
     }

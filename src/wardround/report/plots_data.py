@@ -5,7 +5,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from wardround.report.arms import partition_title
 from wardround.report.evidence import Evidence, rows_of
+from wardround.report.grid import read_grid
 from wardround.report.style import COLOURS, DASHES, WIDTH, figure, looks
 from wardround.report.table import FEWEST
 
@@ -14,14 +16,31 @@ MOST_COLUMNS = 16
 
 
 def sites(evidence: Evidence) -> Figure | None:
-    """Rows of each class at each site."""
-    described = evidence.results["sites"][0]["sites"]
-    if len(described) > MOST_SITES or len(evidence.classes) > len(COLOURS):
-        return None
-    drawn = figure(0.9 + 0.28 * len(described))
-    axes = drawn.subplots()
+    """Rows of each class at each site; where a grid forms sites in several ways, a panel for each."""
+    ways = evidence.results["sites"] if read_grid(evidence) is not None else evidence.results["sites"][:1]
+    most = max(len(way["sites"]) for way in ways)
+    if evidence.findings or most > MOST_SITES or len(evidence.classes) > len(COLOURS):
+        return None  # a row with several findings has no place in one bar
+    across = min(len(ways), 3)
+    down = -(-len(ways) // across)
+    drawn = figure(0.9 + down * (0.28 * most + (0.3 if len(ways) > 1 else 0)))
+    grid = drawn.subplots(down, across, sharex=True, squeeze=False)
+    for axes in grid.flat[len(ways) :]:
+        axes.set_visible(False)
+    for axes, way in zip(grid.flat, ways, strict=False):
+        _class_bars(axes, evidence.classes, way["sites"])
+        if len(ways) > 1:
+            axes.set_title(partition_title(evidence, way["partition"]), fontsize=9)
+    for axes in grid[-1]:
+        axes.set_xlabel("rows")
+    handles, labels = grid[0][0].get_legend_handles_labels()
+    drawn.legend(handles, labels, loc="outside lower center", ncols=4)
+    return drawn
+
+
+def _class_bars(axes: Any, classes: list[str], described: dict[str, Any]) -> None:
     left = np.zeros(len(described))
-    for number, name in enumerate(evidence.classes):
+    for number, name in enumerate(classes):
         counts = np.array([site["classes"][name] or 0 for site in described.values()], dtype=float)
         counts[counts < FEWEST] = 0
         axes.barh(range(len(described)), counts, left=left, color=COLOURS[number], label=name, height=0.65)
@@ -32,9 +51,6 @@ def sites(evidence: Evidence) -> Figure | None:
     axes.set_yticks(range(len(described)), list(described))
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
-    axes.set_xlabel("rows")
-    drawn.legend(loc="outside lower center", ncols=4)
-    return drawn
 
 
 def correlation(evidence: Evidence) -> Figure | None:
@@ -108,6 +124,8 @@ def _percent(shares: list[float | None]) -> list[float]:
 
 def curve(evidence: Evidence, column: str, label: str, log: bool = False) -> Figure | None:
     """Means over seeds: a column for each data set, a row for each share of stragglers, a line for each arm."""
+    if evidence.of_images:
+        return None  # `plots_curves` has more of them
     arms = evidence.arms
     points = {name: evidence.curve(name, column) for name in arms}
     if not any(values for _, values in points.values()):

@@ -6,13 +6,17 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from wardround.report.evidence import Evidence
-from wardround.report.style import COLOURS, MARKERS, figure, looks
+from wardround.report.headline import Headline, headline_of
+from wardround.report.style import COLOURS, MARKERS, bar, figure, legend, looks, name_rows
 
-MOST_SITES = 8
+MOST_SITES = 12  # with a panel or a row of their own
 
 
-def accuracy(evidence: Evidence) -> Figure:
-    """Every arm's accuracy with its interval; variants beside the study as it stands."""
+def overall(evidence: Evidence, metric: str) -> Figure | None:
+    """Every arm's figure with its interval, where the study is about it; variants beside the study as it stands."""
+    headline = evidence.headline
+    if headline.metric != metric:
+        return None
     arms = list(evidence.arms)
     variants = ["", *evidence.variants]
     drawn = figure(1.0 + 0.14 * len(arms) * max(len(variants), 2))
@@ -24,9 +28,10 @@ def accuracy(evidence: Evidence) -> Figure:
             if entry is not None:
                 label = (variant or "as it stands") if place == 0 and len(variants) > 1 else None
                 colour = looks(evidence, arm)["color"]
-                _bar(axes, entry["metrics"]["accuracy"], place + offset, colour, MARKERS[v % len(MARKERS)], label, v)
-    _names(axes, arms)
-    axes.set_xlabel("accuracy on all sites' test rows, %, with 95 % interval")
+                mark = MARKERS[v % len(MARKERS)]
+                bar(axes, entry["metrics"][metric], place + offset, headline.scale, colour, mark, label, v)
+    name_rows(axes, arms)
+    axes.set_xlabel(f"{headline.word} on all sites' test rows{headline.unit}, with 95 % interval")
     if len(variants) > 1:
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.0 + 0.9 / (len(arms) + 1)), ncols=len(variants))
     return drawn
@@ -48,13 +53,14 @@ def differences(evidence: Evidence) -> Figure | None:
         if test["bootstrap"]:
             limits = [100 * limit for limit in test["bootstrap"]["interval"]]
             axes.plot(limits, [place, place], "|", color=colour, markersize=9)
-    _names(axes, [test["arm"] for test in tests])
-    axes.set_xlabel(f"points of accuracy more than {tests[0]['reference']}")
+    name_rows(axes, [test["arm"] for test in tests])
+    axes.set_xlabel(f"points of {evidence.headline.word} more than {tests[0]['reference']}")
     return drawn
 
 
 def hospitals(evidence: Evidence) -> Figure | None:
-    """Each arm's accuracy at each site."""
+    """Each arm at each site."""
+    headline = evidence.headline
     sites, arms = evidence.sites, list(evidence.arms)
     if not 1 < len(sites) <= MOST_SITES:
         return None
@@ -68,10 +74,10 @@ def hospitals(evidence: Evidence) -> Figure | None:
         for place, arm in enumerate(arms):
             found = evidence.arms[arm]["sites"].get(site)
             if found:
-                _bar(axes, found["accuracy"], place, looks(evidence, arm)["color"])
+                bar(axes, found[headline.metric], place, headline.scale, looks(evidence, arm)["color"])
         axes.set_title(site, fontsize=9)
-    _names(grid[0, 0], arms)
-    drawn.supxlabel("accuracy on the site's own test rows, %, with 95 % interval", fontsize=9)
+    name_rows(grid[0, 0], arms)
+    drawn.supxlabel(f"{headline.word} on the site's own test rows{headline.unit}, with 95 % interval", fontsize=9)
     return drawn
 
 
@@ -94,9 +100,9 @@ def benefit(evidence: Evidence) -> Figure | None:
                 axes.plot([low, high], [place + offset] * 2, color=colour, linewidth=1.4)
                 label = arm if place == 0 else None
                 axes.plot(100 * entry["difference"], place + offset, "o", color=colour, markersize=4, label=label)
-    _names(axes, evidence.sites)
-    axes.set_xlabel("points of accuracy gained over training alone, with 95 % interval")
-    _legend(drawn, loc="outside lower center", ncols=4)
+    name_rows(axes, evidence.sites)
+    axes.set_xlabel(f"points of {evidence.headline.word} gained over training alone, with 95 % interval")
+    legend(drawn, loc="outside lower center", ncols=4)
     return drawn
 
 
@@ -116,7 +122,7 @@ def calibration(evidence: Evidence) -> Figure | None:
     axes.set_xlabel("mean score")
     axes.set_ylabel(f"share with {evidence.classes[1]}")
     axes.set_aspect("equal")
-    _legend(drawn, loc="outside right center")
+    legend(drawn, loc="outside right center")
     return drawn
 
 
@@ -138,17 +144,16 @@ def decision_curve(evidence: Evidence) -> Figure | None:
     axes.set_ylim(-0.12 * top, 1.1 * top)
     axes.set_xlabel("threshold: the risk from which one would act")
     axes.set_ylabel("net benefit")
-    _legend(drawn, loc="outside right center")
+    legend(drawn, loc="outside right center")
     return drawn
 
 
 def subgroups(evidence: Evidence) -> Figure | None:
-    arms = evidence.few_arms
-    kinds = [kind for kind in evidence.arms[arms[0]]["subgroups"] if evidence.arms[arms[0]]["subgroups"][kind]]
+    arms, kinds, headline = evidence.few_arms, evidence.kinds, evidence.headline
     if not kinds:
         return None
     drawn = figure(3.2)
-    groups = {kind: list(evidence.arms[arms[0]]["subgroups"][kind]) for kind in kinds}
+    groups = {kind: list(evidence.arms[arms[0]]["subgroups"].get(kind, {})) for kind in kinds}
     grid = drawn.subplots(
         1, len(kinds), sharey=True, squeeze=False, width_ratios=[max(2, len(groups[kind])) for kind in kinds]
     )[0]
@@ -157,28 +162,30 @@ def subgroups(evidence: Evidence) -> Figure | None:
         for number, arm in enumerate(arms):
             offset = (number - (len(arms) - 1) / 2) * 0.7 / len(arms)
             for place, group in enumerate(names):
-                found = evidence.arms[arm]["subgroups"][kind].get(group, {}).get("metrics", {}).get("accuracy")
-                if found and found["mean"] is not None:
-                    colour = looks(evidence, arm)["color"]
+                found = evidence.arms[arm]["subgroups"].get(kind, {}).get(group, {}).get("metrics")
+                if found:
                     label = arm if place == 0 and kind == kinds[0] else None
-                    axes.plot(place + offset, 100 * found["mean"], "o", color=colour, markersize=4, label=label)
-                    if found["interval"]:
-                        axes.plot(
-                            [place + offset] * 2,
-                            [100 * min(1.0, max(0.0, x)) for x in found["interval"]],
-                            color=colour,
-                            linewidth=1,
-                        )
+                    colour, scale = looks(evidence, arm)["color"], headline.scale
+                    bar(
+                        axes,
+                        found[headline.metric],
+                        place + offset,
+                        scale,
+                        colour,
+                        label=label,
+                        upright=True,
+                        thin=True,
+                    )
         axes.set_xticks(range(len(names)), names)
         axes.set_title(kind, fontsize=9)
         axes.grid(visible=False, axis="x")
-    grid[0].set_ylabel("accuracy, %")
-    _legend(drawn, loc="outside lower center", ncols=4)
+    grid[0].set_ylabel(f"{headline.word}{headline.unit}")
+    legend(drawn, loc="outside lower center", ncols=4)
     return drawn
 
 
 def sweep(evidence: Evidence) -> Figure | None:
-    """An ablation: accuracy, rounds and weight change against the swept value."""
+    """An ablation: the figure, rounds and weight change against the swept value."""
     swept = swept_values(evidence)
     if not swept:
         return None
@@ -188,9 +195,10 @@ def sweep(evidence: Evidence) -> Figure | None:
     entries = [evidence.arms[name] for name in values.values()]
     places = range(len(values))
     colour = COLOURS[evidence.families.index(family) % len(COLOURS)]
+    headline = evidence.headline
     for place, entry in zip(places, entries, strict=True):
-        _bar(left, entry["metrics"]["accuracy"], place, colour, upright=True)
-    left.set_ylabel("accuracy, %")
+        bar(left, entry["metrics"][headline.metric], place, headline.scale, colour, upright=True)
+    left.set_ylabel(f"{headline.word}{headline.unit}")
     rounds = [entry["convergence"]["rounds_to_95_percent"]["mean"] for entry in entries]
     middle.plot(places, [np.nan if r is None else r for r in rounds], "o-", color=colour)
     middle.set_ylabel("rounds to 95 % of final")
@@ -228,16 +236,14 @@ def elsewhere(evidence: Evidence) -> Figure | None:
     rows = {"+".join(evidence.partial[name]["train_at"]): evidence.partial[name]["sites"] for name in arms}
     drawn = figure(1.1 + 0.24 * len(rows))
     axes = drawn.subplots()
-    sites = evidence.sites
-    values = np.array(
-        [[100 * (row.get(s, {}).get("accuracy", {}).get("mean") or np.nan) for s in sites] for row in rows.values()]
-    )
+    sites, headline = evidence.sites, evidence.headline
+    values = np.array([[_value(row.get(site), headline) for site in sites] for row in rows.values()])
     image = axes.imshow(values, cmap="cividis", aspect="auto")
     middle = (np.nanmin(values) + np.nanmax(values)) / 2
     for i, trained in enumerate(rows):
         for j, site in enumerate(sites):
             inside = site in trained.split("+")
-            text = f"{values[i, j]:.1f}" + (" ·" if inside else "")
+            text = headline.shown(values[i, j] / headline.scale) + (" ·" if inside else "")
             axes.text(
                 j, i, text, ha="center", va="center", fontsize=8, color="black" if values[i, j] > middle else "white"
             )
@@ -246,68 +252,33 @@ def elsewhere(evidence: Evidence) -> Figure | None:
     axes.set_xlabel("tested at (· took part in training)")
     axes.set_ylabel("trained at")
     axes.grid(visible=False)
-    drawn.colorbar(image, ax=axes, label="accuracy, %")
+    drawn.colorbar(image, ax=axes, label=f"{headline.word}{headline.unit}")
     return drawn
+
+
+def _value(figures: dict[str, Any] | None, headline: Headline) -> float:
+    mean = figures[headline.metric]["mean"] if figures else None
+    return float("nan") if mean is None else headline.scale * float(mean)
 
 
 def number_of_sites(evidence: Evidence) -> Figure | None:
     entries = evidence.results["by_number_of_sites"]
     if not entries:
         return None
+    headline = headline_of(entries[0])
     drawn = figure(3.0, 5.6)
     axes = drawn.subplots()
     for number, (key, label) in enumerate((("inside", "sites that took part"), ("outside", "sites that did not"))):
         points = [(entry["sites"], entry[key]) for entry in entries if entry[key] and entry[key]["mean"] is not None]
         offset = (number - 0.5) * 0.08
-        axes.plot(
-            [n + offset for n, _ in points], [100 * p["mean"] for _, p in points], color=COLOURS[number], alpha=0.5
-        )
+        means = [headline.scale * p["mean"] for _, p in points]
+        axes.plot([n + offset for n, _ in points], means, color=COLOURS[number], alpha=0.5)
         for place, (size, point) in enumerate(points):
-            _bar(
-                axes,
-                point,
-                size + offset,
-                COLOURS[number],
-                MARKERS[number],
-                label if place == 0 else None,
-                upright=True,
-            )
+            title = label if place == 0 else None
+            colour, mark = COLOURS[number], MARKERS[number]
+            bar(axes, point, size + offset, headline.scale, colour, mark, title, upright=True)
     axes.set_xticks(sorted({entry["sites"] for entry in entries}))
     axes.set_xlabel("hospitals that train together")
-    axes.set_ylabel("mean accuracy, %")
-    _legend(drawn, loc="outside lower center", ncols=2)
+    axes.set_ylabel(f"mean {headline.word}{headline.unit}")
+    legend(drawn, loc="outside lower center", ncols=2)
     return drawn
-
-
-def _bar(
-    axes: Any,
-    found: dict[str, Any],
-    place: float,
-    colour: str,
-    marker: str = "o",
-    label: str | None = None,
-    faded: int = 0,
-    upright: bool = False,
-) -> None:
-    """A mean with its interval, in per cent, lying or upright."""
-    if found["mean"] is None:
-        return
-    alpha = 1.0 if not faded else 0.55
-    ends = [100 * min(1.0, max(0.0, limit)) for limit in found["interval"]] if found["interval"] else []
-    line, point = ([place] * len(ends), ends), (place, 100 * found["mean"])
-    if not upright:
-        line, point = (line[1], line[0]), (point[1], point[0])
-    axes.plot(*line, color=colour, linewidth=1.4, alpha=alpha)
-    axes.plot(*point, marker, color=colour, markersize=5, alpha=alpha, label=label, linestyle="none")
-
-
-def _legend(drawn: Figure, **where: Any) -> None:
-    """None where nothing was drawn that has a name."""
-    if any(axes.get_legend_handles_labels()[0] for axes in drawn.axes):
-        drawn.legend(**where)
-
-
-def _names(axes: Any, names: list[str]) -> None:
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.4, -0.6)
-    axes.grid(visible=False, axis="y")

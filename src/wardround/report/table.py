@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +94,17 @@ def few(count: int | None) -> str:
     return str(count) if not 0 < count < FEWEST else f"below {FEWEST}"
 
 
+def count_or_few(count: float) -> int | float | str:
+    """A count of patients as a table may hold it, whole where it is; on average over seeds it need not be."""
+    if 0 < count < FEWEST:
+        return f"below {FEWEST}"
+    return int(count) if float(count).is_integer() else count
+
+
+def count_text(value: Any) -> str:
+    return one(value) if isinstance(value, float) else str(value)
+
+
 def p_text(value: float) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
@@ -103,6 +114,13 @@ def make_table(
 ) -> Table:
     formats = {column: shown for column, shown in columns.items() if shown is not None}
     return Table(name, title, tuple(columns), rows, formats, note)
+
+
+def without_empty(table: Table) -> Table:
+    """Without columns in which no row has anything."""
+    kept = [place for place in range(len(table.columns)) if any(row[place] is not None for row in table.rows)]
+    rows = [[row[place] for place in kept] for row in table.rows]
+    return replace(table, columns=tuple(table.columns[place] for place in kept), rows=rows)
 
 
 def limits(interval: Sequence[float] | None) -> tuple[float | None, float | None]:

@@ -1,8 +1,8 @@
 """The tables of a report, each a function of the evidence."""
 
-from collections.abc import Mapping
 from typing import Any
 
+from wardround.report.arms import partition_title
 from wardround.report.evidence import STAY, Evidence, rows_of
 from wardround.report.table import (
     FEWEST,
@@ -16,7 +16,28 @@ from wardround.report.table import (
     percent,
     points,
     share_limits,
+    without_empty,
 )
+from wardround.report.tables_findings import (
+    all_confusion_table,
+    all_findings_at_sites_table,
+    all_findings_table,
+    confusion_table,
+    finding_table,
+    findings_at_sites_table,
+    prevalence_table,
+)
+from wardround.report.tables_grid import grid_table, heterogeneity_table, sides_table
+from wardround.report.tables_sites import (
+    benefit_table,
+    best_single_table,
+    external_table,
+    hospital_table,
+    mean_sd,
+    number_table,
+    spread_table,
+)
+from wardround.report.words import groups_title
 
 METRICS = {
     "accuracy": "accuracy",
@@ -28,12 +49,16 @@ METRICS = {
     "npv": "NPV",
     "brier": "Brier",
 }
+OF_FINDINGS = {"pr_auc": "PR-AUC", "f1": "F1", "sensitivity": "sensitivity", "specificity": "specificity"}
+OF_FINDINGS |= {"ppv": "PPV", "npv": "NPV", "brier": "Brier", "accuracy": "accuracy"}
 
 
 def all_tables(evidence: Evidence) -> dict[str, Table]:
     """Those that the run has something for."""
     makers = (
         site_table,
+        prevalence_table,
+        heterogeneity_table,
         leakage_table,
         arm_table,
         variant_table,
@@ -46,8 +71,16 @@ def all_tables(evidence: Evidence) -> dict[str, Table]:
         calibration_table,
         subgroup_table,
         sweep_table,
+        grid_table,
+        sides_table,
         selection_table,
         test_table,
+        finding_table,
+        confusion_table,
+        findings_at_sites_table,
+        all_findings_table,
+        all_confusion_table,
+        all_findings_at_sites_table,
         claim_table,
         cost_table,
     )
@@ -57,23 +90,18 @@ def all_tables(evidence: Evidence) -> dict[str, Table]:
 
 def site_table(evidence: Evidence) -> Table:
     rows = []
-    positive = evidence.classes[1] if len(evidence.classes) == 2 else None
+    # the last of a row's findings is that it has none
+    positive = evidence.classes[-1] if len(evidence.classes) == 2 or evidence.findings else None
     for described in evidence.results["sites"]:
         for site, counts in described["sites"].items():
             total = rows_of(counts)
-            small = any(count is None or 0 < count < FEWEST for count in counts["classes"].values())
+            told = [counts["classes"][positive]] if evidence.findings else counts["classes"].values()
+            small = any(count is None or 0 < count < FEWEST for count in told)
             share = counts["classes"][positive] / total if positive and not small else None
             age = (counts.get("age") or {}) if total >= 2 * FEWEST else {}
             sizes = [total, counts["train"], counts["validation"], counts["test"]]
-            rows.append(
-                [
-                    f"{site}{' (disjoint)' if described['partition'].get('disjoint') else ''}",
-                    *sizes,
-                    share,
-                    age.get("mean"),
-                    age.get("sd"),
-                ]
-            )
+            title = partition_title(evidence, described["partition"])
+            rows.append([f"{site} ({title})" if title else site, *sizes, share, age.get("mean"), age.get("sd")])
     columns: dict[str, Format | None] = {
         "site": None,
         "rows": str,
@@ -89,7 +117,12 @@ def site_table(evidence: Evidence) -> Table:
     note = "Between sites: " + ", ".join(words) + "."
     if evidence.deployed:
         note += " How far apart their features are (MMD) cannot be known without rows, which stay at their hospital."
-    return make_table("sites", "The sites, with the first seed", columns, rows, note)
+    return _full(evidence, make_table("sites", "The sites, with the first seed", columns, rows, note))
+
+
+def _full(evidence: Evidence, table: Table) -> Table:
+    """Studies of images often have one seed, and no ages: without the columns that then are empty."""
+    return without_empty(table) if evidence.of_images else table
 
 
 HETEROGENEITY = {
@@ -114,22 +147,27 @@ def leakage_table(evidence: Evidence) -> Table | None:
 
 
 def arm_table(evidence: Evidence) -> Table:
+    headline = evidence.headline
+    others = OF_FINDINGS if evidence.findings else {k: v for k, v in METRICS.items() if k != headline.metric}
     rows = []
     for name, arm in evidence.arms.items():
-        found = arm["metrics"]
-        low, high = share_limits(found["accuracy"]["interval"])
-        figures = [found[metric]["mean"] for metric in list(METRICS)[1:]]
+        found = evidence.figure(name)
+        figures = [arm["metrics"][metric]["mean"] for metric in others]
         kilobytes = arm["cost"]["bytes"] / 1000
-        rows.append([name, found["accuracy"]["mean"], found["accuracy"]["sd"], low, high, *figures, kilobytes])
-    columns: dict[str, Format | None] = {"arm": None, "accuracy, %": percent, "SD": percent, "from": percent}
-    columns |= {"to": percent} | dict.fromkeys(list(METRICS.values())[1:], decimals) | {"KB": one}
-    note = f"Means over {evidence.seeds} seeds on all sites' test rows; the 95 % interval of the accuracy."
+        rows.append([name, found["mean"], found["sd"], *share_limits(found["interval"]), *figures, kilobytes])
+    shown = headline.shown
+    columns: dict[str, Format | None] = {"arm": None, headline.above(): shown, "SD": shown, "from": shown}
+    columns |= {"to": shown} | dict.fromkeys(others.values(), decimals) | {"KB": one}
+    seeds = f"Means over {evidence.seeds} seeds" if evidence.seeds != 1 else "One seed,"
+    note = f"{seeds} on all sites' test rows; the 95 % interval of the {headline.word}."
+    if evidence.findings:
+        note += " Every figure is the mean over findings."
     if evidence.deployed:
         note += (
             " From sites' counts and sums, over the sites that may tell them. AUC is from histograms of their scores "
             f"and may be off by up to {evidence.auc_uncertain_by:.3f}."
         )
-    return make_table("arms", "All arms", columns, rows, note)
+    return _full(evidence, make_table("arms", "All arms", columns, rows, note))
 
 
 def variant_table(evidence: Evidence) -> Table | None:
@@ -139,125 +177,16 @@ def variant_table(evidence: Evidence) -> Table | None:
     arms = evidence.results["arms"]
 
     def of(name: str) -> list[Any]:
-        found = arms[name]["metrics"]["accuracy"] if name in arms else {"mean": None, "sd": None}
+        found = evidence.figure(name) if name in arms else {"mean": None, "sd": None}
         return [found["mean"], found["sd"]]
 
     rows = [[name, *of(name), *(x for v in variants for x in of(f"{name}@{v}"))] for name in evidence.arms]
-    columns: dict[str, Format | None] = {"arm": None, "as it stands, %": percent, "SD": percent}
+    headline, shown = evidence.headline, evidence.headline.shown
+    columns: dict[str, Format | None] = {"arm": None, headline.above("as it stands"): shown, "SD": shown}
     for variant in variants:
-        columns |= {f"{variant}, %": percent, f"SD, {variant}": percent}
+        columns |= {headline.above(variant): shown, f"SD, {variant}": shown}
     note = " ".join(f"{name}: {variant['text']}." for name, variant in evidence.variants.items())
-    return make_table("variants", "Accuracy in the variants of the study", columns, rows, note)
-
-
-def hospital_table(evidence: Evidence) -> Table | None:
-    if len(evidence.sites) > 30:
-        return None
-    rows = [
-        [name, *(x for s in evidence.sites for x in _mean_sd(arm["sites"].get(s, {}).get("accuracy")))]
-        for name, arm in evidence.arms.items()
-    ]
-    columns: dict[str, Format | None] = {"arm": None}
-    for site in evidence.sites:
-        columns |= {f"{site}, %": percent, f"SD, {site}": percent}
-    return make_table("hospitals", "Accuracy at each site", columns, rows, "Each site's own test rows.")
-
-
-def _mean_sd(found: Mapping[str, Any] | None) -> list[Any]:
-    return [found["mean"], found["sd"]] if found else [None, None]
-
-
-def spread_table(evidence: Evidence) -> Table | None:
-    rows = []
-    for name, arm in evidence.arms.items():
-        low, high = arm["spread"]["lowest"], arm["spread"]["highest"]
-        if low and high:
-            worst, best = (f"{end['site']} ({percent(end['accuracy'])})" for end in (low, high))
-            rows.append([name, arm["spread"]["sd"], high["accuracy"] - low["accuracy"], worst, best])
-    columns = {"arm": None, "SD over sites": percent, "highest - lowest": percent, "lowest": None, "highest": None}
-    return make_table(
-        "spread", "How evenly the sites are served", columns, rows, "Of the sites' mean accuracies, in points."
-    )
-
-
-def benefit_table(evidence: Evidence) -> Table:
-    rows = [
-        [
-            entry["arm"],
-            entry["site"],
-            entry["difference"],
-            *limits(entry["interval"]),
-            entry["p_value"],
-            entry["verdict"],
-        ]
-        for entry in evidence.benefit()
-    ]
-    columns = {"arm": None, "site": None, "points": points, "from": points, "to": points, "p": p_text, "verdict": None}
-    note = "Accuracy against the same site training alone, paired over seeds, with 95 % intervals."
-    return make_table("benefit", "What joining changed for each site", columns, rows, note)
-
-
-def best_single_table(evidence: Evidence) -> Table:
-    rows = []
-    for entry in evidence.results["best_single"]:
-        rows.append(
-            [
-                entry["arm"],
-                entry["site"],
-                entry["best"],
-                entry["best_accuracy"],
-                entry["difference"],
-                *limits(entry["interval"]),
-                "yes" if entry["as_good"] else "no",
-            ]
-        )
-    columns = {
-        "arm": None,
-        "site": None,
-        "best single model from": None,
-        "its accuracy, %": percent,
-        "points": points,
-        "from": points,
-        "to": points,
-        "at least as good": None,
-    }
-    note = "The best model that one hospital alone could have trained, picked by its test accuracy there."
-    return make_table("best-single", "Against the best single-hospital model", columns, rows, note)
-
-
-def external_table(evidence: Evidence) -> Table | None:
-    rows = []
-    for arm in evidence.partial.values():
-        outside = [site for site in arm["sites"] if site not in arm["train_at"]]
-        if len(outside) == 1:
-            found = arm["sites"][outside[0]]
-            figures = [found["accuracy"]["mean"], *share_limits(found["accuracy"]["interval"]), found["auc"]["mean"]]
-            own = evidence.arms[evidence.local]["sites"].get(outside[0]) if evidence.local else None
-            rows.append([outside[0], arm["algorithm"]["name"], *figures, _mean_sd(own and own["accuracy"])[0]])
-    columns = {"left out": None, "algorithm": None, "accuracy, %": percent, "from": percent, "to": percent}
-    note = "Trained by all other hospitals, tested at the one that took no part; beside it, its own model."
-    more: dict[str, Format | None] = {"AUC": decimals, "its own model, %": percent}
-    return make_table("external", "A hospital left out, as an external test", {**columns, **more}, rows, note)
-
-
-def number_table(evidence: Evidence) -> Table:
-    rows = []
-    for entry in evidence.results["by_number_of_sites"]:
-        inside, outside = entry["inside"] or {}, entry["outside"] or {}
-        rows.append(
-            [
-                entry["algorithm"],
-                entry["sites"],
-                entry["combinations"],
-                inside.get("mean"),
-                *share_limits(inside.get("interval")),
-                outside.get("mean"),
-                *share_limits(outside.get("interval")),
-            ]
-        )
-    columns = {"algorithm": None, "hospitals": str, "combinations": str, "taking part, %": percent, "from": percent}
-    more: dict[str, Format | None] = {"to": percent, "outside, %": percent, "from ": percent, "to ": percent}
-    return make_table("number-of-sites", "Accuracy against the number of hospitals", {**columns, **more}, rows)
+    return make_table("variants", f"{headline.title} in the variants of the study", columns, rows, note)
 
 
 def calibration_table(evidence: Evidence) -> Table:
@@ -274,23 +203,29 @@ def calibration_table(evidence: Evidence) -> Table:
 
 
 def subgroup_table(evidence: Evidence) -> Table:
+    headline = evidence.headline
+    others = {"auc": "AUC"} if headline.metric == "accuracy" else {"pr_auc": "PR-AUC"}
+    others |= {"sensitivity": "sensitivity", "specificity": "specificity"}
     rows: list[list[Any]] = []
     for name in evidence.few_arms:
-        for kind, groups in evidence.arms[name]["subgroups"].items():
-            for group, found in groups.items():
+        for kind in evidence.kinds:
+            for group, found in evidence.arms[name]["subgroups"].get(kind, {}).items():
                 figures = found.get("metrics")
                 if figures is None:
-                    rows.append([name, f"{kind}: {group}", None, None, None, None, None, None, None])
+                    rows.append([name, f"{kind}: {group}", *[None] * 7])
                     continue
-                ends = share_limits(figures["accuracy"]["interval"])
-                others = [figures[metric]["mean"] for metric in ("auc", "sensitivity", "specificity")]
-                rows.append([name, f"{kind}: {group}", found["rows"], figures["accuracy"]["mean"], *ends, *others])
-    columns: dict[str, Format | None] = {"arm": None, "group": None, "rows": one, "accuracy, %": percent}
-    columns |= {"from": percent, "to": percent, "AUC": decimals, "sensitivity": decimals, "specificity": decimals}
+                main = figures[headline.metric]
+                means = [figures[metric]["mean"] for metric in others]
+                rows.append(
+                    [name, f"{kind}: {group}", found["rows"], main["mean"], *share_limits(main["interval"]), *means]
+                )
+    shown = headline.shown
+    columns: dict[str, Format | None] = {"arm": None, "group": None, "rows": one, headline.above(): shown}
+    columns |= {"from": shown, "to": shown, **dict.fromkeys(others.values(), decimals)}
     note = "Rows: mean test rows per seed. A group with fewer than 10 is suppressed."
     if evidence.deployed:
         note = f"Rows: mean test rows per seed, at the sites at which the group has {evidence.smallest_group} or more."
-    return make_table("subgroups", "By sex and age", columns, rows, note)
+    return _full(evidence, make_table("subgroups", groups_title(evidence), columns, rows, note))
 
 
 def sweep_table(evidence: Evidence) -> Table | None:
@@ -301,12 +236,13 @@ def sweep_table(evidence: Evidence) -> Table | None:
         for value, name in values.items():
             arm = evidence.arms[name]
             converged = arm["convergence"]
-            figures = [arm["metrics"]["accuracy"]["mean"], arm["metrics"]["accuracy"]["sd"]]
+            figures = mean_sd(evidence.figure(name))
             rounds = [converged["rounds_to_95_percent"]["mean"], converged["rounds_to_95_percent"]["sd"]]
             rows.append([family, f"{setting} {value:g}", *figures, *rounds, converged["mean_change"]])
-    columns: dict[str, Format | None] = {"arm": None, "value": None, "accuracy, %": percent, "SD": percent}
+    headline, shown = evidence.headline, evidence.headline.shown
+    columns: dict[str, Format | None] = {"arm": None, "value": None, headline.above(): shown, "SD": shown}
     columns |= {"rounds to 95 %": one, "SD ": one, "weight change per round": decimals}
-    return make_table("sweep", "The swept setting", columns, rows)
+    return _full(evidence, make_table("sweep", "The swept setting", columns, rows))
 
 
 def selection_table(evidence: Evidence) -> Table:
@@ -337,10 +273,14 @@ def test_table(evidence: Evidence) -> Table:
     columns: dict[str, Format | None] = {"arm": None, "points": points, "from": points, "to": points}
     columns |= {"BCa from": points, "BCa to": points, "p": p_text, "Holm": p_text, "Bonferroni": p_text}
     columns |= {"p, paired t": p_text, "p, independent t": p_text, "d (paired)": decimals, "d (independent)": decimals}
+    if evidence.seeds == 1:
+        note = f"{evidence.headline.title} against the reference; {evidence.results['interval']['method']}."
+        note += f" Holm and Bonferroni over the arms of one variant.{evidence.headline.point}"
+        return without_empty(make_table("tests", f"Comparisons with {evidence.reference}", columns, rows, note))
     note = (
-        "Accuracy against the reference. The first p-value allows for seeds sharing patients; the paired and the "
-        "independent t-test do not, and reject too often. Where test rows are fixed, all p-values and intervals "
-        "speak of the randomness of training alone. Holm and Bonferroni over the arms of one variant."
+        f"{evidence.headline.title} against the reference. The first p-value allows for seeds sharing patients; "
+        "the paired and the independent t-test do not, and reject too often. Where test rows are fixed, all p-values "
+        "and intervals speak of the randomness of training alone. Holm and Bonferroni over the arms of one variant."
     )
     if evidence.deployed:
         note += f" The bootstrap draws seeds anew and not patients, because {STAY}."

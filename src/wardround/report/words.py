@@ -1,18 +1,26 @@
 """The sentences of a report, each computed from the evidence."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from wardround.evaluation.compare import ALPHA, in_words
 from wardround.report.evidence import Evidence
+from wardround.report.headline import headline_of
 
+SYNTHETIC = "Synthetic data: made by a program. No patient is behind any row, and nothing here is true of patients."
+OF_COLUMNS = ("missing", "indicator", "categories", "least_level")  # settings that say nothing of images
 UNLIKE = 20  # per cent by which disease rates must differ to be named as a reason
 
 
 def answer(evidence: Evidence) -> list[str]:
-    """Three sentences: the arms against the reference, federation against staying alone, and what was published."""
+    """Three sentences: the arms against the reference, federation against staying alone, and what was published.
+
+    Before them a fourth, where no patient is behind it all.
+    """
     return [
         sentence
         for sentence in (
+            SYNTHETIC if evidence.synthetic else None,
             _against_reference(evidence),
             _against_alone(evidence),
             _claims(evidence) or _newcomers(evidence),
@@ -22,14 +30,16 @@ def answer(evidence: Evidence) -> list[str]:
 
 
 def _against_reference(evidence: Evidence) -> str:
+    headline = evidence.headline
+    metric, word = headline.metric, headline.word
     tests = [test for test in evidence.tests() if test["difference"] is not None]
     if evidence.tests() and not tests:
         return f"{evidence.reference} or all the others diverged, so that nothing can be compared."
     tests = [test for test in tests if test["interval"] is not None] or tests
     if not tests:
-        best = max(evidence.arms, key=lambda name: evidence.arms[name]["metrics"]["accuracy"]["mean"] or 0)
-        figure = evidence.arms[best]["metrics"]["accuracy"]["mean"]
-        shown = "no arm has figures" if figure is None else f"the highest accuracy is {100 * figure:.1f} % ({best})"
+        best = max(evidence.arms, key=lambda name: evidence.figure(name)["mean"] or 0)
+        figure = evidence.figure(best)["mean"]
+        shown = "no arm has figures" if figure is None else f"the highest {word} is {headline.told(figure)} ({best})"
         why = (
             "The study names no reference, so arms are not compared"
             if evidence.reference is None
@@ -40,7 +50,7 @@ def _against_reference(evidence: Evidence) -> str:
         largest = max(tests, key=lambda test: abs(test["difference"]))
         return (
             f"With one seed nothing can be said about chance: the largest difference from {largest['reference']} is "
-            f"{in_words(largest['difference'], 'accuracy')} of accuracy ({largest['arm']})."
+            f"{in_words(largest['difference'], metric)} of {word} ({largest['arm']})."
         )
     fixed = {"c": "", "b": " for these models of one seed (other patients' randomness alone)"}.get(
         tests[0]["method"][0], " on these fixed test rows (training's randomness alone)"
@@ -48,19 +58,17 @@ def _against_reference(evidence: Evidence) -> str:
     clear = [test for test in tests if test["p_value_holm"] is not None and test["p_value_holm"] <= ALPHA]
     if clear:
         found = "; ".join(
-            f"{test['arm']} {in_words(test['difference'], 'accuracy')} "
-            f"({' to '.join(in_words(limit, 'accuracy', False) for limit in test['interval'])})"
+            f"{test['arm']} {in_words(test['difference'], metric)} "
+            f"({' to '.join(in_words(limit, metric, False) for limit in test['interval'])})"
             for test in clear
         )
-        return (
-            f"Against {clear[0]['reference']}, these arms differ in accuracy{fixed}, after Holm's correction: {found}."
-        )
+        return f"Against {clear[0]['reference']}, these arms differ in {word}{fixed}, after Holm's correction: {found}."
     largest = max(tests, key=lambda test: abs(test["difference"]))
     low, high = largest["interval"]
     return (
-        f"No arm differs from {largest['reference']} in accuracy{fixed} by more than chance can explain; the largest "
-        f"difference is {in_words(largest['difference'], 'accuracy')} ({largest['arm']}, 95 % interval "
-        f"{in_words(low, 'accuracy', False)} to {in_words(high, 'accuracy', False)})."
+        f"No arm differs from {largest['reference']} in {word}{fixed} by more than chance can explain; the largest "
+        f"difference is {in_words(largest['difference'], metric)} ({largest['arm']}, 95 % interval "
+        f"{in_words(low, metric, False)} to {in_words(high, metric, False)})."
     )
 
 
@@ -84,8 +92,8 @@ def _against_alone(evidence: Evidence) -> str | None:
         verdict = "for no single site is there evidence of a gain or a loss"
     count = f"{len(entries)} site{'s' if len(entries) > 1 else ''}"
     return (
-        f"Against training alone, {arm} changed a site's accuracy by {in_words(mean, 'accuracy')} on average over "
-        f"{count}; {verdict}."
+        f"Against training alone, {arm} changed a site's {evidence.headline.word} by "
+        f"{in_words(mean, evidence.headline.metric)} on average over {count}; {verdict}."
     )
 
 
@@ -108,10 +116,11 @@ def _newcomers(evidence: Evidence) -> str | None:
     if len(entries) < 2:
         return None
     first, last = entries[0], entries[-1]
+    headline = headline_of(first)
     return (
-        f"A model has an accuracy of {100 * first['outside']['mean']:.1f} % on average at hospitals that took no part "
-        f"when {first['sites']} hospital{'s' if first['sites'] > 1 else ''} trained it, and "
-        f"{100 * last['outside']['mean']:.1f} % when {last['sites']} did."
+        f"A model has an {headline.word} of {headline.told(first['outside']['mean'])} on average at hospitals that "
+        f"took no part when {first['sites']} hospital{'s' if first['sites'] > 1 else ''} trained it, and "
+        f"{headline.told(last['outside']['mean'])} when {last['sites']} did."
     )
 
 
@@ -137,20 +146,24 @@ def best_single_words(evidence: Evidence) -> list[str]:
         f"seeds. The closest is {closest}."
     ]
     sizes = evidence.results["sites"][0]["sites"]
+    headline = headline_of(entries[0])
     shared = evidence.reference if evidence.reference in arms else closest
     for arm in dict.fromkeys((closest, shared)):
         told = []
         for entry in (entry for entry in entries if entry["arm"] == arm and entry["difference"] is not None):
             rows = sizes[entry["site"]]["test"]
-            patients = f"{entry['difference'] * rows:+.1f} of {rows} test patients"
+            patients = f"{entry['difference'] * rows:+.1f} of {rows} test patients, "
+            if headline.metric != "accuracy" or evidence.findings:
+                patients = ""  # only an accuracy counts them
             chance = {"gains": "a gain", "loses": "a loss"}.get(entry["verdict"], "within chance")
-            amount = in_words(entry["difference"], "accuracy")
-            told.append(f"{entry['site']} {amount} ({patients}, {chance}; best: {entry['best']})")
+            amount = in_words(entry["difference"], headline.metric)
+            told.append(f"{entry['site']} {amount} ({patients}{chance}; best: {entry['best']})")
         sentences.append(f"{arm}: {'; '.join(told)}.")
     rates = evidence.rates
     lowest, highest = (min(rates.values()), max(rates.values())) if rates else (0.0, 0.0)
     sentences.append(
-        "Likely reasons: the best single model is picked by its test accuracy, which no hospital could do beforehand"
+        f"Likely reasons: the best single model is picked by its test {headline.word}, which no hospital could do "
+        "beforehand"
         + (
             f"; and the share of {evidence.classes[1]} runs from {lowest:.0f} to {highest:.0f} % between hospitals, so "
             "that one shared model may not suit every one of them."
@@ -170,23 +183,25 @@ def hospital_words(evidence: Evidence, site: str) -> list[str]:
         return [f"Training alone {why}, so that it cannot be said whether joining helped."]
     arm = evidence.reference if evidence.reference in evidence.federated else federated[0]["arm"]
     entry = next((e for e in federated if e["arm"] == arm), federated[0])
+    metric, word = evidence.headline.metric, evidence.headline.word
     sentences = []
     if entry["interval"] is None:
+        why = "one seed gives no interval" if evidence.seeds == 1 else "there is no interval"
         sentences.append(
-            f"With {entry['arm']}: {in_words(entry['difference'], 'accuracy')} against training alone; one seed gives "
-            "no interval, so that this may be chance."
+            f"With {entry['arm']}: {in_words(entry['difference'], metric)} against training alone; {why}, so that "
+            "this may be chance."
         )
     else:
-        low, high = (in_words(limit, "accuracy", False) for limit in entry["interval"])
-        words = {"gains": "Joining helped", "loses": "Joining cost it accuracy"}
+        low, high = (in_words(limit, metric, False) for limit in entry["interval"])
+        words = {"gains": "Joining helped", "loses": f"Joining cost it {word}"}
         told = words.get(entry["verdict"], "There is no evidence that joining helped or harmed")
         sentences.append(
-            f"{told}: with {entry['arm']}, {in_words(entry['difference'], 'accuracy')} of accuracy against training "
+            f"{told}: with {entry['arm']}, {in_words(entry['difference'], metric)} of {word} against training "
             f"alone (95 % interval {low} to {high})."
         )
     clear = [e for e in federated if e["verdict"] in ("gains", "loses") and e["arm"] != entry["arm"]]
     for other in clear:
-        sentences.append(f"With {other['arm']} it {other['verdict']}: {in_words(other['difference'], 'accuracy')}.")
+        sentences.append(f"With {other['arm']} it {other['verdict']}: {in_words(other['difference'], metric)}.")
     return sentences
 
 
@@ -202,19 +217,26 @@ def design(evidence: Evidence) -> dict[str, str]:
     if decay:
         rate += f", times {decay['factor']:g} every {decay['every']} rounds"
     evaluation = study["evaluation"]
-    split = f"{100 * evaluation['test_share']:g} % of each site's patients for testing, stratified by class"
+    split = f"{100 * evaluation['test_share']:g} % of each site's patients for testing, stratified by "
+    split += "finding" if evidence.findings else "class"
+    if evaluation.get("split") == "given":
+        split = "the one that the source comes with"
     if evaluation.get("validation_share"):
         split += f", {100 * evaluation['validation_share']:g} % for validation"
     return {
         **({"deployment": _deployment(evidence)} if evidence.deployed else {}),
-        "data": _settings(data.pop("source"), data),
+        "data": _settings(data.pop("source"), data, OF_COLUMNS if evidence.of_images else ()),
         "sites": _settings(partition.pop("partition"), partition),
         "model": _settings(model.pop("kind"), model),
-        "training": f"{steps}, {training['optimiser']}, {rate}",
+        "training": f"{steps}, {training['optimiser']}, {rate}{_extras(training)}",
         "split": split,
         "seeds": f"{evidence.seeds}; a seed draws anew: {', '.join(evaluation['vary'])}",
         "intervals": f"{evidence.results['interval']['method']}; they cover {evidence.results['interval']['covers']}",
     }
+
+
+def groups_title(evidence: Evidence) -> str:
+    return f"By {listed(evidence.kinds)}" if evidence.kinds else "By group"
 
 
 def _deployment(evidence: Evidence) -> str:
@@ -230,8 +252,22 @@ def _deployment(evidence: Evidence) -> str:
     return f"across {count} hospitals, whose rows stayed where they are; {closed}; {told}"
 
 
-def _settings(name: str, options: dict[str, Any]) -> str:
-    hidden = {"files", "path", *(["indicator"] if options.get("missing") == "drop" else [])}
+def _extras(training: dict[str, Any]) -> str:
+    """What images are often trained with."""
+    told = ""
+    if training.get("class_weights", "none") != "none":
+        told += f", class weights {training['class_weights']}"
+    if training.get("oversample"):
+        told += f", oversampling {training['oversample']:g}"
+    if training.get("augment"):
+        told += (
+            f", images changed at random ({', '.join(f'{k} {_plainly(v)}' for k, v in training['augment'].items())})"
+        )
+    return told
+
+
+def _settings(name: str, options: dict[str, Any], without: tuple[str, ...] = ()) -> str:
+    hidden = {"files", "path", *(["indicator"] if options.get("missing") == "drop" else []), *without}
     told = ", ".join(f"{key} {_plainly(value)}" for key, value in options.items() if key not in hidden)
     return f"{name} ({told})" if told else name
 
@@ -245,5 +281,5 @@ def _plainly(value: Any) -> str:
     return str(value)
 
 
-def listed(names: list[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -24,8 +24,9 @@ def privacy(evidence: Evidence) -> list[str]:
         "Neither differential privacy nor secure aggregation was used: whoever sees single updates may learn something "
         "about single patients from them.",
     ]
-    shared = ["the levels of categorical columns"] if prepared.get("categories") == "one-hot" else []
-    if prepared.get("missing") != "drop":
+    columns = not evidence.of_images
+    shared = ["the levels of categorical columns"] if columns and prepared.get("categories") == "one-hot" else []
+    if columns and prepared.get("missing") != "drop":
         shared += ["which columns have gaps", "a typical value of each column, for sites that never recorded it"]
     if prepared.get("scale") == "federated":
         shared.append("each column's count, sum and sum of squares")
@@ -40,6 +41,12 @@ def privacy(evidence: Evidence) -> list[str]:
             "The run folder holds a prediction for every test row (predictions.parquet): treat it as you treat the "
             "data. This page holds counts and means; groups below 10 rows and histogram cells below 5 are withheld."
         )
+        if len(evidence.samples.get("images", ())):
+            whose = "drawn by a program" if evidence.synthetic else "training images of single patients"
+            lines.append(
+                f"This page shows {len(evidence.samples['images'])} images, because the study asks for them "
+                f"(`samples` in its evaluation): {whose}."
+            )
     return lines
 
 
@@ -69,15 +76,19 @@ def limits(evidence: Evidence) -> list[str]:
     lines = [
         f"{counted}, and {test_rows:,} rows are test rows. The figures say nothing about other patients, hospitals or "
         "years.",
-        "Seeds split the same patients again and again. The intervals allow for that, approximately: many seeds are "
-        "not many studies.",
     ]
+    if evidence.seeds > 1:
+        lines.append(
+            "Seeds split the same patients again and again. The intervals allow for that, approximately: many seeds "
+            "are not many studies."
+        )
     for name, variant in results["variants"].items():
-        if not variant["method"].startswith("corrected"):
+        if not variant["method"].startswith(("corrected", "bootstrap over patients")):
             where = f"In the variant {name}" if name else "Here"
             lines.append(f"{where}, intervals cover {variant['covers']}; they do not speak of other test patients.")
     prepared = evidence.study.get("data", {})
-    if evidence.local and (prepared.get("scale") == "federated" or prepared.get("missing") != "drop"):
+    filled = prepared.get("missing") != "drop" and not evidence.of_images
+    if evidence.local and (prepared.get("scale") == "federated" or filled):
         lines.append(
             "Training alone shares the study's preparation (the columns' scale where it is federated, values for "
             "columns that a site never recorded), which a hospital that really stays alone would not have. Models of "
@@ -94,6 +105,8 @@ def limits(evidence: Evidence) -> list[str]:
         lines.append(f"{evidence.seeds} seeds are few; the intervals are wide and uncertain themselves.")
     if len(evidence.sites) == 1:
         lines.append("One site: there is nothing to federate, and no comparison between sites.")
+    if evidence.synthetic:
+        lines.append("The data are synthetic: how models do on them says nothing of how they would do on patients.")
     if any(found["rows"] for sites in results["leakage"].values() for found in sites.values()):
         lines.append("Some test patients were trained on at another site, which flatters every arm but local training.")
     undefined = [
@@ -103,7 +116,7 @@ def limits(evidence: Evidence) -> list[str]:
         if all(arm["sites"].get(site, {}).get(metric, {}).get("mean") is None for arm in evidence.arms.values())
     ]
     if undefined:
-        why = "for want of test rows of one class"
+        why = f"for want of test rows {'with a finding' if evidence.findings else 'of one class'}"
         if evidence.deployed:
             why += f", or because figures of fewer than {evidence.deployment.smallest_cell} patients stay at a hospital"
         lines.append(f"Cannot be computed, {why}: {listed(undefined)}.")

@@ -22,7 +22,7 @@ def read_boxes(path: Path, names: np.ndarray, classes: tuple[str, ...]) -> tuple
         raise DataError(str(path), problem, "Give NIH's file: image, finding, x, y, width and height of each box.")
     numbers = _numbers(table)
     places = {plain(name): place for place, name in enumerate(classes)}
-    rows = {Path(name).name: row for row, name in enumerate(names.tolist())}
+    rows = {name.rpartition("/")[2]: row for row, name in enumerate(names.tolist())}
     row = np.array([rows.get(name, -1) for name in table.cells[:, 0]])
     words = [plain(word) for word in table.cells[:, 1]]
     finding = np.array([places.get(word, -1) for word in words])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from wardround.errors import DataError
 
-PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")
+PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".jp2", ".webp", ".pgm", ".pnm")
 DICOM = (".dcm", ".dicom")
 IMAGES = (*PICTURES, *DICOM)
 

@@ -90,7 +90,9 @@ def _official_sides(listing: Listing, folders: set[Path]) -> tuple[Listing, list
     if len(found) < len(LISTS):
         return listing, [f"{next(iter(found.values())).name} is there without its counterpart, and not used"]
     members = {side: set(path.read_text(encoding="utf-8").split()) for side, path in found.items()}
-    inside = {side: np.array([Path(name).name in names for name in listing.names]) for side, names in members.items()}
+    inside = {
+        side: np.array([name.rpartition("/")[2] in names for name in listing.names]) for side, names in members.items()
+    }
     wrong = int((inside["train"] == inside["test"]).sum())
     if wrong:
         problem = f"{wrong} images are in both of {' and '.join(LISTS.values())}, or in neither"

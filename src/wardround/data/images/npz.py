@@ -188,7 +188,9 @@ def _listing(archive: Archive, sides: list[str], wanted: Wanted) -> Listing:
 
 
 def _texts(values: np.ndarray) -> np.ndarray:
-    return (np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values.astype(str)).astype(object)
+    return (np.char.decode(values, "utf-8", "replace") if values.dtype.kind == "S" else values.astype(str)).astype(
+        object
+    )
 
 
 def _converted(archive: Archive, pictures: list[Member], rows: np.ndarray, wanted: Wanted) -> Iterator[np.ndarray]:

@@ -14,7 +14,7 @@ from scipy.special import ndtri
 
 from wardround.data.records import BOX_COLUMNS, Records
 from wardround.data.sources.phantom_drawing import TRAITS, draw_chest, stand, vessel_trees
-from wardround.data.sources.phantom_findings import add_findings, draw_spots, in_image, reshape
+from wardround.data.sources.phantom_findings import CHANCES, add_findings, place, reshape
 from wardround.data.sources.phantom_labels import FINDINGS, SHARE_AP, draw_labels
 from wardround.data.sources.phantom_scanner import Scanner, expose, scanner_of
 from wardround.data.sources.source import Source
@@ -23,7 +23,7 @@ from wardround.settings import Count, NonNegative, Range, WholeNumber
 
 PATIENTS = 64  # in a block; each block has its own draws, so that more rows leave the first ones as they were
 TOGETHER = 32  # images that are drawn at once: enough to be quick, few enough for a small memory
-MOST_IMAGES = 40  # of one patient
+MOST_IMAGES = 100  # of one patient
 TREES = 32  # different vessels
 
 
@@ -46,17 +46,18 @@ def phantom(
     rows: Count = 4000,
     size: Annotated[int, Range(low=32, high=256)] = 64,
     hospitals: Count = 4,
-    images_per_patient: Annotated[float, Range(low=1, high=20)] = 2.5,
+    images_per_patient: Annotated[float, Range(low=1, high=5)] = 2.5,
     enrich: Annotated[float, Range(low=0, high=1)] = 0.7,
-    scanners: NonNegative = 1.0,
+    scanners: Annotated[float, Range(low=0, high=3)] = 1.0,
     noise: NonNegative = 1.0,
     seed: WholeNumber = 0,
 ) -> Source:
     """Synthetic frontal chest radiographs of `size` x `size` pixels with any of fourteen findings.
 
     `enrich` makes rare findings more common, so that a few thousand images show enough of each: 0 keeps the published
-    shares, 1 gives every finding to a tenth of the images at least. `images_per_patient` is a mean: most patients have one to three, a few have many. `scanners` is how much
-    the hospitals' machines differ, `noise` how grainy their images are.
+    shares, 1 gives every finding to a tenth of the images at least. `images_per_patient` is a mean: most patients have
+    one to three, a few have many. `scanners` is how much the hospitals' machines differ, `noise` how grainy their
+    images are.
     """
 
     def load() -> Records:
@@ -70,9 +71,7 @@ def phantom(
             number = len(blocks)
             block = draw_block(seed, number, hospitals, images_per_patient, enrich)
             count = min(len(block), rows - done)
-            drawn, found = draw_images(block, seed, number, trees, machines, noise)
-            images[done : done + count, 0] = drawn[:count]
-            found = found[found[:, 0] < count]
+            images[done : done + count, 0], found = draw_images(block, count, seed, number, trees, machines, noise)
             found[:, 0] += done
             boxes.append(found)
             blocks.append(block)
@@ -84,7 +83,7 @@ def phantom(
 
 def draw_block(seed: int, number: int, hospitals: int, images_per_patient: float, enrich: float) -> Block:
     draws = generator(seed, "phantom patients", number)
-    # 1 + negative binomial: with a mean of 2.5 images 58 % of the patients have one, 1 % more than 18
+    # 1 + negative binomial: with a mean of 2.5 images 58 % of the patients have one, and 1 % have 15 or more
     shape = 0.3
     more = draws.negative_binomial(shape, shape / (shape + images_per_patient - 1), PATIENTS)
     patient = np.repeat(np.arange(PATIENTS), 1 + np.minimum(more, MOST_IMAGES - 1))
@@ -101,26 +100,25 @@ def draw_block(seed: int, number: int, hospitals: int, images_per_patient: float
 
 
 def draw_images(
-    block: Block, seed: int, number: int, trees: np.ndarray, machines: list[Scanner], noise: float
+    block: Block, count: int, seed: int, number: int, trees: np.ndarray, machines: list[Scanner], noise: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The block's images as bytes, (images, size, size), and where its findings are, a line of BOX_COLUMNS each."""
-    draws = generator(seed, "phantom anatomy", number)
-    patient = block.patient
+    """The block's first images as bytes, (count, size, size), and a line of BOX_COLUMNS for each place of a finding."""
+    draws, grain = generator(seed, "phantom anatomy", number), generator(seed, "phantom noise", number)
     person, moment = _normal(draws, (PATIENTS, len(TRAITS))), _normal(draws, (len(block), len(TRAITS)))
-    lasting, passing = draws.random((PATIENTS, len(FINDINGS), 6)), draws.random((len(block), len(FINDINGS), 6))
+    lasting, passing = (draws.random((length, len(FINDINGS), CHANCES)) for length in (PATIENTS, len(block)))
     tree = draws.integers(len(trees), size=PATIENTS)
-    grain = generator(seed, "phantom noise", number)
     images, boxes = [], []
-    for start in range(0, len(block), TOGETHER):
+    for start in range(0, count, TOGETHER):  # the last ones are drawn whole and cut, so that `rows` changes no draw
         some = np.arange(start, min(start + TOGETHER, len(block)))
-        who, target = patient[some], block.target[some]
-        spots = {name: draw_spots(lasting[who, k], passing[some, k]) for k, name in enumerate(FINDINGS)}
+        who, target = block.patient[some], block.target[some]
+        spots = {name: place(lasting[who, k], passing[some, k]) for k, name in enumerate(FINDINGS)}
         body = reshape(stand(person[who], moment[some], block.is_ap[some], block.is_female[some]), target, spots)
         chest = draw_chest(body, trees.shape[1], trees[tree[who]])
-        for rows, finding, box in add_findings(chest, target, spots, draws):
-            boxes.append(in_image(rows, finding, box, body) + np.eye(1, len(BOX_COLUMNS)) * start)
+        found = add_findings(chest, target, spots, draws)
+        found[:, 0] += start
+        boxes.append(found[found[:, 0] < count])
         images.append(expose(chest.film, machines, block.hospital[some], noise, grain))
-    return np.concatenate(images), np.concatenate([np.empty((0, len(BOX_COLUMNS))), *boxes])
+    return np.concatenate(images)[:count], np.concatenate(boxes)
 
 
 def _normal(draws: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:

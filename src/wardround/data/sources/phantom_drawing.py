@@ -35,7 +35,7 @@ class Body:
     arms: np.ndarray  # 1: at the patient's sides; 0: held away, as for a PA image
 
 
-# Mean, spread between patients, and spread between one patient's images. A heart of 1 and so on.
+# Mean, spread between patients, and spread between the images of one patient.
 TRAITS = {
     "shift": (0.0, 0.0, 0.035),
     "drop": (0.03, 0.0, 0.035),
@@ -72,10 +72,9 @@ class Chest:
     y: np.ndarray  # (images, size, 1)
     across: np.ndarray  # |x|
     wall: np.ndarray  # inner side of the ribs: half the width at this height, (images, size, 1)
-    out: np.ndarray  # how far to the ribs, 0 to 1, (images, size, size)
+    depth: np.ndarray  # of the lung behind a point: thinner towards the ribs, 1 at most, (images, size, size)
     floor: np.ndarray  # height of the diaphragm, (images, 1, size)
-    cage: np.ndarray  # 1 within the ribs
-    lung: np.ndarray  # 1 where air is seen: within the ribs, above the diaphragm, not before heart or spine
+    lung: np.ndarray  # 1 where air is seen: within the ribs, above the diaphragm, beside the heart
     vessels: np.ndarray  # what vessels add
     film: np.ndarray  # attenuation; findings are added here
 
@@ -92,7 +91,7 @@ def ramp(t: np.ndarray) -> np.ndarray:
 def bump(t: np.ndarray) -> np.ndarray:
     """1 at 0, falling smoothly to 0 at -1 and 1."""
     t = np.maximum(1 - t * t, 0)
-    return t * t
+    return np.asarray(t * t)
 
 
 def stand(person: np.ndarray, moment: np.ndarray, is_ap: np.ndarray, is_female: np.ndarray) -> Body:
@@ -129,11 +128,12 @@ def draw_chest(body: Body, size: int, tree: np.ndarray) -> Chest:
     solid = _middle(body, x, y, edge)
     lung = cage * above * (1 - solid)
     out = np.minimum(across / np.maximum(wall, 0.05), 1)
+    depth = 1 - 0.45 * out * out * out
 
     film = _outline(body, across, y, edge)
     belly = (1 - above) * ramp((body.width + 0.15 - across) / 0.3)  # liver, spleen, bowel
     film += 0.22 * np.maximum(belly, solid * ramp((y - body.apex + 0.3) / 0.4))
-    film -= lung * (body.air * (1 - 0.45 * out * out * out))  # thinner towards the ribs
+    film -= body.air * depth * lung
     film += _bones(body, across, y, cage * (0.3 + 0.7 * above) * (1 - 0.6 * solid), edge)
     film -= 0.12 * bump((x - body.lean + 0.01) / 0.06) * ramp((-0.22 - y) / 0.1)  # windpipe
     film += (body.breast * bump((across - 0.42) / 0.42)) * bump((y - 0.25) / 0.42)
@@ -141,7 +141,7 @@ def draw_chest(body: Body, size: int, tree: np.ndarray) -> Chest:
     film -= body.stomach * gas * (1 - above)
     vessels = body.vessels * tree * lung
     film += vessels
-    return Chest(body, x, y, across, wall, out, floor, cage, lung, vessels, film)
+    return Chest(body, x, y, across, wall, depth, floor, lung, vessels, film)
 
 
 def _outline(body: Body, across: np.ndarray, y: np.ndarray, edge: np.float32) -> np.ndarray:
@@ -166,7 +166,7 @@ def _middle(body: Body, x: np.ndarray, y: np.ndarray, edge: np.float32) -> np.nd
     taper = ramp((y + 0.6) / 0.9)
     arch = 0.07 * bump((y + 0.33) / 0.15)
     half = np.where(x > 0, 0.08 + arch + 0.18 * taper * body.heart, 0.09 + 0.08 * taper)
-    return np.maximum(ramp(heart * 0.15 / edge + 0.5), ramp((half - np.abs(x)) / 0.1 + 0.5))
+    return np.asarray(np.maximum(ramp(heart * 0.15 / edge + 0.5), ramp((half - np.abs(x)) / 0.1 + 0.5)))
 
 
 def heart_height(body: Body) -> np.ndarray:

@@ -1,62 +1,33 @@
-"""The fourteen findings as signs on a drawn chest. Each says what a radiologist looks for, and is drawn as that.
+"""Findings in drawn chests: where each is, which anatomy it moves, and what it adds to the film.
 
-Some move the anatomy before it is drawn (`reshape`), most add or take attenuation afterwards (`add_findings`).
-Severity runs from faint to plain, so that no finding is seen in every image that has it.
+Some findings move the anatomy before it is drawn (`reshape`), most add attenuation afterwards (`add_findings`). A
+finding stays where it was from one image of a patient to the next. Its severity runs from faint to plain, so that
+nobody sees it in every image that has it.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 import numpy as np
 
-from wardround.data.sources.phantom_drawing import Body, Chest, bump, clouds, ramp, wall_at
+from wardround.data.records import BOX_COLUMNS
+from wardround.data.sources.phantom_drawing import Body, Chest, clouds
 from wardround.data.sources.phantom_labels import FINDINGS
+from wardround.data.sources.phantom_signs import SIGNS, Box, Spots
+
+CHANCES = len(fields(Spots))  # uniform numbers that place a finding
 
 
-@dataclass(frozen=True)
-class Spots:
-    """Where and how strongly one finding is seen in the images that have it: each an array (images, 1, 1)."""
-
-    side: np.ndarray  # -1: the patient's right, on the left of the image; 1: left
-    both: np.ndarray  # 1 where the other side has it too
-    high: np.ndarray  # 0 to 1, from the top of its zone down
-    far: np.ndarray  # 0 to 1, from the middle outwards
-    large: np.ndarray  # 0 to 1
-    severity: np.ndarray  # 0.4 to 1
-
-
-@dataclass(frozen=True)
-class Box:
-    """Around a sign, in the chest's lengths; `shown` where the image has it."""
-
-    left: np.ndarray
-    top: np.ndarray
-    right: np.ndarray
-    bottom: np.ndarray
-    shown: np.ndarray
-
-
-Cloud = Callable[[int], np.ndarray]  # smooth noise for these images from a grid of so many cells
-Drawn = tuple[np.ndarray, list[Box]]  # attenuation to add, and around what
-Sign = Callable[[Chest, Spots, Cloud], Drawn]
-
-
-def draw_spots(lasting: np.ndarray, passing: np.ndarray) -> Spots:
-    """From uniform numbers of the patient and of the image, (images, 6): a finding stays where it was, with change."""
-    mixed = np.clip(lasting + 0.12 * (passing - 0.5), 0, 1)
-    columns = [mixed[:, k].astype(np.float32)[:, None, None] for k in range(6)]
-    return Spots(
-        side=np.where(lasting[:, 0] < 0.5, -1, 1).astype(np.float32)[:, None, None],
-        both=(lasting[:, 1] < 0.35).astype(np.float32)[:, None, None],
-        high=columns[2],
-        far=columns[3],
-        large=columns[4],
-        severity=(0.4 + 0.6 * (0.6 * lasting[:, 5] + 0.4 * passing[:, 5])).astype(np.float32)[:, None, None],
-    )
+def place(lasting: np.ndarray, passing: np.ndarray) -> Spots:
+    """Spots from uniform numbers of the patient and of the image, (images, CHANCES)."""
+    moved = np.clip(lasting + 0.12 * (passing - 0.5), 0, 1)
+    severity = 0.2 + 0.8 * (0.6 * lasting[:, 5] + 0.4 * passing[:, 5])
+    side, both = np.where(lasting[:, 0] < 0.5, -1, 1), lasting[:, 1] < 0.35
+    columns = (side, both, moved[:, 2], moved[:, 3], moved[:, 4], severity)
+    return Spots(*(column.astype(np.float32)[:, None, None] for column in columns))
 
 
 def reshape(body: Body, target: np.ndarray, spots: dict[str, Spots]) -> Body:
-    """The anatomy that findings move: a wide heart, lost or trapped air, a middle that is pushed or pulled."""
+    """The anatomy that findings move: a wide heart, lost or trapped air, a heart that is pushed or pulled."""
     has = {name: target[:, k].astype(np.float32)[:, None, None] for k, name in enumerate(FINDINGS)}
     strong = {name: has[name] * spots[name].severity for name in FINDINGS}
     wide, trapped, collapsed = strong["Cardiomegaly"], strong["Emphysema"], strong["Atelectasis"]
@@ -64,26 +35,25 @@ def reshape(body: Body, target: np.ndarray, spots: dict[str, Spots]) -> Body:
     lost = 0.06 * has["Fibrosis"] - 0.12 * trapped
     return replace(
         body,
-        heart=body.heart * (1 + 0.06 * has["Cardiomegaly"] + 0.26 * wide + 0.05 * has["Edema"] - 0.1 * trapped),
+        heart=body.heart * (1 + 0.04 * has["Cardiomegaly"] + 0.26 * wide + 0.05 * has["Edema"] - 0.1 * trapped),
         arch=body.arch * (1 - 0.7 * trapped),  # flat diaphragm
         dome_right=body.dome_right - lost - 0.14 * collapsed * right,
         dome_left=body.dome_left - lost - 0.14 * collapsed * (1 - right),
         air=body.air * (1 + 0.15 * trapped),
-        vessels=body.vessels * (1 - 0.4 * trapped + 0.5 * strong["Edema"]),
+        vessels=body.vessels * (1 - 0.4 * trapped + 0.4 * strong["Edema"]),
         lean=body.lean
         + 0.05 * collapsed * spots["Atelectasis"].side  # pulled
         - 0.05 * strong["Pneumothorax"] * spots["Pneumothorax"].side,  # pushed
     )
 
 
-def add_findings(
-    chest: Chest, target: np.ndarray, spots: dict[str, Spots], draws: np.random.Generator
-) -> Iterator[tuple[np.ndarray, int, Box]]:
-    """Draws onto `chest.film`; yields rows, finding and box of all that has one place."""
+def add_findings(chest: Chest, target: np.ndarray, spots: dict[str, Spots], draws: np.random.Generator) -> np.ndarray:
+    """Draws onto `chest.film`, and returns a line of BOX_COLUMNS for everything that has a place."""
     size = chest.film.shape[1]
-    for number, name in enumerate(FINDINGS):
+    lines = [np.empty((0, len(BOX_COLUMNS)))]
+    for number, (name, sign) in enumerate(SIGNS.items()):
         rows = np.flatnonzero(target[:, number])
-        if name not in SIGNS or not len(rows):
+        if not len(rows):
             continue
         part = _pick(chest, rows)
         here = Spots(*(getattr(spots[name], field.name)[rows] for field in fields(Spots)))
@@ -91,223 +61,26 @@ def add_findings(
         def cloud(cells: int, count: int = len(rows)) -> np.ndarray:
             return clouds(draws, count, cells, size)
 
-        film, boxes = SIGNS[name](part, here, cloud)
+        film, boxes = sign(part, here, cloud)
         chest.film[rows] += film
         for box in boxes:
-            yield rows, number, box
+            shown = box.shown.reshape(-1) > 0
+            labels = np.stack([rows, np.full(len(rows), number)], axis=1)
+            lines.append(np.concatenate([labels, in_image(box, part.body)], axis=1)[shown])
+    return np.concatenate(lines)
 
 
-def in_image(rows: np.ndarray, finding: int, box: Box, body: Body) -> np.ndarray:
-    """A box in parts of the image's width and height, a line of BOX_COLUMNS where it is shown."""
+def in_image(box: Box, body: Body) -> np.ndarray:
+    """x, y, width and height of a box in parts of the image, (images, 4)."""
 
     def part(values: np.ndarray, moved: np.ndarray) -> np.ndarray:
-        return np.clip((values * body.zoom[rows] + moved[rows] + 1) / 2, 0, 1).reshape(len(rows)).astype(np.float64)
+        return np.asarray(np.clip((values * body.zoom + moved + 1) / 2, 0, 1), dtype=np.float64).reshape(-1)
 
     left, right = part(box.left, body.shift), part(box.right, body.shift)
     top, bottom = part(box.top, body.drop), part(box.bottom, body.drop)
-    table = np.stack([rows, np.full(len(rows), finding), left, top, right - left, bottom - top], axis=1)
-    return table[(box.shown.reshape(len(rows)) > 0) & (right > left) & (bottom > top)]
+    return np.stack([left, top, right - left, bottom - top], axis=1)
 
 
 def _pick(chest: Chest, rows: np.ndarray) -> Chest:
     body = Body(*(getattr(chest.body, field.name)[rows] for field in fields(Body)))
     return Chest(body, *(getattr(chest, field.name)[rows] for field in fields(Chest)[1:]))
-
-
-def _within(chest: Chest, spots: Spots, side: np.ndarray, low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
-    """A point in the lung between two parts of its height, clear of heart and ribs."""
-    body = chest.body
-    floor = np.where(side < 0, body.dome_right, body.dome_left)
-    y = body.apex + (low + (high - low) * spots.high) * (floor - body.apex)
-    inner = 0.22 + 0.2 * ramp((y + 0.1) / 0.4) * body.heart * (side > 0)
-    outer = wall_at(body, y) - 0.1
-    return side * (inner + spots.far * np.maximum(outer - inner, 0)), y
-
-
-def _around(x: np.ndarray, y: np.ndarray, rx: np.ndarray, ry: np.ndarray, shown: np.ndarray | None = None) -> Box:
-    return Box(x - rx, y - ry, x + rx, y + ry, np.ones_like(x) if shown is None else shown)
-
-
-def _ball(chest: Chest, x: np.ndarray, y: np.ndarray, radius: np.ndarray) -> np.ndarray:
-    """A sphere's shadow with a clear edge."""
-    distance = np.sqrt((chest.x - x) ** 2 + (chest.y - y) ** 2)
-    return ramp((radius - distance) / np.maximum(0.5 * radius, 2.0 / chest.film.shape[1]) + 0.5)
-
-
-def _patch(
-    chest: Chest, x: np.ndarray, y: np.ndarray, rx: np.ndarray, ry: np.ndarray, cloud: np.ndarray, sharp: float
-) -> np.ndarray:
-    """Airspace shadow with an edge as ragged as the cloud; `sharp` is how quickly it begins."""
-    inside = 1 - ((chest.x - x) / rx) ** 2 - ((chest.y - y) / ry) ** 2
-    return ramp(sharp * (inside + 0.4 * cloud)) * ramp(inside + 0.7) * chest.lung
-
-
-def atelectasis(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
-    """Plates of collapsed lung above a raised diaphragm."""
-    x, y = _within(chest, spots, spots.side, 0.6, 0.85)
-    half, thick = 0.15 + 0.12 * spots.large, 0.03 + 0.015 * spots.large
-    slope = 0.5 * (spots.far - 0.5)
-    line = chest.y - y - slope * (chest.x - x)
-    plates = bump(line / thick) + 0.6 * bump((line + 0.11) / thick)
-    film = 0.3 * spots.severity * plates * ramp((half - np.abs(chest.x - x)) / 0.08) * chest.lung
-    return film, [_around(x, y - 0.05, half, 0.11 + half * np.abs(slope))]
-
-
-def effusion(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
-    """Fluid that blunts the costophrenic angle and climbs along the ribs: the meniscus."""
-    film = np.zeros_like(chest.lung)
-    body, boxes = chest.body, []
-    for side, part, shown in ((spots.side, 1.0, np.ones_like(spots.both)), (-spots.side, 0.6, spots.both)):
-        height = part * (0.14 + 0.45 * spots.severity * spots.large)
-        bottom = np.where(side < 0, body.dome_right, body.dome_left) + 0.17 * body.arch
-        surface = bottom - height * (0.45 + 0.55 * chest.out**4)
-        fluid = ramp((chest.y - surface) / 0.07 + 0.3) * (chest.x * side > 0) * chest.lung * shown
-        film += (0.2 + 0.2 * spots.severity) * fluid
-        film -= 0.8 * chest.vessels * fluid
-        wall = wall_at(body, bottom)
-        inner, outer = np.minimum(side * 0.3 * wall, side * wall), np.maximum(side * 0.3 * wall, side * wall)
-        boxes.append(Box(inner, bottom - height, outer, bottom, shown))
-    return film, boxes
-
-
-def infiltration(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
-    """Faint, ill-defined, wide shadows, often on both sides."""
-    film = np.zeros_like(chest.lung)
-    boxes, texture = [], cloud(9)
-    for side, shown in ((spots.side, np.ones_like(spots.both)), (-spots.side, spots.both)):
-        x, y = _within(chest, spots, side, 0.4, 0.85)
-        rx, ry = 0.2 + 0.12 * spots.large, 0.24 + 0.14 * spots.large
-        shadow = _patch(chest, x, y, rx, ry, texture, 0.6)
-        film += (0.1 + 0.17 * spots.severity) * shadow * shown
-        boxes.append(_around(x, y, rx, ry, shown))
-    return film, boxes
-
-
-def pneumonia(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
-    """A mottled lobe, mostly a lower one."""
-    x, y = _within(chest, spots, spots.side, 0.55, 0.9)
-    rx, ry = 0.2 + 0.1 * spots.large, 0.2 + 0.1 * spots.large
-    shadow = _patch(chest, x, y, rx, ry, cloud(15), 0.9)
-    film = (0.16 + 0.22 * spots.severity) * shadow
-    return film, [_around(x, y, rx, ry)]
-
-
-def consolidation(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
-    """Dense and even: no vessel is seen within it, and a fissure cuts its lower edge."""
-    x, y = _within(chest, spots, spots.side, 0.35, 0.85)
-    rx, ry = 0.25 + 0.1 * spots.large, 0.24 + 0.1 * spots.large
-    shadow = _patch(chest, x, y, rx, ry, cloud(11), 1.3) * ramp((y + 0.7 * ry - chest.y) / 0.12 + 0.5)
-    film = (0.18 + 0.22 * spots.severity) * shadow - 0.8 * chest.vessels * shadow
-    return film, [Box(x - rx, y - ry, x + rx, y + 0.6 * ry, np.ones_like(x))]
-
-
-def mass(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
-    """Round, wider than 3 cm; a chest is about 30 cm wide."""
-    x, y = _within(chest, spots, spots.side, 0.2, 0.85)
-    radius = 0.11 + 0.08 * spots.large
-    film = (0.17 + 0.2 * spots.severity) * _ball(chest, x, y, radius) * (0.3 + 0.7 * chest.lung)
-    return film, [_around(x, y, radius, radius)]
-
-
-def nodule(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
-    """Round, up to 3 cm; some have one on each side."""
-    film = np.zeros_like(chest.lung)
-    boxes, radius = [], 0.055 + 0.03 * spots.large
-    for side, high, shown in (
-        (spots.side, spots.high, np.ones_like(spots.both)),
-        (-spots.side, 1 - spots.high, spots.both),
-    ):
-        x, y = _within(chest, replace(spots, high=high), side, 0.2, 0.88)
-        film += (0.2 + 0.22 * spots.severity) * _ball(chest, x, y, radius) * (0.3 + 0.7 * chest.lung) * shown
-        boxes.append(_around(x, y, radius, radius, shown))
-    return film, boxes
-
-
-def pneumothorax(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
-    """Air beside the lung: a dark rim without vessels, and the thin line of the lung's own edge."""
-    body = chest.body
-    gap = 0.06 + 0.2 * spots.severity * spots.large
-    inner = wall_at(replace(body, apex=body.apex + 1.3 * gap), chest.y) - gap
-    here = (chest.x * spots.side > 0) * chest.lung
-    outside = ramp((chest.across - inner) / 0.03 + 0.5) * here
-    thin = np.float32(max(0.02, 1.2 / chest.film.shape[1]))
-    film = -(0.14 * body.air + chest.vessels) * outside
-    film += (0.04 + 0.1 * spots.severity) * bump((chest.across - inner) / thin) * here * (inner > 0)
-    bottom = np.where(spots.side < 0, body.dome_right, body.dome_left)
-    wide = wall_at(body, bottom)
-    near = np.minimum(0.35 * wide, wide - gap)
-    ends = np.minimum(spots.side * near, spots.side * wide), np.maximum(spots.side * near, spots.side * wide)
-    return film, [Box(ends[0], body.apex, ends[1], bottom, np.ones_like(gap))]
-
-
-def edema(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
-    """Haze around the roots of both lungs, a butterfly, with blurred vessels."""
-    wings = bump((chest.across - 0.25) / 0.5) * bump((chest.y - 0.02) / 0.6) * chest.lung
-    film = (0.03 + 0.18 * spots.severity) * wings * (1 + 0.25 * cloud(13))
-    return film, []
-
-
-def emphysema(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
-    """Air that is trapped: `reshape` drew it; here the upper zones lose their vessels."""
-    film = -0.05 * spots.severity * chest.lung * bump((chest.y + 0.4) / 0.5)
-    return film, []
-
-
-def fibrosis(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
-    """A net of fine lines at both bases and along the ribs."""
-    fine = cloud(24)
-    net = bump(fine / 0.6) - 0.15
-    where = np.maximum(ramp((chest.y - chest.floor + 0.55) / 0.35), ramp((chest.out - 0.72) / 0.15) * (chest.y > -0.3))
-    film = (0.1 + 0.2 * spots.severity) * net * where * chest.lung
-    return film, []
-
-
-def pleural_thickening(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
-    """A bright rim along the ribs, over the apex or over the lower half."""
-    body = chest.body
-    thick = 0.06 + 0.06 * spots.severity
-    low = spots.high > 0.4
-    rim = ramp((chest.across - chest.wall + thick) / 0.04 + 0.5) * chest.cage
-    length = np.where(low, ramp((chest.y - 0.0) / 0.15), ramp((body.apex + 0.4 - chest.y) / 0.15))
-    air = chest.y < chest.floor + 0.05
-    film = (0.2 + 0.2 * spots.severity) * rim * length * air * (chest.x * spots.side > 0)
-    top, bottom = np.where(low, 0.05, body.apex), np.where(low, body.dome_right + 0.1, body.apex + 0.35)
-    outer = wall_at(body, bottom)
-    inner = np.where(low, wall_at(body, top) - thick, 0.1)
-    ends = np.minimum(spots.side * inner, spots.side * outer), np.maximum(spots.side * inner, spots.side * outer)
-    return film, [Box(ends[0], top, ends[1], bottom, np.ones_like(thick))]
-
-
-def hernia(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
-    """The stomach behind the heart: a round shadow with gas in it, and a level where gas meets fluid."""
-    x, y = 0.02 + 0.12 * spots.far, chest.body.dome_left - 0.13
-    radius = 0.15 + 0.05 * spots.large
-    pouch = _ball(chest, x, y, radius)
-    gas = _ball(chest, x, y, 0.8 * radius) * ramp((y + 0.2 * radius - chest.y) / 0.03 + 0.5)
-    film = 0.08 * pouch + 0.15 * pouch * chest.lung - (0.25 + 0.2 * spots.severity) * gas
-    return film, [_around(x, y, radius, radius)]
-
-
-def cardiomegaly(chest: Chest, spots: Spots, cloud: Cloud) -> Drawn:
-    """A heart wider than half the chest, which `reshape` drew; here only its box."""
-    size, lean = chest.body.heart, chest.body.lean
-    x, y = lean + 0.03 + 0.08 * size, 0.1 + 0.13 * size
-    return np.zeros_like(chest.lung), [_around(x, y, 0.35 * size, 0.3 * size)]
-
-
-SIGNS: dict[str, Sign] = {
-    "Atelectasis": atelectasis,
-    "Cardiomegaly": cardiomegaly,
-    "Effusion": effusion,
-    "Infiltration": infiltration,
-    "Mass": mass,
-    "Nodule": nodule,
-    "Pneumonia": pneumonia,
-    "Pneumothorax": pneumothorax,
-    "Consolidation": consolidation,
-    "Edema": edema,
-    "Emphysema": emphysema,
-    "Fibrosis": fibrosis,
-    "Pleural_Thickening": pleural_thickening,
-    "Hernia": hernia,
-}

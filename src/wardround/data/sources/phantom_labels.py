@@ -60,7 +60,7 @@ def prevalence(view: str, enrich: float = 0.0) -> np.ndarray:
     hernia become 3.1 %, and the 5.2 % of mass 8.2 %. More common findings stay.
     """
     total = np.sum(list(WITH_FINDING.values()), axis=0) / sum(IMAGES.values())
-    return np.array(WITH_FINDING[view]) / IMAGES[view] * np.maximum(COMMON / total, 1) ** enrich
+    return np.asarray(np.array(WITH_FINDING[view]) / IMAGES[view] * np.maximum(COMMON / total, 1) ** enrich)
 
 
 def draw_labels(
@@ -79,7 +79,8 @@ def draw_labels(
     passing = draws.standard_normal((len(patient), len(FINDINGS)))
     own = (np.sqrt(PERSISTENCE) * lasting + np.sqrt(1 - PERSISTENCE) * passing) @ root
     threshold = np.where(is_ap[:, None], ndtri(prevalence("AP", enrich)), ndtri(prevalence("PA", enrich)))
-    return (own - age[:, None] * pull < threshold).astype(np.int64)  # minus: the older, the further below
+    latent = own - age[:, None] * pull  # minus: the older, the further below
+    return np.asarray(latent < threshold, dtype=np.int64)
 
 
 @cache

@@ -25,10 +25,9 @@ class Scanner:
 def scanner_of(hospital: int, strength: float) -> Scanner:
     """The machine of a hospital, which counts from 0: the same in every study. With `strength` 0 all are alike.
 
-    A golden-ratio sequence in six dimensions spreads any number of machines evenly over what machines can be.
+    Multiples of the roots of primes, without their whole parts, spread any number of machines over what there can be.
     """
-    root = 1.1347241384015194  # of r**7 = r + 1
-    spread = 2 * np.mod(0.5 + (hospital + 1) * root ** -np.arange(1.0, 7.0), 1) - 1  # between -1 and 1
+    spread = 2 * np.mod(0.5 + (hospital + 1) * np.sqrt([2, 3, 5, 7, 11, 13]), 1) - 1  # between -1 and 1
     gamma, contrast, brightness, blur, shading, grain = (strength * spread).tolist()
     return Scanner(
         gamma=1.25**gamma,
@@ -59,7 +58,7 @@ def expose(
     for number, machine in enumerate(scanners):
         letter = mark(machine.corner, size)
         film[hospital == number] = np.maximum(film[hospital == number], letter)
-    return (np.clip(film, 0, 1) * 255 + 0.5).astype(np.uint8)
+    return np.asarray(np.clip(film, 0, 1) * 255 + 0.5).astype(np.uint8)
 
 
 def mark(corner: int, size: int) -> np.ndarray:

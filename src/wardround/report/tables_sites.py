@@ -1,0 +1,153 @@
+"""Tables of the hospitals one by one: what each got, alone, together, and from the others."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from wardround.report.evidence import Evidence
+from wardround.report.headline import HEADLINES, headline_of
+from wardround.report.table import (
+    Format,
+    Table,
+    decimals,
+    limits,
+    make_table,
+    p_text,
+    percent,
+    points,
+    share_limits,
+    without_empty,
+)
+
+
+def hospital_table(evidence: Evidence) -> Table | None:
+    if len(evidence.sites) > 30:
+        return None
+    headline = evidence.headline
+    rows = [
+        [name, *(x for s in evidence.sites for x in mean_sd(arm["sites"].get(s, {}).get(headline.metric)))]
+        for name, arm in evidence.arms.items()
+    ]
+    columns: dict[str, Format | None] = {"arm": None}
+    for site in evidence.sites:
+        columns |= {headline.above(site): headline.shown, f"SD, {site}": headline.shown}
+    made = make_table("hospitals", f"{headline.title} at each site", columns, rows, "Each site's own test rows.")
+    return without_empty(made) if evidence.of_images else made
+
+
+def mean_sd(found: Mapping[str, Any] | None) -> list[Any]:
+    return [found["mean"], found["sd"]] if found else [None, None]
+
+
+def spread_table(evidence: Evidence) -> Table | None:
+    headline = evidence.headline
+    rows = []
+    for name, arm in evidence.arms.items():
+        means = {site: found[headline.metric]["mean"] for site, found in arm["sites"].items()}
+        known = {site: mean for site, mean in means.items() if mean is not None}
+        if known:
+            worst, best = min(known, key=known.__getitem__), max(known, key=known.__getitem__)
+            ends = [f"{site} ({headline.shown(known[site])})" for site in (worst, best)]
+            sd = float(np.std(list(known.values()), ddof=1)) if len(known) > 1 else None
+            rows.append([name, sd, known[best] - known[worst], *ends])
+    columns = {"arm": None, "SD over sites": percent, "highest - lowest": percent, "lowest": None, "highest": None}
+    figures = "accuracies" if headline.metric == "accuracy" else "AUCs"
+    note = f"Of the sites' mean {figures}, in points.{headline.point}"
+    return make_table("spread", "How evenly the sites are served", columns, rows, note)
+
+
+def benefit_table(evidence: Evidence) -> Table:
+    rows = [
+        [
+            entry["arm"],
+            entry["site"],
+            entry["difference"],
+            *limits(entry["interval"]),
+            entry["p_value"],
+            entry["verdict"],
+        ]
+        for entry in evidence.benefit()
+    ]
+    columns = {"arm": None, "site": None, "points": points, "from": points, "to": points, "p": p_text, "verdict": None}
+    headline = evidence.headline
+    paired = "paired over seeds" if evidence.seeds != 1 else "on the same test rows"
+    note = f"{headline.title} against the same site training alone, {paired}, with 95 % intervals.{headline.point}"
+    return make_table("benefit", "What joining changed for each site", columns, rows, note)
+
+
+def best_single_table(evidence: Evidence) -> Table | None:
+    entries = evidence.results["best_single"]
+    if not entries:
+        return None
+    headline = headline_of(entries[0])
+    rows = []
+    for entry in entries:
+        rows.append(
+            [
+                entry["arm"],
+                entry["site"],
+                entry["best"],
+                entry["best_accuracy"],
+                entry["difference"],
+                *limits(entry["interval"]),
+                "yes" if entry["as_good"] else "no",
+            ]
+        )
+    columns = {
+        "arm": None,
+        "site": None,
+        "best single model from": None,
+        headline.above(f"its {headline.word}"): headline.shown,
+        "points": points,
+        "from": points,
+        "to": points,
+        "at least as good": None,
+    }
+    note = f"The best model that one hospital alone could have trained, picked by its test {headline.word} there."
+    return make_table("best-single", "Against the best single-hospital model", columns, rows, note)
+
+
+def external_table(evidence: Evidence) -> Table | None:
+    headline = evidence.headline
+    other = "auc" if headline.metric == "accuracy" else "accuracy"
+    rows = []
+    for arm in evidence.partial.values():
+        outside = [site for site in arm["sites"] if site not in arm["train_at"]]
+        if len(outside) == 1:
+            found = arm["sites"][outside[0]]
+            main = found[headline.metric]
+            figures = [main["mean"], *share_limits(main["interval"]), found[other]["mean"]]
+            own = evidence.arms[evidence.local]["sites"].get(outside[0]) if evidence.local else None
+            rows.append([outside[0], arm["algorithm"]["name"], *figures, mean_sd(own and own[headline.metric])[0]])
+    shown = headline.shown
+    columns: dict[str, Format | None] = {"left out": None, "algorithm": None, headline.above(): shown}
+    columns |= {"from": shown, "to": shown, HEADLINES[other].word: decimals, headline.above("its own model"): shown}
+    note = "Trained by all other hospitals, tested at the one that took no part; beside it, its own model."
+    return make_table("external", "A hospital left out, as an external test", columns, rows, note)
+
+
+def number_table(evidence: Evidence) -> Table | None:
+    entries = evidence.results["by_number_of_sites"]
+    if not entries:
+        return None
+    headline = headline_of(entries[0])
+    rows = []
+    for entry in entries:
+        inside, outside = entry["inside"] or {}, entry["outside"] or {}
+        rows.append(
+            [
+                entry["algorithm"],
+                entry["sites"],
+                entry["combinations"],
+                inside.get("mean"),
+                *share_limits(inside.get("interval")),
+                outside.get("mean"),
+                *share_limits(outside.get("interval")),
+            ]
+        )
+    shown = headline.shown
+    columns: dict[str, Format | None] = {"algorithm": None, "hospitals": str, "combinations": str}
+    columns |= {headline.above("taking part"): shown, "from": shown, "to": shown}
+    columns |= {headline.above("outside"): shown, "from ": shown, "to ": shown}
+    return make_table("number-of-sites", f"{headline.title} against the number of hospitals", columns, rows)
