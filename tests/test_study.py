@@ -100,6 +100,61 @@ def test_quick_and_set_apply_before_parsing_and_set_wins() -> None:
     assert len({parsed().hash, quick.hash, changed.hash}) == 3
 
 
+def test_another_member_drops_what_the_study_says_of_the_old_one_and_keeps_what_both_know() -> None:
+    """`hospitals` is the heart's alone, `count` is known to both partitions, `alpha` is the Dirichlet's."""
+    text = GOOD.replace("count = 4", "count = 4\nalpha = 0.3").replace('"sites.alpha" = [10, 0.1]\n', "")
+    changed = parsed(text, changes={"data.source": "phantom", "sites.partition": "specialty", "data.rows": 300})
+    assert changed.data.name == "phantom"
+    assert changed.data.options["rows"] == 300
+    assert set(changed.data.options) == set(parsed(text, changes={"data.source": "phantom"}).data.options)
+    for arm in changed.arms:
+        assert (arm.sites.name, arm.sites.options["count"]) == ("specialty", 4)
+        assert "alpha" not in arm.sites.options
+    model = parsed(text + '[model]\nkind = "logistic"\nl2 = 0.5\n', changes={"model.kind": "mlp"})
+    assert model.arms[0].model.name == "mlp"
+    assert "l2" not in model.arms[0].model.options
+
+
+def test_the_same_member_named_again_drops_nothing() -> None:
+    assert parsed(changes={"data.source": "heart", "sites.partition": "dirichlet"}).hash == parsed().hash
+
+
+def test_what_is_common_to_all_sources_stays_when_the_source_changes() -> None:
+    text = GOOD.replace('hospitals = ["cleveland"]', 'hospitals = ["cleveland"]\nscale = "federated"')
+    changed = parsed(text, changes={"data.source": "phantom"})
+    assert {arm.preparation.scale for arm in changed.arms} == {"federated"}
+
+
+def test_the_quick_block_says_nothing_of_a_member_that_was_replaced() -> None:
+    text = GOOD.replace("[quick]\n", '[quick]\n"data.hospitals" = ["va"]\n"data.scale" = "none"\n"sites.alpha" = 3\n')
+    text = text.replace('"sites.alpha" = [10, 0.1]\n', "")
+    quick = parsed(text, quick=True)
+    assert list(quick.data.options["hospitals"]) == ["va"]
+    assert quick.arms[0].sites.options["alpha"] == 3
+    changed = parsed(text, quick=True, changes={"data.source": "phantom", "sites.partition": "iid"})
+    assert changed.data.name == "phantom"
+    assert changed.arms[0].sites.name == "iid"
+    assert changed.arms[0].preparation.scale == "none"  # which any source may stand beside
+    assert changed.arms[0].training.rounds == 2
+
+
+def test_an_unknown_member_is_named_and_nothing_is_dropped_for_it() -> None:
+    with pytest.raises(StudyError, match="'phanton' is not known"):
+        parsed(changes={"data.source": "phanton"})
+
+
+def test_an_arm_and_a_variant_may_name_another_member_too() -> None:
+    text = GOOD + '[[variants]]\nname = "even"\narms = ["fedavg"]\n"sites.partition" = "iid"\n'
+    text = text.replace("count = 4", "count = 4\nalpha = 0.3")
+    text = text.replace('"sites.alpha" = [10, 0.1]\n', '"sites.partition" = ["iid", "specialty"]\n')
+    study = parsed(text)
+    named = {arm.name: arm.sites for arm in study.arms}
+    assert named["fedavg@even"].name == "iid"
+    assert named["prox[mu=1.0,partition=specialty]"].name == "specialty"
+    assert all(choice.options["count"] == 4 for choice in named.values())
+    assert named["fedavg"].options["alpha"] == 0.3
+
+
 def test_set_takes_toml_values_and_bare_words() -> None:
     assert parse_change("training.rounds=5") == ("training.rounds", 5)
     assert parse_change("data.scale=none") == ("data.scale", "none")

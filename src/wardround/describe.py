@@ -103,7 +103,7 @@ def sample_images(plan: Plan) -> dict[str, np.ndarray]:
 
 def _caption(records: Records, row: int) -> str:
     if not records.has_findings:
-        return records.classes[records.target[row]]
+        return str(records.classes[records.target[row]])
     return ", ".join(records.classes[f] for f in np.flatnonzero(records.target[row] == 1)) or NO_FINDING
 
 

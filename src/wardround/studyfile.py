@@ -94,7 +94,8 @@ def parse_study(
         "sites": _Section("partition", families.partitioners, default="by-hospital"),
         "model": _Section("kind", families.models, default="logistic"),
     }
-    wanted = {**(flatten(_table(raw, "quick", where)) if quick else {}), **(changes or {})}
+    smaller = flatten(_table(raw, "quick", where)) if quick else {}
+    wanted = {**_without_replaced(smaller, changes or {}, sections), **(changes or {})}
     for key, family in sections.items():  # what the study says of another member does not hold for this one
         tables[key] = _for_member(tables[key], family, wanted.get(f"{key}.{family.tag}"))
     for path, value in wanted.items():
@@ -214,6 +215,17 @@ def _for_member(table: dict[str, Any], section: _Section, replacement: Any) -> d
         return table
     known = {*settings_of(section.family[replacement]), *(settings_of(section.common) if section.common else ())}
     return {name: value for name, value in table.items() if name in known}
+
+
+def _without_replaced(
+    quick: dict[str, Any], changes: Mapping[str, Any], sections: Mapping[str, _Section]
+) -> dict[str, Any]:
+    """The quick block, without what it says of a member in whose place `changes` put another."""
+    for key, section in sections.items():
+        own = {path: path.split(".")[1] for path in quick if path.startswith(f"{key}.")}
+        kept = _for_member(dict.fromkeys(own.values()), section, changes.get(f"{key}.{section.tag}"))
+        quick = {path: value for path, value in quick.items() if path not in own or own[path] in kept}
+    return quick
 
 
 def _arm_kinds(entry: Mapping[str, Any], tables: Mapping[str, Any], sections: Mapping[str, _Section]) -> dict[str, Any]:

@@ -18,6 +18,10 @@ from wardround.study import Study
 ROWS = 20
 HITS = {"fedavg": [15, 16, 17], "fedprox": [16, 18, 17], "local": [12, 13, 14]}  # right of 20 rows, with seeds 1 to 3
 SITES = {"rows": 293, "heterogeneity": {"gini": 0.137, "js": 0.02, "kl": 0.1, "mmd": None}}
+FINALS: dict[str, dict[str, float | None]] = {
+    "fedavg": {"training_accuracy": 0.75, "training_loss": 0.5, "validation_loss": None},
+    "fedprox": {"training_accuracy": 0.5, "training_loss": 0.75, "validation_loss": 0.5},
+}
 COSTS = {"fedavg": 5600.0, "fedprox": 5760.0, "local": 0.0}
 
 
@@ -48,6 +52,7 @@ def judged(
             "cost": {"bytes": COSTS.get(arm.split("@")[0], 1.0)},
             "family": re.split(r"[\[@]", arm)[0],
             "variant": arm.partition("@")[2],
+            "final": FINALS.get(arm.split("@")[0], {}),
         }
         for arm in scores.arms
     }
@@ -135,6 +140,54 @@ def test_bytes_are_the_mean_cost_of_the_arms() -> None:
 def test_bytes_are_compared_where_a_claim_says_so() -> None:
     found = judged({"metric": "bytes", "published": 160, "arms": ["fedprox"], "against": ["fedavg"]})
     assert found["ours"] == 160
+
+
+@pytest.mark.parametrize(
+    ("claim", "ours", "each", "verdict"),
+    [
+        ({"metric": "training_accuracy", "arms": ["fedavg"], "published": 0.75}, 0.75, {"fedavg": 0.75}, "reproduced"),
+        (
+            {"metric": "training_loss", "arms": ["fedavg", "fedprox"], "published": 0.5},
+            0.625,
+            {"fedavg": 0.5, "fedprox": 0.75},
+            "not reproduced: 0.625, published 0.500 (off by +0.125)",
+        ),
+        (
+            {"metric": "training_accuracy", "arms": ["fedavg"], "against": ["fedprox"], "published": 0.2},
+            0.25,
+            {"fedavg": 0.75, "fedprox": 0.5},
+            "not reproduced: +25.00 points, published +20.00 points (off by +5.00 points)",
+        ),
+        # not asked for by the study, or null because the arm diverged
+        ({"metric": "validation_accuracy", "arms": ["fedavg"], "published": 0.7}, None, {"fedavg": None}, "cannot be"),
+        (
+            {"metric": "validation_loss", "arms": ["fedprox"], "against": ["fedavg"], "published": 0.7},
+            None,
+            {"fedprox": 0.5, "fedavg": None},
+            "cannot be computed",
+        ),
+    ],
+)
+def test_figures_after_the_last_round_are_on_rows_that_are_not_test_rows(
+    claim: dict[str, Any], ours: float | None, each: dict[str, float | None], verdict: str
+) -> None:
+    found = judged(claim)
+    assert found["ours"] == (None if ours is None else pytest.approx(ours))
+    assert found["each"] == each
+    assert found["interval"] is None
+    assert found["verdict"].startswith(verdict)
+    assert found["variants"] == {"": found["ours"]}
+
+
+def test_a_claim_without_a_verdict_sets_both_side_by_side_and_says_why() -> None:
+    found = judged({"published": 0.95, "tolerance": 0.01, "arms": ["fedavg"], "no_verdict": "other data"})
+    assert found["verdict"] == "no verdict: 80.00 %, published 95.00 %; other data"
+    near = judged({"published": 0.8, "tolerance": 0.01, "arms": ["fedavg"], "no_verdict": "other data"})
+    assert near["verdict"] == "no verdict: 80.00 %, published 80.00 %; other data"  # nor is agreement a reproduction
+    nothing = judged({"published": 0.8, "metric": "validation_loss", "arms": ["fedavg"], "no_verdict": "other data"})
+    assert nothing["verdict"] == "cannot be computed"
+    wrong = judged({"stated": {"table": 0.8, "text": 0.9}, "arms": ["fedavg"], "no_verdict": "other data"})
+    assert wrong["verdict"].startswith("contradicted by its source")
 
 
 def test_t_is_that_of_two_independent_samples() -> None:

@@ -119,6 +119,8 @@ class _Ranking:
         self.positive = positive[self.order].astype(np.float32)
 
     def areas(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if not len(self.order):
+            return np.full(len(weights), np.nan), np.full(len(weights), np.nan)
         sorted_weights = weights[:, self.order]
         hits = np.add.reduceat(sorted_weights * self.positive, self.begins, axis=1)
         called = np.add.reduceat(sorted_weights, self.begins, axis=1)
@@ -133,10 +135,11 @@ class _Ranking:
 
 
 class _Finding:
-    """One finding, or the positive class of two."""
+    """One finding, or the positive class of two. Only the first says nothing of rows that never have it."""
 
     def __init__(self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float) -> None:
         self.known = label >= 0
+        self.needs_positives = NEED_POSITIVES if isinstance(threshold, np.ndarray) else ()
         positive, p = label[self.known] == 1, score[self.known].astype(np.float64)
         called = p >= (threshold[self.known] if isinstance(threshold, np.ndarray) else threshold)
         inside = np.clip(p, CLIP, 1 - CLIP)
@@ -165,7 +168,7 @@ class _Finding:
                 "loss": loss / rows,
                 **_rates(tp, fp, fn, rows - tp - fp - fn),
             }
-        for name in NEED_POSITIVES:
+        for name in self.needs_positives:
             made[name] = np.where(positives > 0, made[name], np.nan)
         return made
 
@@ -190,12 +193,14 @@ class _Classes:
         if self.binary is not None:
             return self.binary.figures(weights)
         rows = weights.sum(axis=1, dtype=np.float64)
-        accuracy, brier, loss = ((weights @ self.sums) / rows[:, None]).T
         positives, called, tp = ((weights @ columns).astype(np.float64) for columns in self.counts)
         fp, fn = called - tp, positives - tp
         areas = np.stack([np.stack(ranking.areas(weights)) for ranking in self.rankings])  # classes, 2, resamples
         with np.errstate(divide="ignore", invalid="ignore"):
+            accuracy, brier, loss = ((weights @ self.sums) / rows[:, None]).T
             rates = _rates(tp, fp, fn, rows[:, None] - tp - fp - fn)
+            drawn = positives > 0  # a class of which no row was drawn is left out of averages
+            rates = {name: np.where(drawn, figure, np.nan) for name, figure in rates.items()}
             return {
                 "accuracy": accuracy,
                 "auc": _mean(areas[:, 0], 0),

@@ -203,7 +203,9 @@ class Scores:
             places = self.of_arm(arm)
             hits = np.bincount(number[places], weights=self.right[places], minlength=len(patients))
             tested = np.bincount(number[places], minlength=len(patients)).astype(float)
-            found[arm] = None if np.isnan(self.score[places]).any() else (hits, tested)
+            # accuracy is a mean over findings, and no mean over rows where rows know different ones
+            uneven = bool(self.findings) and bool((self.label[places] < 0).any())
+            found[arm] = None if uneven or np.isnan(self.score[places]).any() else (hits, tested)
         return found
 
     def _within(self, group: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

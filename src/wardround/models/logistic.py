@@ -54,7 +54,8 @@ def logistic(l2: NonNegative = 0.0, intercept: Literal["shared", "private"] = "s
         def per_row(scores: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
             """Losses (..., rows, copies) and their derivatives by the scores: probability - label."""
             if shape.findings:
-                each, known = scores.unflatten(-1, (-1, shape.classes)), (y >= 0).unsqueeze(-2)
+                each = scores.reshape(*scores.shape[:-1], -1, shape.classes)
+                known = (y >= 0).unsqueeze(-2)
                 truth, number = y.clamp(min=0).unsqueeze(-2).to(scores.dtype), known.sum(-1, keepdim=True).clamp(min=1)
                 losses = (F.softplus(each) - each * truth) * known / number
                 return losses.sum(-1), ((torch.sigmoid(each) - truth) * known / number).flatten(-2)

@@ -49,10 +49,8 @@ def _at_sites(evidence: Evidence) -> list[str]:
 
 
 def _thresholds(evidence: Evidence) -> list[str]:
-    chosen = {
-        name: all(arm["findings"][name]["threshold"]["chosen"] for arm in evidence.arms.values())
-        for name in evidence.findings
-    }
+    sound = [arm for name, arm in evidence.arms.items() if evidence.figure(name)["mean"] is not None]  # not diverged
+    chosen = {name: all(arm["findings"][name]["threshold"]["chosen"] for arm in sound) for name in evidence.findings}
     without = [name for name, was in chosen.items() if not was]
     rule = "A finding is called from the score on that gives the best F1 on validation rows, for each arm and seed"
     if not without:

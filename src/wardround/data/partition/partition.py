@@ -43,7 +43,7 @@ def patient_classes(records: Records) -> np.ndarray:
     The class of the first row; or the rarest finding of all the patient's rows, and the number of findings for none.
     """
     if not records.has_findings:
-        return records.target[first_rows(records.units)]
+        return np.asarray(records.target[first_rows(records.units)])
     present = records.target == 1
     rarest_first = np.argsort(present.sum(axis=0), kind="stable")
     found = np.zeros((records.units.max(initial=-1) + 1, len(records.classes)), dtype=bool)
