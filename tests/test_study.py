@@ -101,12 +101,13 @@ def test_quick_and_set_apply_before_parsing_and_set_wins() -> None:
 
 
 def test_another_member_drops_what_the_study_says_of_the_old_one_and_keeps_what_both_know() -> None:
-    """`hospitals` is the heart's alone, `count` is known to both partitions, `alpha` is the Dirichlet's."""
+    """`count` is known to both partitions, `alpha` is the Dirichlet's; `hospitals` are names to the heart source, and a
+    number to the phantom.
+    """
     text = GOOD.replace("count = 4", "count = 4\nalpha = 0.3").replace('"sites.alpha" = [10, 0.1]\n', "")
     changed = parsed(text, changes={"data.source": "phantom", "sites.partition": "specialty", "data.rows": 300})
     assert changed.data.name == "phantom"
-    assert changed.data.options["rows"] == 300
-    assert set(changed.data.options) == set(parsed(text, changes={"data.source": "phantom"}).data.options)
+    assert (changed.data.options["rows"], changed.data.options["hospitals"]) == (300, 4)
     for arm in changed.arms:
         assert (arm.sites.name, arm.sites.options["count"]) == ("specialty", 4)
         assert "alpha" not in arm.sites.options
@@ -117,6 +118,8 @@ def test_another_member_drops_what_the_study_says_of_the_old_one_and_keeps_what_
 
 def test_the_same_member_named_again_drops_nothing() -> None:
     assert parsed(changes={"data.source": "heart", "sites.partition": "dirichlet"}).hash == parsed().hash
+    with pytest.raises(StudyError, match="hosptials: no such setting"):
+        parsed(GOOD.replace("hospitals", "hosptials"), changes={"data.source": "heart"})
 
 
 def test_what_is_common_to_all_sources_stays_when_the_source_changes() -> None:
@@ -178,7 +181,7 @@ def test_set_takes_toml_values_and_bare_words() -> None:
         (
             'source = "heart"',
             "",
-            "study.toml: data: source: missing\n  Possible values: at-sites, csv, fashion-mnist, heart",
+            "study.toml: data: source: missing\n  Possible values: at-sites, chest-xray, csv, fashion-mnist, heart",
         ),
         ('"heart"\nhosp', '"hart"\nhosp', "data: source: 'hart' is not known\n  Did you mean 'heart'?"),
         ('["cleveland"]', '["clevland"]', "data: hospitals[0]: 'clevland' is not a possible value\n  Did you mean"),

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from torch.nn.functional import adaptive_avg_pool2d
 
 from wardround import seeds
 from wardround.data.cohort import Cohort, prepare_sites
@@ -18,6 +19,7 @@ from wardround.plan import Plan, site_choices
 from wardround.study import Arm, Study, anonymous
 
 MOST_SHOWN = 12  # sites whose columns are drawn one by one
+THUMBNAIL = 16  # pixels of the images between which mmd is measured
 COMPARED_SITES = 50  # heterogeneity is measured between at most so many sites: pairs grow with their square
 
 
@@ -161,4 +163,6 @@ def known_ages(split: Split, cohort: Cohort) -> np.ndarray | None:
 def _flat(rows: Rows, rng: np.random.Generator, most: int = 500) -> np.ndarray:
     chosen = np.sort(rng.permutation(len(rows))[:most])
     x, _ = rows.take(torch.from_numpy(chosen), torch.float32)
+    if x.dim() == 4:  # fine detail says nothing of how two hospitals differ, and would fill memory
+        x = adaptive_avg_pool2d(x, min(THUMBNAIL, *x.shape[-2:]))
     return x.flatten(1).numpy().astype(np.float64)

@@ -13,7 +13,7 @@ from wardround.data.cohort import Cohort, load_cohort, prepare_sites, split_site
 from wardround.data.site import Rows, Site, join
 from wardround.data.split import Split
 from wardround.errors import MachineError, StudyError, suggest
-from wardround.models import SMALL_MODEL, Model, ModelBuilder, Shape
+from wardround.models import SMALL_MODEL, Model, ModelBuilder, Shape, weights_digest
 from wardround.rounds import Trial, site_model, start
 from wardround.study import Arm, Choice, Study
 from wardround.studyfile import Families
@@ -58,6 +58,9 @@ class Plan:
     @property
     def fingerprint(self) -> str:
         prints = [cohort.fingerprint for cohort in self.cohorts.values()]
+        # weights to start from are named by a path, which the study's hash leaves out
+        found = [weights_digest(arm.model.options) for arm in self.study.arms]
+        prints += dict.fromkeys(digest for digest in found if digest is not None)
         return prints[0] if len(prints) == 1 else sha256("".join(prints).encode()).hexdigest()
 
     @property

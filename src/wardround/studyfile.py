@@ -95,7 +95,7 @@ def parse_study(
         "model": _Section("kind", families.models, default="logistic"),
     }
     smaller = flatten(_table(raw, "quick", where)) if quick else {}
-    wanted = {**_without_replaced(smaller, changes or {}, sections), **(changes or {})}
+    wanted = {**_without_replaced(smaller, changes or {}, tables, sections, where), **(changes or {})}
     for key, family in sections.items():  # what the study says of another member does not hold for this one
         tables[key] = _for_member(tables[key], family, wanted.get(f"{key}.{family.tag}"))
     for path, value in wanted.items():
@@ -209,23 +209,46 @@ def _member(section: _Section, table: Mapping[str, Any], where: str, base: Path)
     return Choice(name, {key: values[key] for key in own}), {key: values[key] for key in common}
 
 
-def _for_member(table: dict[str, Any], section: _Section, replacement: Any) -> dict[str, Any]:
-    """The table for another member: what it says of the old one stays only where the new one knows the key."""
+def _for_member(
+    table: dict[str, Any], section: _Section, replacement: Any, current: str | None = None
+) -> dict[str, Any]:
+    """The table for another member: what it says of the old one stays only where the new one could have said it.
+
+    `current` is the old one, where the table does not name it.
+    """
     if not isinstance(replacement, str) or replacement not in section.family:
         return table
-    known = {*settings_of(section.family[replacement]), *(settings_of(section.common) if section.common else ())}
-    return {name: value for name, value in table.items() if name in known}
+    if replacement == table.get(section.tag, current or section.default):
+        return table
+    known = {**(settings_of(section.common) if section.common else {}), **settings_of(section.family[replacement])}
+    return {name: value for name, value in table.items() if name in known and _fits(known[name].kind, value)}
+
+
+def _fits(kind: Any, value: Any) -> bool:
+    """One key may mean two things: hospitals are names to one source and a number to another."""
+    try:
+        parse(kind, value, "")
+    except StudyError:
+        return False
+    return True
 
 
 def _without_replaced(
-    quick: dict[str, Any], changes: Mapping[str, Any], sections: Mapping[str, _Section]
+    quick: Mapping[str, Any],
+    changes: Mapping[str, Any],
+    tables: Mapping[str, Any],
+    sections: Mapping[str, _Section],
+    where: str,
 ) -> dict[str, Any]:
     """The quick block, without what it says of a member in whose place `changes` put another."""
+    nested: dict[str, Any] = {}
+    for path, value in quick.items():
+        set_path(nested, path, value, where)
     for key, section in sections.items():
-        own = {path: path.split(".")[1] for path in quick if path.startswith(f"{key}.")}
-        kept = _for_member(dict.fromkeys(own.values()), section, changes.get(f"{key}.{section.tag}"))
-        quick = {path: value for path, value in quick.items() if path not in own or own[path] in kept}
-    return quick
+        if isinstance(nested.get(key), dict):
+            named = tables[key].get(section.tag)
+            nested[key] = _for_member(nested[key], section, changes.get(f"{key}.{section.tag}"), named)
+    return flatten(nested)
 
 
 def _arm_kinds(entry: Mapping[str, Any], tables: Mapping[str, Any], sections: Mapping[str, _Section]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import wardround
+from tests.report.image_studies import SOURCES, findings_study
 from tests.report.test_report import HEART
 
 CHROMIUM = which("chromium") or which("chromium-browser")
@@ -17,6 +18,18 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (Debi
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return wardround.build_report(wardround.run_study(HEART, tmp_path_factory.mktemp("runs")).folder)
+
+
+@pytest.fixture(scope="module")
+def of_findings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = wardround.run_study(findings_study(), tmp_path_factory.mktemp("runs"), sources=SOURCES)
+    return wardround.build_report(made.folder)
+
+
+@pytest.fixture(scope="module", params=["report", "of_findings"], ids=["columns", "findings"])
+def any_report(request: pytest.FixtureRequest) -> Path:
+    path: Path = request.getfixturevalue(request.param)
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +43,8 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("width", [1280, 390], ids=["screen", "telephone"])
-def test_the_page_is_whole_and_silent(browser: Any, report: Path, width: int) -> None:
+def test_the_page_is_whole_and_silent(browser: Any, any_report: Path, width: int) -> None:
+    report = any_report
     page = browser.new_page(viewport={"width": width, "height": 900})
     said: list[str] = []
     asked: list[str] = []
@@ -64,7 +78,35 @@ def test_links_lead_somewhere_and_folded_parts_open(browser: Any, report: Path) 
     page.close()
 
 
-def test_on_paper_nothing_is_cut_off(browser: Any, report: Path, tmp_path: Path) -> None:
+def test_images_and_findings_are_there_to_see(browser: Any, of_findings: Path) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(of_findings.as_uri())
+    images = page.locator("#figure-samples image")
+    assert images.count() == 6
+    for number in range(6):
+        box = images.nth(number).bounding_box()
+        assert min(box["width"], box["height"]) > 60, number
+    assert page.locator(".synthetic").count() == 2
+    assert page.locator("header .synthetic").is_visible()
+    for link in page.locator("nav a").all():
+        assert page.locator(link.get_attribute("href")).count() == 1
+    every = page.locator("#table-findings-of-all-arms")
+    assert not every.is_visible()
+    page.get_by_text("Each finding under every arm", exact=True).click()
+    assert every.is_visible()
+    # no letter of a figure reaches over its edge
+    outside = page.evaluate(
+        "[...document.querySelectorAll('figure.drawing svg text')].filter(e => {"
+        "const box = e.getBoundingClientRect(), svg = e.ownerSVGElement.getBoundingClientRect();"
+        "return box.left < svg.left - 2 || box.right > svg.right + 2 || box.bottom > svg.bottom + 2})"
+        ".map(e => e.closest('figure').id + ': ' + e.textContent)"
+    )
+    assert outside == []
+    page.close()
+
+
+def test_on_paper_nothing_is_cut_off(browser: Any, any_report: Path, tmp_path: Path) -> None:
+    report = any_report
     page = browser.new_page(viewport={"width": 688, "height": 1000})  # the width of A4 between its margins
     page.goto(report.as_uri())
     page.emulate_media(media="print")

@@ -53,7 +53,10 @@ def test_no_class_is_heavier_than_the_heaviest() -> None:
 
 def test_balanced_weights_make_the_gradient_that_of_rows_repeated() -> None:
     """Four rows, one of them of class 1: its weight is three times the others', as if it stood there three times."""
-    x, y = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 0, 0])
+    x, y = (
+        torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)),
+        torch.tensor([0, 1, 0, 0]),
+    )
     model = logistic()(Shape((3,), 2))
     params = {"weight": torch.full((1, 3), 0.2, dtype=torch.float64), "bias": torch.zeros(1, dtype=torch.float64)}
     weights = class_weights(y, 2, False).double()
@@ -115,7 +118,9 @@ def test_oversampled_orders_hold_rare_rows_as_often_as_derived(strength: float, 
     """A tenth of 200 rows is of class 1. 40 epochs are 8,000 draws: the count's SD is at most sqrt(8000) / 2."""
     rows = 200
     y = (torch.arange(rows) < rows // 10).long()
-    made = trial(fedavg(), [site("a", torch.zeros(rows, 2, dtype=torch.float64), y)], batch_size=16, oversample=strength)
+    made = trial(
+        fedavg(), [site("a", torch.zeros(rows, 2, dtype=torch.float64), y)], batch_size=16, oversample=strength
+    )
     steps = order_of(made, made.sites[0], 3, 40)
     assert len(steps) == 40 * 13  # as many steps as without: an epoch is as many rows as there are
     assert sum(map(len, steps)) == 40 * rows

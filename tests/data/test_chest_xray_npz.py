@@ -180,6 +180,13 @@ def _flipped(path: Path) -> None:
     path.write_bytes(bytes(content))
 
 
+def _stored_and_flipped(path: Path) -> None:
+    np.savez(path, **arrays(("train",), count=40))  # type: ignore[arg-type]
+    content = bytearray(path.read_bytes())
+    content[20_000] ^= 255  # without compression only the checksum can tell
+    path.write_bytes(bytes(content))
+
+
 def _too_short(path: Path) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("train_images.npy", npy_header((400_000, 28, 28)) + bytes(784))
@@ -201,6 +208,7 @@ BROKEN = {
     "not an archive": (lambda path: path.write_bytes(b"nothing"), "cannot be opened"),
     "cut off": (_truncated, "cannot be opened"),
     "damaged": (_flipped, "train_images cannot be read to its end"),
+    "another pixel": (_stored_and_flipped, "train_images cannot be read to its end"),
     "objects": (_objects, "train_labels.npy is not an array that can be read"),
     "shorter than it says": (_too_short, "train_images.npy is not as long as its header says"),
     "no images": (lambda path: written(path, x=np.zeros(3)), "has no train_images"),

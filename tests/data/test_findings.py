@@ -134,8 +134,7 @@ def test_no_patient_is_on_two_sides_and_every_finding_is_tested_in_about_its_sha
 
 def test_patients_of_each_stratum_are_shared_out_to_within_one() -> None:
     records = some_radiographs(400)
-    strata = highest(records)
-    patient = pd.factorize(records.patient)[0]
+    strata, patient = highest(records), records.units
     split = split_site("a", np.arange(len(records)), strata, patient, 0.3, 0.2, np.random.default_rng(0))
     of_patient = pd.Series(strata).groupby(patient).max().to_numpy()
     for side, share in ((split.test, 0.3), (split.validation, 0.2)):
@@ -147,8 +146,7 @@ def test_patients_of_each_stratum_are_shared_out_to_within_one() -> None:
 
 def with_sides(records: Records, names: tuple[str, ...]) -> Records:
     """Each patient on one side."""
-    number = pd.factorize(records.patient)[0]
-    return replace(records, side=np.array(names, dtype=object)[number % len(names)])
+    return replace(records, side=np.array(names, dtype=object)[records.units % len(names)])
 
 
 def test_a_split_that_the_source_gives_is_kept() -> None:
@@ -235,9 +233,7 @@ def independent(patients: int) -> Records:
     target = np.zeros((patients, 3), dtype=np.int64)
     target[np.arange(patients) % 3 == 0, MASS] = 1
     target[np.arange(patients) % 3 == 1, FLUID] = 1
-    return Records(
-        np.zeros((patients, 1, 1, 1), dtype=np.uint8), target, NAMES, np.full(patients, "all", dtype=object)
-    )
+    return Records(np.zeros((patients, 1, 1, 1), dtype=np.uint8), target, NAMES, np.full(patients, "all", dtype=object))
 
 
 def test_a_findings_home_is_richer_in_it_and_patients_without_any_are_everywhere_alike() -> None:

@@ -160,7 +160,7 @@ def test_a_stack_may_hold_the_same_images_scaled_in_several_ways() -> None:
     cohort = cohort_of(records(images()))
     parts = []
     for scale in ("none", "per-site", "image", "none", "federated"):
-        sites, _ = prepare_sites(cohort, SPLITS, Preparation(scale=scale), torch.float64)  # type: ignore[arg-type]
+        sites, _ = prepare_sites(cohort, SPLITS, Preparation(scale=scale), torch.float64)
         parts += [site.train for site in sites]
     assert_pool_takes_the_same(parts)
     assert_pool_takes_the_same(parts[::-1])

@@ -11,6 +11,7 @@ from wardround import load_plan, load_study
 from wardround.algorithms import ALGORITHMS
 from wardround.algorithms.fedprox import fedprox
 from wardround.data.records import Records
+from wardround.engines import serial
 from wardround.engines.serial import SERIAL
 from wardround.engines.stacked import STACKED
 from wardround.errors import RunError
@@ -142,3 +143,19 @@ def test_weights_oversampling_and_augmentation_change_what_is_learned() -> None:
         again = finished(SERIAL, [other])[0][0].server["params"]["1.weight"]
         assert not torch.equal(before, after)
         assert torch.equal(after, again)
+
+
+def test_sites_of_a_large_model_side_by_side_give_the_same_bits_on_any_number_of_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, (one,) = planned(training={"augment": {"rotate": 10.0, "noise": 0.1}}, model={"kind": "mlp", "dropout": 0.3})
+    (alone,), _ = finished(SERIAL, [one])
+    monkeypatch.setattr(serial, "SMALL_MODEL", 0)  # so that this one counts as large
+    for threads in (1, 2, 3):
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            (beside,), _ = finished(SERIAL, [one])
+        finally:
+            torch.set_num_threads(before)
+        assert_same(beside, alone)

@@ -319,11 +319,11 @@ def compared(
         ),
         (
             compared("auc", -0.0123, (-0.02, -0.004)),
-            "fedprox: worse: -1.2 points of auc against fedavg, 95 % interval -2.0 to -0.4.",
+            "fedprox: worse: -1.2 points of AUC against fedavg, 95 % interval -2.0 to -0.4.",
         ),
         (
             compared("brier", -0.0123, (-0.02, -0.004)),
-            "fedprox: better: -0.012 of brier against fedavg, 95 % interval -0.020 to -0.004.",
+            "fedprox: better: -0.012 of Brier score against fedavg, 95 % interval -0.020 to -0.004.",
         ),
         (
             compared("loss", 0.0123, (0.004, 0.02)),
@@ -331,7 +331,7 @@ def compared(
         ),
         (
             compared("f1", 0.01, (-0.01, 0.03)),
-            "fedprox: no evidence of a difference: +1.0 points of f1 against fedavg, 95 % interval -1.0 to +3.0.",
+            "fedprox: no evidence of a difference: +1.0 points of F1 against fedavg, 95 % interval -1.0 to +3.0.",
         ),
         (
             compared("accuracy", 0.0123, (0.004, 0.02), holm=0.2),

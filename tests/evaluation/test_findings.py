@@ -21,7 +21,14 @@ from tests.evaluation.made_findings import (
     records_of,
     score_names,
 )
-from wardround.evaluation.findings import POINTS, best_threshold, choose_thresholds, describe_findings, left_out
+from wardround.evaluation.findings import (
+    POINTS,
+    best_threshold,
+    choose_thresholds,
+    describe_findings,
+    left_out,
+    untested,
+)
 from wardround.evaluation.grouped import each_finding, grouped_metrics
 from wardround.evaluation.intervals import Resampling
 from wardround.evaluation.metrics import mean_auc, metrics
@@ -79,7 +86,7 @@ def test_where_nothing_is_known_nothing_is_said() -> None:
 
 
 def test_accuracy_counts_findings_and_not_rows() -> None:
-    """mass: 2 of 4 right; fluid: known of one row, which is right. The mean over findings is 3/4, that over cells 3/5."""
+    """mass: 2 of 4 right; fluid: known of one row, which is right. The mean over findings is 3/4, over labels 3/5."""
     label = np.array([[1, -1], [0, -1], [1, 1], [0, -1]])
     score = np.array([[0.9, 0.1], [0.9, 0.1], [0.1, 0.9], [0.1, 0.1]])
     assert metrics(label, score)["accuracy"] == pytest.approx(0.75)
@@ -164,11 +171,12 @@ def test_a_score_equal_to_the_threshold_is_called_in_single_precision_too() -> N
 def test_thresholds_are_those_of_each_arm_and_seed() -> None:
     validation, _ = predictions({"fedavg": 2.0, "local": 0.5}, seeds=(1, 2), draw=3)
     chosen = choose_thresholds(validation.sample(frac=1, random_state=0))
-    assert set(chosen.index) == {("fedavg", 1), ("fedavg", 2), ("local", 1), ("local", 2)}
-    for (arm, seed), part in validation.groupby(["arm", "seed"]):
+    found = chosen.to_dict("index")
+    assert set(found) == {("fedavg", 1), ("fedavg", 2), ("local", 1), ("local", 2)}
+    for key, part in validation.groupby(["arm", "seed"]):
         for name in NAMES:
             expected = best_threshold(part[f"label_{name}"].to_numpy(), part[f"score_{name}"].to_numpy())
-            assert chosen.loc[(arm, seed), f"label_{name}"] == expected
+            assert found[key][f"label_{name}"] == expected
 
 
 def made(**changes: Any) -> dict[str, Any]:
@@ -177,6 +185,7 @@ def made(**changes: Any) -> dict[str, Any]:
     test, groups = predictions({"fedavg": 2.0, "local": 0.5}, seeds, draw=1)
     validation, _ = predictions({"fedavg": 2.0, "local": 0.5}, seeds, draw=2)
     test, validation = changes.get("test", lambda t: t)(test), changes.get("validation", lambda t: t)(validation)
+    validation["row"] += changes.get("apart", 1000)  # other rows than are tested
     given_rows = None if changes.get("without") else validation
     return results(a_study(seeds=len(seeds)), test, groups, records_of(test), validation=given_rows)
 
@@ -237,9 +246,27 @@ def test_figures_are_those_at_the_chosen_thresholds() -> None:
                     assert figure["mean"] == pytest.approx(expected[metric], abs=1e-6)
 
 
+def test_a_patient_whom_any_site_tests_chooses_no_threshold() -> None:
+    """Sites may overlap: one's validation rows are then another's test rows, or of the same patients."""
+    test, groups = predictions({"fedavg": 2.0, "local": 0.5}, (1, 2), draw=1)
+    validation, _ = predictions({"fedavg": 2.0, "local": 0.5}, (1, 2), draw=2)
+    both = pd.concat([validation.assign(row=validation["row"] + 1000), validation], ignore_index=True)
+    assert untested(both, test, groups)["row"].min() == 1000
+    assert len(untested(both, test, groups)) == len(validation)
+    one_tested = test[(test["row"] == 0) & (test["seed"] == 1) & (test["arm"] == "fedavg")]
+    kept = untested(validation, one_tested, groups)
+    gone = validation.drop(kept.index)
+    assert set(zip(gone["arm"], gone["seed"], gone["row"], strict=True)) == {("fedavg", 1, 0), ("fedavg", 1, 1)}
+    kept = untested(validation, one_tested, groups.iloc[:0])  # where no patients are known, a row is one
+    assert validation.drop(kept.index)["row"].tolist() == [0]
+    assert thresholds_of(made(apart=0)) == thresholds_of(
+        made(without=True)
+    )  # all are tested: none is left to choose on
+
+
 def test_without_validation_rows_a_finding_is_called_at_one_half() -> None:
     found = thresholds_of(made(without=True))
-    assert found["fedavg"] == dict.fromkeys(NAMES, {"mean": 0.5, "chosen": False})
+    assert found["fedavg"] == {name: {"mean": 0.5, "chosen": False} for name in NAMES}
 
 
 def test_a_finding_that_no_validation_row_has_is_called_at_one_half() -> None:
@@ -289,12 +316,12 @@ def test_with_several_seeds_figures_are_means_over_them_and_counts_are_those_of_
     test, _ = predictions({"fedavg": 2.0, "local": 0.5}, seeds, draw=1)
     validation, _ = predictions({"fedavg": 2.0, "local": 0.5}, seeds, draw=2)
     content = made(seeds=seeds)
-    chosen = choose_thresholds(validation)
+    chosen = choose_thresholds(validation).to_dict("index")
     mine = test[test["arm"] == "fedavg"]
     each, cells = [], []
     for seed, part in mine.groupby("seed"):
         label, score = arrays(part)
-        cuts = chosen.loc[("fedavg", seed)].tolist()
+        cuts = list(chosen["fedavg", seed].values())
         each.append(macro_by_scikit_learn(label, score, cuts))
         known = label[:, 0] >= 0
         cells.append(sk.confusion_matrix(label[known, 0], score[known, 0] >= cuts[0], labels=[0, 1]).ravel())
@@ -307,7 +334,7 @@ def test_with_several_seeds_figures_are_means_over_them_and_counts_are_those_of_
     mass = content["arms"]["fedavg"]["findings"]["mass"]
     assert mass["rows"] == (mine["label_mass"] >= 0).sum() / 3
     assert mass["positives"] == (mine["label_mass"] == 1).sum() / 3
-    assert mass["threshold"]["mean"] == pytest.approx(chosen.loc["fedavg", "label_mass"].mean())
+    assert mass["threshold"]["mean"] == pytest.approx(np.mean([chosen["fedavg", seed]["label_mass"] for seed in seeds]))
     tn, fp, fn, tp = np.mean(cells, axis=0)
     assert mass["confusion"] == pytest.approx({"tp": tp, "fp": fp, "fn": fn, "tn": tn})
 

@@ -33,3 +33,12 @@ def test_one_seed_has_no_interval_and_equal_arms_no_difference() -> None:
     assert mean_interval([0.8], Resampling(0.25)) is None
     assert p_value([0.1], Resampling(0.25)) is None
     assert p_value([0.0, 0.0, 0.0], Resampling(0.25)) == 1.0
+
+
+def test_seeds_that_draw_no_new_split_say_nothing_of_other_patients() -> None:
+    """A quarter as many test rows as training rows where the split is drawn; none where the source gives it."""
+    assert Resampling.of(Evaluation(test_share=0.2)).extra == pytest.approx(0.25)
+    assert Resampling.of(Evaluation(test_share=0.2, validation_share=0.4)).extra == pytest.approx(0.5)
+    for fixed in (Evaluation(split="given"), Evaluation(vary=("batches", "init"))):
+        assert Resampling.of(fixed).extra == 0
+        assert Resampling.of(fixed).covers.startswith("training only")

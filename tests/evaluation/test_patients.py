@@ -277,8 +277,8 @@ def test_the_interval_of_an_auc_covers_the_truth_about_as_often_as_it_says(monke
     """150 patients of two rows, half of them ill; scores are N(1, 1) in the ill and N(0, 1) in the others, and the two
     rows of a patient correlate by 0.7. The true AUC is Phi(1 / sqrt 2) = 0.760.
 
-    Of 300 worlds' intervals 95 % should cover it, with a standard error of 1.3 %. Drawing rows instead of patients takes
-    the second row for news: such intervals are narrower by 1 / sqrt(1 + 0.7) = 0.77, and would cover 87 %.
+    Of 300 worlds' intervals 95 % should cover it, with a standard error of 1.3 %. Drawing rows instead of patients
+    takes the second row for news: such intervals are narrower by 1 / sqrt(1 + 0.7) = 0.77, and would cover 87 %.
     """
     monkeypatch.setattr(patients, "MOST_RESAMPLES", 200)
     rng = np.random.default_rng(11)

@@ -90,7 +90,8 @@ def show_run(run: "StudyRun", report: str | None) -> None:
         out.print(Text(sentence), soft_wrap=True)
     out.print()
     if len(evidence.sites) <= MOST_SITES:
-        out.print(_site_table(evidence.arms, evidence.sites, evidence.headline))
+        for sites in _fitting(evidence, out.width):
+            out.print(_site_table(evidence.arms, sites, evidence.headline))
     if evidence.variants:
         out.print(_variant_table(results["arms"], evidence.arms, list(evidence.variants), evidence.headline))
         for name, variant in evidence.variants.items():
@@ -163,6 +164,14 @@ def _variant_table(
         known = [None if a is None else a["metrics"][headline.metric] for a in (arm, *others)]
         table.add_row(Text(name), *("–" if found is None else _figure(found) for found in known))
     return table
+
+
+def _fitting(evidence: "Evidence", width: int) -> list[list[str]]:
+    """The sites, in as many tables as the terminal's width needs for their names and figures."""
+    figure = len("0.000 ± 0.000") if evidence.seeds > 1 else len("0.000")
+    room = width - max(map(len, evidence.arms)) - 4
+    each = max(1, room // (max([figure, *map(len, evidence.sites)]) + 3))
+    return [evidence.sites[begin : begin + each] for begin in range(0, len(evidence.sites), each)]
 
 
 def _site_table(arms: Mapping[str, Any], sites: Sequence[str], headline: "Headline") -> Table:

@@ -13,8 +13,8 @@ from wardround.errors import RunError
 
 
 def export_split(cohort: Cohort, splits: Sequence[Split], out: Path) -> dict[str, int]:
-    """File names with their numbers of rows. In a table a column `side` says where each row belongs; `label` is the class
-    name. Patients are numbered anew at each site."""
+    """File names with their numbers of rows. In a table a column `side` says where each row belongs; `label` is the
+    class name. Patients are numbered anew at each site."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(str(out), "is there already and not an empty folder", "Give --out a new folder.")
     out.mkdir(parents=True, exist_ok=True)
@@ -29,7 +29,7 @@ def _write(cohort: Cohort, split: Split, out: Path) -> tuple[str, int]:
         name = f"{split.site}.csv"
         table = part.features.assign(label=np.array(part.classes, dtype=object)[part.target], side=side)
         if part.patient is not None:
-            table.insert(0, "patient", part.patient)
+            table.insert(0, "patient", pd.factorize(part.patient)[0])
         table.to_csv(out / name, index=False)
     else:
         name = f"{split.site}.npz"
@@ -40,13 +40,14 @@ def _write(cohort: Cohort, split: Split, out: Path) -> tuple[str, int]:
 def _arrays(part: Records, side: np.ndarray) -> dict[str, np.ndarray]:
     """Named as in MedMNIST's files, so that they can be read again: `train_images`, `val_labels`, `test_age` ..."""
     images = np.asarray(part.features)
-    columns = {"images": images[:, 0] if images.shape[1] == 1 else images, "labels": part.target}
+    columns = {"images": images[:, 0] if images.shape[1] == 1 else np.moveaxis(images, 1, -1), "labels": part.target}
     if part.patient is not None:
         columns["patient_id"] = pd.factorize(part.patient)[0]
-    for column, name, value in (("view", "view_ap", "AP"), ("sex", "sex_m", "male")):
-        if column in part.groups and part.groups[column].notna().all():
-            columns[name] = (part.groups[column] == value).to_numpy(dtype=np.uint8)
-    if "age" in part.groups and part.groups["age"].notna().all():
-        columns["age"] = part.groups["age"].to_numpy(dtype=np.uint8)
+    for column, name, yes, no in (("view", "view_ap", "AP", "PA"), ("sex", "sex_m", "male", "female")):
+        # a flag has no third value: where there is one, all are left out
+        if column in part.groups and part.groups[column].isin((yes, no)).all():
+            columns[name] = (part.groups[column] == yes).to_numpy(dtype=np.uint8)
+    if "age" in part.groups:
+        columns["age"] = part.groups["age"].to_numpy(dtype=np.float32)
     short = dict(zip(SIDES, ("train", "val", "test"), strict=True))
     return {f"{short[s]}_{name}": values[side == s] for s in SIDES for name, values in columns.items()}

@@ -11,7 +11,6 @@ from wardround.evaluation.scores import Figures, Scored
 from wardround.study import LOWER_IS_BETTER, METRICS, Arm, Study
 
 BENEFIT = ("accuracy", "auc", "brier")
-ACCURACY = METRICS.index("accuracy")
 
 
 def benefit(study: Study, scores: Scored, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -67,25 +66,27 @@ def verdict_of(interval: Sequence[float] | None, metric: str) -> str:
     return "gains" if low > 0 else "loses" if high < 0 else "no evidence"
 
 
-def spread(by_site: Mapping[str, Figures]) -> dict[str, Any]:
-    """How unlike the sites' mean accuracies are: SD over sites, lowest and highest."""
-    means = {site: summarise(figures[:, ACCURACY], Resampling(0.0))["mean"] for site, figures in by_site.items()}
+def spread(by_site: Mapping[str, Figures], metric: str = "accuracy") -> dict[str, Any]:
+    """How unlike the sites' mean figures are: SD over sites, lowest and highest."""
+    place = METRICS.index(metric)
+    means = {site: summarise(figures[:, place], Resampling(0.0))["mean"] for site, figures in by_site.items()}
     known = {site: mean for site, mean in means.items() if mean is not None}
     if not known:
         return {"sd": None, "lowest": None, "highest": None}
     low, high = min(known, key=known.__getitem__), max(known, key=known.__getitem__)
     return {
         "sd": float(np.std(list(known.values()), ddof=1)) if len(known) > 1 else None,
-        "lowest": {"site": low, "accuracy": known[low]},
-        "highest": {"site": high, "accuracy": known[high]},
+        "lowest": {"site": low, metric: known[low]},
+        "highest": {"site": high, metric: known[high]},
     }
 
 
-def best_single(study: Study, scores: Scored, names: Sequence[str]) -> list[dict[str, Any]]:
+def best_single(study: Study, scores: Scored, names: Sequence[str], metric: str = "accuracy") -> list[dict[str, Any]]:
     """Each federated arm at each site against the best model that any one hospital could have trained alone.
 
-    That model is picked by its mean test accuracy there, which flatters it: a hospital could not have known.
+    That model is picked by its mean test figure there, which flatters it: a hospital could not have known.
     """
+    place = METRICS.index(metric)
     singles = [arm for arm in _partial_arms(study, names) if len(arm.train_at) == 1]
     if not singles:
         return []
@@ -101,23 +102,23 @@ def best_single(study: Study, scores: Scored, names: Sequence[str]) -> list[dict
             if alone is not None:
                 rivals[alone.name] = scores.by_site[alone.name].get(site)
                 titles[alone.name] = f"{site} ({alone.name})"
-            means = {rival: _mean(line[:, ACCURACY]) for rival, line in rivals.items() if line is not None}
+            means = {rival: _mean(line[:, place]) for rival, line in rivals.items() if line is not None}
             known = {rival: mean for rival, mean in means.items() if mean is not None}
             if not known:
                 continue
             rival = max(known, key=known.__getitem__)
             line = rivals[rival]
             assert line is not None  # noqa: S101 - only lines that are there have a mean
-            entry = _difference(
-                figures[:, ACCURACY] - line[:, ACCURACY], "accuracy", Resampling.of(study.evaluation_of(singles[0]))
-            )
+            difference = figures[:, place] - line[:, place]
+            entry = _difference(difference, metric, Resampling.of(study.evaluation_of(singles[0])))
             at_least = entry["difference"] is not None and entry["difference"] >= -1e-12
             found.append(
                 {
                     "arm": name,
                     "site": site,
                     "best": titles[rival],
-                    "best_accuracy": known[rival],
+                    "metric": metric,
+                    f"best_{metric}": known[rival],
                     **entry,
                     "as_good": at_least,
                 }
@@ -125,8 +126,10 @@ def best_single(study: Study, scores: Scored, names: Sequence[str]) -> list[dict
     return found
 
 
-def by_number_of_sites(study: Study, scores: Scored, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Accuracy against the number of sites that train: at those sites, and at the sites that stay outside.
+def by_number_of_sites(
+    study: Study, scores: Scored, names: Sequence[str], metric: str = "accuracy"
+) -> list[dict[str, Any]]:
+    """Accuracy, or another metric, against the number of sites that train: at those sites, and at the sites that stay outside.
 
     Over all arms with `train_at` that share an algorithm, and the arm of that algorithm in which all sites train.
     """
@@ -143,9 +146,10 @@ def by_number_of_sites(study: Study, scores: Scored, names: Sequence[str]) -> li
                 sizes.setdefault(len(trains), []).append(arm)
         for size, arms in sorted(sizes.items()):
             entry: dict[str, Any] = {"algorithm": first.algorithm.name, "sites": size, "combinations": len(arms)}
+            entry["metric"] = metric
             for key, wanted in (("inside", True), ("outside", False)):
                 lines = [
-                    figures[:, ACCURACY]
+                    figures[:, METRICS.index(metric)]
                     for arm in arms
                     for site, figures in scores.by_site[arm.name].items()
                     if (not arm.train_at or site in arm.train_at) == wanted

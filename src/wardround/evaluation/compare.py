@@ -21,6 +21,7 @@ from wardround.evaluation.scores import Scored
 from wardround.study import LOWER_IS_BETTER, METRICS
 
 COMPARED = ("accuracy", "auc", "f1", "brier", "loss")
+WORDS = {"auc": "AUC", "f1": "F1", "brier": "Brier score"}  # of metrics that are not called what they are named
 IN_POINTS = ("accuracy", "auc", "f1")  # shown as points of a hundred
 RESAMPLES = 2000
 BATCH_CELLS = 2**22  # numbers that one piece of a bootstrap may hold
@@ -200,14 +201,15 @@ def _bca(data: tuple[np.ndarray, ...], statistic: Any, unit: str) -> list[dict[s
 def sentence(test: dict[str, Any]) -> str:
     """The comparison in plain words."""
     name, difference, metric = test["arm"], test["difference"], test["metric"]
+    word = WORDS.get(metric, metric)
     if difference is None:
-        return f"{name}: cannot be compared with {test['reference']} in {metric}: one of them has no figures."
-    amount = f"{in_words(difference, metric)} of {metric} against {test['reference']}"
+        return f"{name}: cannot be compared with {test['reference']} in {word}: one of them has no figures."
+    amount = f"{in_words(difference, metric)} of {word} against {test['reference']}"
     if test["interval"] is None:
         return f"{name}: {amount}; one seed gives no interval."
     low, high = test["interval"]
     if low == difference == high == 0:
-        return f"{name}: no difference in {metric} from {test['reference']} with any seed."
+        return f"{name}: no difference in {word} from {test['reference']} with any seed."
     between = f"95 % interval {in_words(low, metric, False)} to {in_words(high, metric, False)}"
     if low <= 0 <= high:
         return f"{name}: no evidence of a difference: {amount}, {between}."

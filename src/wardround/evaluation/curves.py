@@ -72,7 +72,7 @@ class StackCurves:
 
         lanes = len(self.rows) // len(self.trials)
         found = []
-        for labels, scores, real in zip(*(part.split(lanes) for part in (label, score, self.real)), strict=True):
+        for labels, scores, real in zip(*(torch.split(p, lanes) for p in (label, score, self.real)), strict=True):
             own = scores[real].numpy()
             found.append(float("nan") if np.isnan(own).any() else mean_auc(labels[real].numpy(), own))
         return found

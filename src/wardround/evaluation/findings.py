@@ -29,8 +29,21 @@ def choose_thresholds(validation: pd.DataFrame) -> pd.DataFrame:
     for key, part in validation.groupby(["arm", "seed"], sort=False):
         label, score = part[labels].to_numpy(), part[scores].to_numpy()
         made[key] = [best_threshold(label[:, f], score[:, f]) for f in range(len(labels))]
-    index = pd.MultiIndex.from_tuples(list(made), names=["arm", "seed"])
+    index = pd.MultiIndex.from_arrays([[arm for arm, _ in made], [seed for _, seed in made]], names=["arm", "seed"])
     return pd.DataFrame(list(made.values()), index=index, columns=labels)
+
+
+def untested(validation: pd.DataFrame, predictions: pd.DataFrame, groups: pd.DataFrame) -> pd.DataFrame:
+    """Without the rows of patients whom the same arm and seed test at any site, as overlapping sites do: nothing is
+    chosen on test rows."""
+    known = "patient" in groups and len(groups) > 0
+    patient = pd.Series(groups["patient"].to_numpy(), index=groups["row"]) if known else None
+
+    def keys(table: pd.DataFrame) -> pd.MultiIndex:
+        who = table["row"].to_numpy() if patient is None else patient.reindex(table["row"]).to_numpy()
+        return pd.MultiIndex.from_arrays([table["arm"], table["seed"], who])
+
+    return validation[~keys(validation).isin(keys(predictions))]
 
 
 def best_threshold(label: np.ndarray, score: np.ndarray) -> float:

@@ -22,6 +22,7 @@ CELLS = 4_000_000  # rows times resamples, above which there are fewer resamples
 AT_A_TIME = 100  # resamples: their weights then fit into the processor's cache
 METHOD = "bootstrap over patients (percentile)"
 COVERS = "other patients like these, for the models of this one seed"
+Group = tuple[str, str]  # a kind, such as sex, and its value
 LEAST_DEFINED = 0.95  # share of the resamples in which a figure must be defined to have an interval
 
 
@@ -34,6 +35,10 @@ def by_patients(content: dict[str, Any], scores: Scores) -> dict[str, Any]:
         _fill(arm["metrics"], drawn.of(name))
         for site, figures in arm["sites"].items():
             _fill(figures, drawn.of(name, site))
+        for kind, groups in arm["subgroups"].items():
+            for value, found in groups.items():
+                if "metrics" in found:
+                    _fill(found["metrics"], drawn.of(name, group=(kind, value)))
         for finding, described in arm["findings"].items():
             _fill(described["metrics"], drawn.of_finding(name, finding))
     for test in content["tests"]:
@@ -68,11 +73,11 @@ class Resamples:
         chosen = rng.integers(len(patients), size=(self.count, len(patients)))
         self.times = np.zeros((self.count, len(patients)), dtype=np.float32)
         np.add.at(self.times, (np.arange(self.count)[:, None], chosen), 1)
-        self.known: dict[tuple[str, str | None], np.ndarray] = {}
+        self.known: dict[tuple[str, str | None, Group | None], np.ndarray] = {}
 
-    def of(self, arm: str, site: str | None = None) -> np.ndarray:
-        """(resamples, metrics), over all sites' rows or one's."""
-        each = self._each(arm, site)
+    def of(self, arm: str, site: str | None = None, group: Group | None = None) -> np.ndarray:
+        """(resamples, metrics), over all rows of the arm, or one site's, or one subgroup's."""
+        each = self._each(arm, site, group)
         if self.scores.findings:
             known = ~np.isnan(each)
             with np.errstate(invalid="ignore"):
@@ -80,15 +85,19 @@ class Resamples:
         return np.asarray(each[0])
 
     def of_finding(self, arm: str, finding: str) -> np.ndarray:
-        return np.asarray(self._each(arm, None)[self.scores.findings.index(finding)])
+        return np.asarray(self._each(arm, None, None)[self.scores.findings.index(finding)])
 
-    def _each(self, arm: str, site: str | None) -> np.ndarray:
+    def _each(self, arm: str, site: str | None, group: Group | None) -> np.ndarray:
         """(findings, or 1; resamples; metrics)"""
-        key = (arm, site)
+        key = (arm, site, group)
         if key not in self.known:
             places = self.scores.of_arm(arm)
             if site is not None:
                 places = places[self.scores.site[places] == self.scores.sites.index(site)]
+            if group is not None and self.scores.groups is not None:
+                kind, value = group
+                members = self.scores.groups.loc[self.scores.groups[kind] == value, "row"]
+                places = places[np.isin(self.scores.row[places], members)]
             self.known[key] = self._figures(places)
         return self.known[key]
 

@@ -13,7 +13,7 @@ import pandas as pd
 from wardround.evaluation.benefit import benefit, best_single, by_number_of_sites, spread
 from wardround.evaluation.claims import judge
 from wardround.evaluation.compare import Pair, compare_arms
-from wardround.evaluation.findings import choose_thresholds, describe_findings, left_out
+from wardround.evaluation.findings import choose_thresholds, describe_findings, left_out, untested
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
 from wardround.evaluation.metrics import SMALLEST_GROUP
 from wardround.evaluation.patients import by_patients
@@ -45,7 +45,9 @@ def results(
     `sites` describes each set of sites.
     """
     choices = choose(study, selection) if selection is not None else []
-    thresholds = None if validation is None else choose_thresholds(compose(validation, choices))
+    thresholds = None
+    if validation is not None:
+        thresholds = choose_thresholds(compose(untested(validation, predictions, groups), choices))
     scores = Scores.of(compose(predictions, choices), groups, thresholds)
     return by_patients(assemble(study, scores, choices, records, sites), scores)
 
@@ -77,12 +79,12 @@ def assemble(
     for name in arms:
         by_variant.setdefault(origin[name].variant, []).append(name)
     main = Resampling.of(study.evaluation)
-    findings = list(scores.findings) if isinstance(scores, Scores) else []
+    findings, headline = list(scores.findings) if isinstance(scores, Scores) else [], _headline(scores)
     return {
         "schema_version": SCHEMA_VERSION,
         "deployed": deployed,
         "findings": findings,
-        "headline": "auc" if findings else "accuracy",
+        "headline": headline,
         "study": {"name": study.name, "question": study.question, "hash": study.hash},
         "seeds": list(study.evaluation.seeds),
         "interval": {"confidence": CONFIDENCE, "method": main.method, "covers": main.covers},
@@ -90,8 +92,10 @@ def assemble(
         "arms": arms,
         "tests": [test for names in by_variant.values() for test in _tests(study, scores, names, origin)],
         "benefit": [entry for names in by_variant.values() for entry in benefit(study, scores, names)],
-        "best_single": [entry for names in by_variant.values() for entry in best_single(study, scores, names)],
-        "by_number_of_sites": by_number_of_sites(study, scores, by_variant.get("", [])),
+        "best_single": [
+            entry for names in by_variant.values() for entry in best_single(study, scores, names, headline)
+        ],
+        "by_number_of_sites": by_number_of_sites(study, scores, by_variant.get("", []), headline),
         "curves": _curves(of_arm, list(arms)),
         "selection": choices,
         "claims": [judge(claim, study, scores, arms, sites) for claim in study.claims],
@@ -118,7 +122,7 @@ def _arm(
         "metrics": summarise_metrics(scores.overall[name], resampling),
         "auc_uncertain_by": scores.auc_uncertain_by(name),
         "sites": {site: summarise_metrics(figures, resampling) for site, figures in by_site.items()},
-        "spread": spread(by_site),
+        "spread": spread(by_site, _headline(scores)),
         "subgroups": subgroups,
         "calibration": scores.calibration(name),
         "decision_curve": scores.decision_curve(name),
@@ -128,6 +132,11 @@ def _arm(
         "final": _final(records),
         "cost": _cost(records),
     }
+
+
+def _headline(scores: Scored) -> str:
+    """The metric that reports speak of first: where rows have findings, most calls are right whatever a model does."""
+    return "auc" if isinstance(scores, Scores) and scores.findings else "accuracy"
 
 
 def _variants(study: Study, by_variant: Mapping[str, Sequence[str]]) -> dict[str, Any]:

@@ -188,8 +188,9 @@ def _built(build: Callable[[], nn.Module], seed: int) -> nn.Module:
 
 def _refuse_hidden_randomness(module: nn.Module) -> None:
     for name, part in module.named_modules():
-        hidden = (
-            isinstance(part, nn.modules.dropout._DropoutNd | nn.RReLU) or float(getattr(part, "dropout", 0) or 0) > 0
+        rate = getattr(part, "dropout", 0)  # of recurrent and attention layers; of others it may be a layer
+        hidden = isinstance(part, nn.modules.dropout._DropoutNd | nn.RReLU) or (
+            isinstance(rate, int | float) and rate > 0
         )
         if hidden and not isinstance(part, Dropout):
             raise StudyError(

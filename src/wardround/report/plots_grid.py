@@ -71,10 +71,8 @@ def grid_lines(evidence: Evidence) -> Figure | None:
         columns = [*numbers, *others]
         names = [f"{grid.numbers[line]:g}" for line in numbers] + others
         across = [(f"{grid.setting} {value:g}", [grid.arm(line, value) for line in columns]) for value in grid.values]
-        _lines(evidence, panels[1], across, names, 2, joined=len(numbers))
+        _lines(evidence, panels[1], across, names, 2, len(numbers))
         panels[1].set_xlabel(str(grid.own))
-        if len(others) > 1:
-            panels[1].tick_params(axis="x", rotation=35)
     return drawn
 
 
@@ -97,14 +95,14 @@ def _lines(
         end = len(means) if joined is None else joined
         dash = DASHES[number // len(COLOURS) % len(DASHES)]
         axes.plot(places[:end], means[:end], color=colour, linestyle=dash, linewidth=1)
-        for place, figures in zip(places, found, strict=True):
-            if figures is not None:
-                label = title if place == places[0] else None
-                bar(axes, figures, place, scale, colour, mark, label, upright=True, thin=True)
-    axes.set_xticks(range(len(ticks)), ticks)
-    axes.legend(
-        loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=columns, fontsize=8, handletextpad=0.2, columnspacing=1
-    )
+        known = [(place, figures) for place, figures in zip(places, found, strict=True) if figures is not None]
+        for place, figures in known:
+            label = title if place == known[0][0] else None
+            bar(axes, figures, place, scale, colour, mark, label, upright=True, thin=True)
+    turned = sum(map(len, ticks)) > 30
+    axes.set_xticks(range(len(ticks)), ticks, rotation=35 if turned else 0, ha="right" if turned else "center")
+    below = (0.5, -0.34 if turned else -0.17)
+    axes.legend(loc="upper center", bbox_to_anchor=below, ncols=columns, fontsize=8, columnspacing=1)
 
 
 def _grid(evidence: Evidence) -> Grid | None:

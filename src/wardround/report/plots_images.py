@@ -25,7 +25,7 @@ def samples(evidence: Evidence) -> Figure | None:
     blocks = 2 if len(of_site) > SIDE_BY_SIDE and longest <= 4 else 1
     gap = 0.1
     side = min(1.25, (WIDTH - 0.2 - 0.3 * (blocks - 1)) / (blocks * longest) - gap)
-    letters = int(side / 0.063)  # of the captions' size that fit into the width of an image
+    letters = int(side / 0.06)  # of the captions' size that fit into the width of an image
     texts = {place: _short(captions[place], letters) for places in of_site.values() for place in places}
     lines = max(text.count("\n") + 1 for text in texts.values())
     rows = -(-len(of_site) // blocks)
@@ -54,7 +54,7 @@ def _short(caption: str, letters: int) -> str:
     names = caption.replace("_", " ").split(", ")
     for kept in range(len(names), 0, -1):
         more = f" +{len(names) - kept}" if kept < len(names) else ""
-        lines = wrap(", ".join(names[:kept]) + more, letters)
+        lines = wrap(", ".join(names[:kept]) + more, letters, break_long_words=False)
         if len(lines) <= LINES or kept == 1:
             return "\n".join(lines[:LINES])
     return caption

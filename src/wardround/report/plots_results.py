@@ -77,14 +77,21 @@ def hospitals(evidence: Evidence) -> Figure | None:
                 bar(axes, found[headline.metric], place, headline.scale, looks(evidence, arm)["color"])
         axes.set_title(site, fontsize=9)
     name_rows(grid[0, 0], arms)
+    for axes in grid.flat[max(0, len(sites) - columns) : len(sites)]:
+        axes.tick_params(labelbottom=True)  # below the last panel of each column, whichever row it is in
     drawn.supxlabel(f"{headline.word} on the site's own test rows{headline.unit}, with 95 % interval", fontsize=9)
     return drawn
 
 
 def benefit(evidence: Evidence) -> Figure | None:
     """What joining changed for each site, against training alone."""
-    arms = [arm for arm in evidence.few_arms if arm in evidence.federated]
     entries = {(e["arm"], e["site"]): e for e in evidence.benefit() if e["interval"] is not None}
+    known = {arm for arm, _ in entries}
+    arms = [arm for arm in evidence.few_arms if arm in evidence.federated and arm in known]
+    if not arms:  # in a grid, training alone may stand beside other arms than the first
+        arms = list(
+            {evidence.arms[arm]["family"]: arm for arm in reversed(evidence.federated) if arm in known}.values()
+        )
     if not entries or not arms or len(evidence.sites) > 20:
         return None
     drawn = figure(0.9 + len(evidence.sites) * max(0.4, 0.16 * len(arms)))

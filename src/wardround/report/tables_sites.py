@@ -88,7 +88,7 @@ def best_single_table(evidence: Evidence) -> Table | None:
                 entry["arm"],
                 entry["site"],
                 entry["best"],
-                entry["best_accuracy"],
+                entry[f"best_{entry.get('metric', 'accuracy')}"],
                 entry["difference"],
                 *limits(entry["interval"]),
                 "yes" if entry["as_good"] else "no",

@@ -73,9 +73,11 @@ def _against_reference(evidence: Evidence) -> str:
 
 
 def _against_alone(evidence: Evidence) -> str | None:
-    arm = evidence.reference if evidence.reference in evidence.federated else next(iter(evidence.federated), None)
-    entries = [entry for entry in evidence.benefit() if entry["arm"] == arm and entry["difference"] is not None]
-    if arm is None or not entries:
+    known = [entry for entry in evidence.benefit() if entry["difference"] is not None]
+    compared = [name for name in evidence.federated if any(entry["arm"] == name for entry in known)]
+    arm = evidence.reference if evidence.reference in evidence.federated else next(iter(compared), None)
+    entries = [entry for entry in known if entry["arm"] == arm]
+    if not entries:
         return None
     mean = sum(entry["difference"] for entry in entries) / len(entries)
     gains, losses = ([e["site"] for e in entries if e["verdict"] == word] for word in ("gains", "loses"))
@@ -101,9 +103,12 @@ def _claims(evidence: Evidence) -> str | None:
     claims = evidence.results["claims"]
     if not claims:
         return None
-    kinds = ("reproduced", "not reproduced", "contradicted by its source", "cannot be computed")
+    kinds = ("reproduced", "not reproduced", "contradicted by its source", "cannot be computed", "no verdict")
     counts = {kind: sum(claim["verdict"].split(":")[0] == kind for claim in claims) for kind in kinds}
-    words = {"contradicted by its source": "contradicted by their own source"}
+    words = {
+        "contradicted by its source": "contradicted by their own source",
+        "no verdict": "set beside ours without a verdict",
+    }
     found = [
         f"{count} {'is' if count == 1 else 'are'} {words.get(kind, kind)}" for kind, count in counts.items() if count
     ]

@@ -4,8 +4,9 @@ NIH ChestX-ray14: Wang et al., CVPR 2017, arXiv:1705.02315. ChestMNIST: Yang et 
 et al., AAAI 2019, arXiv:1901.07031. Nothing is downloaded from here.
 """
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from wardround.data.images import store
 from wardround.data.images.boxes import read_boxes
@@ -17,13 +18,16 @@ from wardround.data.images.people import groups, hospitals, patients
 from wardround.data.images.problems import CONVERTED, Accepted
 from wardround.data.images.tables import is_table
 from wardround.data.records import Records
+from wardround.data.sources.phantom import phantom
 from wardround.data.sources.source import Source
 from wardround.errors import DataError, StudyError
-from wardround.settings import Count, WholeNumber
+from wardround.settings import Count, Range, WholeNumber, settings_of
+
+PHANTOMS = 4000  # that stand in where a study says nothing else
 
 
 def chest_xray(
-    path: Path,
+    path: Path | None = None,
     size: Count = 64,
     findings: tuple[str, ...] = FINDINGS,
     labels: Path | None = None,
@@ -36,17 +40,46 @@ def chest_xray(
     seed: WholeNumber = 0,
 ) -> Source:
     """`path` is a folder of images, their table, or an .npz file. Images become `size` x `size` bytes, bone bright.
+    Without a path, synthetic phantoms stand in, so that a study can be tried before there are data.
 
     `labels` is the table of a folder; NIH's is found by itself, and so are its `boxes`. `uncertain` says what a label
     of -1 counts as. `accept` lists the problems with which the study goes on. `cache` is where converted images are
     kept, by default `.wardround-cache` beside the data. `rows` keeps so many images, by patients drawn by `seed`.
     """
     check_findings(findings)
+    if path is None:
+        return _stand_in(size, findings, labels, boxes, rows, seed)
     wanted = Wanted(size, findings, uncertain, clahe, accept, rows, seed)
 
     def load() -> Records:
         gathered, found_boxes = _gather(path, labels, cache, wanted)
         return _records(gathered, boxes or found_boxes)
+
+    return Source(load)
+
+
+def _stand_in(
+    size: int, findings: tuple[str, ...], labels: Path | None, boxes: Path | None, rows: int | None, seed: int
+) -> Source:
+    if labels is not None or boxes is not None:
+        raise StudyError("data: path", "is missing, but `labels` or `boxes` is there", "Name the folder of images too.")
+    places = [FINDINGS.index(name) for name in findings if name in FINDINGS]
+    if len(places) < len(findings):
+        problem = "without a path there are phantoms only, and they have the NIH's findings"
+        raise StudyError("data: findings", problem, "Add `path`, or choose among those findings.")
+    limits = next(limit for limit in get_args(settings_of(phantom)["size"].kind) if isinstance(limit, Range))
+    if not limits.admits(size):
+        raise StudyError("data: size", f"{size} pixels are not drawn", f"Add `path`, or write a size {limits}.")
+
+    def load() -> Records:
+        drawn = phantom(rows=PHANTOMS if rows is None else rows, size=size, seed=seed).load()
+        boxes_of = drawn.boxes
+        if boxes_of is not None:
+            number = {old: new for new, old in enumerate(places)}
+            boxes_of = boxes_of[boxes_of["finding"].isin(places)]
+            boxes_of = boxes_of.assign(finding=boxes_of["finding"].map(number)).reset_index(drop=True)
+        notes = ("The study names no path to images, so synthetic phantoms stand in.", *drawn.notes)
+        return replace(drawn, target=drawn.target[:, places], classes=findings, boxes=boxes_of, notes=notes)
 
     return Source(load)
 
