@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-all check bench bench-study bench-deployment bench-peers clean
+.PHONY: help setup run demo test test-all check bench bench-study bench-deployment bench-images bench-peers clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -46,6 +46,10 @@ bench-study: $(STAMP)  ## Time the whole heart study, and its ratio to the refer
 
 bench-deployment: $(STAMP)  ## Time a round across four processes beside stock Flower, and memory over rounds
 	$(BIN)/python -m benchmarks.deployment
+
+bench-images: $(STAMP)  ## Time a round of the networks beside a hand-written loop, and memory as sites grow
+	$(BIN)/python -m benchmarks --works W3,W6 --contenders serial,tight,plain,flower
+	$(BIN)/python -m benchmarks.images
 
 bench-peers:  ## Install Flower, pfl and NVFlare, each into an environment of its own, so that `make bench` measures them
 	@for peer in flower:'flwr[simulation]==1.41.0' pfl:'pfl==0.6.0' nvflare:'nvflare==2.9.0'; do \

@@ -59,7 +59,8 @@ def main() -> None:
         command = [sys.executable, "-m", "benchmarks.images", str(sites)]
         done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True)
         found.append(json.loads(done.stdout.partition("RESULT ")[2]))
-        print(f"{sites:>4} sites: peak {found[-1]['megabytes']:.0f} MB ({found[-1]['before']:.0f} MB of it before data)")
+        peak, before = (found[-1][name] for name in ("megabytes", "before"))
+        print(f"{sites:>4} sites: peak {peak:.0f} MB, {before:.0f} MB of it before data")
     print(f"ratio {found[1]['megabytes'] / found[0]['megabytes']:.2f} for {SITES[1] // SITES[0]} times as many sites")
 
 

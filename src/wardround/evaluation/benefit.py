@@ -129,7 +129,7 @@ def best_single(study: Study, scores: Scored, names: Sequence[str], metric: str 
 def by_number_of_sites(
     study: Study, scores: Scored, names: Sequence[str], metric: str = "accuracy"
 ) -> list[dict[str, Any]]:
-    """Accuracy, or another metric, against the number of sites that train: at those sites, and at the sites that stay outside.
+    """A metric against the number of sites that train: at those sites, and at the sites that stay outside.
 
     Over all arms with `train_at` that share an algorithm, and the arm of that algorithm in which all sites train.
     """
