@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from tests.mutant import TESTS, Mutant
 from tests.mutants_of_deployment import MUTANTS as MUTANTS_OF_DEPLOYMENT
 from tests.mutants_of_evidence import MUTANTS as MUTANTS_OF_EVIDENCE
+from tests.mutants_of_imaging import MUTANTS as MUTANTS_OF_IMAGING
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "wardround"
@@ -38,6 +39,7 @@ sys.exit(pytest.main(sys.argv[2:], plugins=[WithoutKnownDefects()]))
 
 MUTANTS = (
     *MUTANTS_OF_EVIDENCE,
+    *MUTANTS_OF_IMAGING,
     *MUTANTS_OF_DEPLOYMENT,
     Mutant(
         "scaffold drops the memory that it returns",
@@ -338,7 +340,7 @@ MUTANTS = (
     Mutant(
         "adam does not correct its bias",
         "optimisers.py",
-        "unbias_m, unbias_v = 1 / (1 - beta1**taken), 1 / (1 - beta2**taken)",
+        "unbias_m, unbias_v = 1 / (1 - beta1**steps), 1 / (1 - beta2**steps)",
         "unbias_m, unbias_v = 1.0, 1.0",
         "optimisers",
     ),

@@ -142,8 +142,10 @@ def test_differences_and_benefits_are_those_of_the_figures(run: StudyRun) -> Non
         if None not in means:
             assert entry["difference"] == pytest.approx(means[0] - means[1], abs=1e-9)
     for arm in arms.values():
-        by_site = [site["accuracy"]["mean"] for site in arm["sites"].values()]
-        assert arm["spread"]["sd"] == pytest.approx(np.std(by_site, ddof=1), abs=1e-9)
+        by_site = {name: site["auc"]["mean"] for name, site in arm["sites"].items()}
+        assert arm["spread"]["sd"] == pytest.approx(np.std(list(by_site.values()), ddof=1), abs=1e-9)
+        worst = min(by_site, key=lambda name: by_site[name])
+        assert arm["spread"]["lowest"] == {"site": worst, "auc": pytest.approx(by_site[worst])}
         for metric in METRICS:
             low, high = arm["metrics"][metric]["interval"]
             assert low < arm["metrics"][metric]["mean"] < high

@@ -266,6 +266,7 @@ def rehearse(plan: Plan) -> None:
         trial = plan.trial(arm, plan.study.evaluation.seeds.first)
         params, buffers = site_model(trial, start(trial), 0)
         refuse_outsiders(trial, tuple(buffers))
+        refuse_augmented_tables(trial)
         x, _ = trial.sites[0].train.take(torch.arange(min(2, len(trial.sites[0].train))), trial.dtype)
         try:
             logits, _ = trial.model.logits(params, buffers, x, None)
@@ -289,13 +290,21 @@ def refuse_outsiders(trial: Trial, buffers: Sequence[str]) -> None:
         raise StudyError(f"arms: {trial.arm}", problem, "Let all sites train, or choose another model.")
 
 
+def refuse_augmented_tables(trial: Trial) -> None:
+    """A table's columns cannot be mirrored or turned; nothing would say so while it trains."""
+    if trial.training.augment is not None and trial.sites[0].train.x.dim() != 4:
+        where = f"arms: {trial.arm}: training: augment"
+        raise StudyError(where, "is for images, and these data are a table", "Leave `augment` out.")
+
+
 def _on_device(site: Site, device: torch.device) -> Site:
     if device.type == "cpu":
         return site
 
     def move(rows: Rows) -> Rows:
         index = None if rows.index is None else rows.index.to(device)
-        return Rows(rows.x.to(device), rows.y.to(device), index)
+        levels = None if rows.levels is None else rows.levels.to(device)
+        return Rows(rows.x.to(device), rows.y.to(device), index, levels)
 
     return Site(
         site.name, move(site.train), move(site.validation), move(site.test), site.validation_rows, site.test_rows

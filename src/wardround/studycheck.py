@@ -77,7 +77,8 @@ def _check_selection(study: Study, where: str) -> None:
     if selection.metric not in METRICS:
         remedy = suggest(selection.metric, METRICS, "Metrics")
         raise StudyError(f"{here}: metric", f"{selection.metric!r} is not known", remedy)
-    if selection.on == "validation" and not study.evaluation.validation_share:
+    given = study.evaluation.split == "given"  # it may have validation rows; whether it has is known with the data
+    if selection.on == "validation" and not study.evaluation.validation_share and not given:
         remedy = "Set evaluation.validation_share above 0: a value is never chosen on test rows."
         raise StudyError(f"{here}: on", "there are no validation rows to choose on", remedy)
     if (selection.on == "site") != (selection.site is not None):

@@ -16,7 +16,7 @@ from typing import Any
 from wardround.engines import ENGINES, Engine
 from wardround.errors import RunError, StudyError, suggest
 from wardround.models import SMALL_MODEL
-from wardround.plan import Plan, refuse_outsiders
+from wardround.plan import Plan, refuse_augmented_tables, refuse_outsiders
 from wardround.rounds import Trial
 from wardround.study import Arm
 
@@ -101,13 +101,6 @@ def one_at_a_time(arm: Arm) -> str | None:
         "training.oversample": bool(training.oversample),
     }
     return next((name for name, wanted in asked.items() if wanted), None)
-
-
-def refuse_augmented_tables(trial: Trial) -> None:
-    """A table's columns cannot be mirrored or turned; nothing would say so while it trains."""
-    if trial.training.augment is not None and trial.sites[0].train.x.dim() != 4:
-        where = f"arms: {trial.arm}: training: augment"
-        raise StudyError(where, "is for images, and these data are a table", "Leave `augment` out.")
 
 
 @dataclass(frozen=True)

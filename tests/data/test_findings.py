@@ -22,7 +22,7 @@ from wardround.data.partition.iid import iid
 from wardround.data.partition.partition import patient_classes
 from wardround.data.partition.specialty import specialty
 from wardround.data.records import BOX_COLUMNS, NO_FINDING, UNKNOWN, Records, label_counts
-from wardround.data.split import Split, highest, split_site
+from wardround.data.split import Split, split_site, strata
 from wardround.errors import CheckError, DataError, StudyError
 from wardround.seeds import generator
 from wardround.study import Evaluation
@@ -94,9 +94,13 @@ def test_counts_of_findings_say_how_many_rows_have_each_and_how_many_none() -> N
 # ---- splitting
 
 
-def test_a_row_is_shared_out_by_its_last_finding() -> None:
-    records = targeted((1, 1, 0), (0, UNKNOWN, 0), (1, 0, 1), (UNKNOWN, UNKNOWN, UNKNOWN), (1, UNKNOWN, 0))
-    assert highest(records).tolist() == [2, 0, 3, 0, 1]
+def test_a_row_is_shared_out_by_its_rarest_finding_among_these_rows() -> None:
+    rows = ((1, 1, 0), (0, UNKNOWN, 0), (1, 0, 1), (UNKNOWN, UNKNOWN, UNKNOWN), (1, UNKNOWN, 0), (0, 1, 1), (0, 0, 1))
+    records = targeted(*rows)
+    # of all rows 3 have the first, 2 the second, 3 the third: from common to rare they are first, third, second
+    assert strata(records, np.arange(7)).tolist() == [3, 0, 2, 0, 1, 3, 2]
+    # of the last three one has the first, one the second, two the third: third, first, second; other rows do not count
+    assert strata(records, np.array([4, 5, 6])).tolist() == [0, 0, 0, 0, 2, 3, 1]
 
 
 def splits_of(records: Records, partitioner: Partitioner | None = None, **evaluation: Any) -> tuple[Split, ...]:
@@ -120,23 +124,24 @@ def test_no_patient_is_on_two_sides_and_every_finding_is_tested_in_about_its_sha
     assert_no_patient_is_torn(records, splits)
     assert sorted(np.concatenate([split.rows for split in splits]).tolist()) == list(range(len(records)))
     table = pd.DataFrame(records.target == 1).groupby(records.patient).any()
+    rarest = int(np.argmin((records.target == 1).sum(axis=0)))  # at each of the sites, which differ by chance only
     for finding in range(len(NAMES)):
         there = table[finding]
         for side, share in (("test", 0.25), ("validation", 0.15)):
             assert records.patient is not None
             chosen = set(records.patient[np.concatenate([getattr(split, side) for split in splits])])
             found = there[there.index.isin(chosen)].sum()
-            # patients with the last finding are shared out to within one at each site; others by chance, of which four
-            # standard deviations are allowed
+            # patients with the rarest finding are shared out to within one at each site; others by chance, of which
+            # four standard deviations are allowed
             chance = 4 * np.sqrt(share * (1 - share) * there.sum())
-            assert found == pytest.approx(share * there.sum(), abs=3.01 if finding == AIR else chance)
+            assert found == pytest.approx(share * there.sum(), abs=3.01 if finding == rarest else chance)
 
 
 def test_patients_of_each_stratum_are_shared_out_to_within_one() -> None:
     records = some_radiographs(400)
-    strata, patient = highest(records), records.units
-    split = split_site("a", np.arange(len(records)), strata, patient, 0.3, 0.2, np.random.default_rng(0))
-    of_patient = pd.Series(strata).groupby(patient).max().to_numpy()
+    by, patient = strata(records, np.arange(len(records))), records.units
+    split = split_site("a", np.arange(len(records)), by, patient, 0.3, 0.2, np.random.default_rng(0))
+    of_patient = pd.Series(by).groupby(patient).max().to_numpy()
     for side, share in ((split.test, 0.3), (split.validation, 0.2)):
         chosen = np.unique(patient[side])
         for stratum in range(4):

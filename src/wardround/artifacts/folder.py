@@ -154,7 +154,7 @@ class RunFolder:
 
     def write_samples(self, samples: Mapping[str, np.ndarray]) -> None:
         content = BytesIO()
-        np.savez_compressed(content, allow_pickle=False, **samples)
+        np.savez_compressed(content, **samples)
         write_atomically(self.path / "samples.npz", content.getvalue())
 
     def samples(self) -> dict[str, np.ndarray]:

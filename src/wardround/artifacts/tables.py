@@ -40,13 +40,14 @@ def prediction_table(
 def group_table(cohorts: Sequence[Cohort]) -> pd.DataFrame:
     """Sex, view and age band of each row, for figures by subgroup. Ages themselves are not written.
 
-    Where patients have several rows, `patient` numbers them. Empty where arms have different data: a row number then
-    means several rows.
+    Where patients have several rows, `patient` numbers them. Empty where arms have different rows: a row number then
+    means several of them. Arms that see the same patients in another size have the same rows.
     """
     cohort = cohorts[0]
-    groups = cohort.records.groups if len(cohorts) == 1 else pd.DataFrame()
+    alike = all(_same_rows(cohort, other) for other in cohorts[1:])
+    groups = cohort.records.groups if alike else pd.DataFrame()
     made = pd.DataFrame({"row": cohort.row_numbers})
-    if len(cohorts) == 1 and cohort.records.patient is not None:
+    if alike and cohort.records.patient is not None:
         made["patient"] = cohort.patient
     if "sex" in groups:
         made["sex"] = groups["sex"].to_numpy(dtype=object)
@@ -59,6 +60,16 @@ def group_table(cohorts: Sequence[Cohort]) -> pd.DataFrame:
         bands[np.isnan(age)] = None
         made["age"] = bands
     return made if len(made.columns) > 1 else made.iloc[:0]
+
+
+def _same_rows(one: Cohort, other: Cohort) -> bool:
+    named = one.records.patient is not None and other.records.patient is not None
+    return (
+        named
+        and np.array_equal(one.row_numbers, other.row_numbers)
+        and np.array_equal(one.patient, other.patient)
+        and np.array_equal(one.records.target, other.records.target)
+    )
 
 
 def saved_leaves(run: Run) -> tree.Tree:

@@ -17,7 +17,7 @@ from wardround.data.prepare import Encoded, Fit, Layout, complete_rows, encode, 
 from wardround.data.records import Records
 from wardround.data.site import Rows, Site
 from wardround.data.sources import Source
-from wardround.data.split import Split, fingerprints, given_split, highest, same_patient, split_site
+from wardround.data.split import Split, fingerprints, given_split, same_patient, split_site, strata
 from wardround.errors import DataError, StudyError
 from wardround.study import Evaluation, Preparation
 
@@ -114,14 +114,14 @@ def split_sites(cohort: Cohort, partitioner: Partitioner, evaluation: Evaluation
     if len(named) < len(assigned):
         raise DataError("sites", "two names differ only in '/' and '-'", "Rename one of the hospitals.")
     side = cohort.records.side if evaluation.split == "given" else None
-    strata = highest(cohort.records)
 
     def split(name: str, rows: np.ndarray) -> Split:
         rng = seeds.generator(split_seed, "split", site=name)
         shares = evaluation.test_share, evaluation.validation_share
+        by = strata(cohort.records, rows)
         if side is not None:
-            return given_split(name, rows, side, strata, cohort.patient, evaluation.validation_share, rng)
-        return split_site(name, rows, strata, cohort.patient, *shares, rng)
+            return given_split(name, rows, side, by, cohort.patient, evaluation.validation_share, rng)
+        return split_site(name, rows, by, cohort.patient, *shares, rng)
 
     return tuple(split(name, rows) for name, rows in named.items())
 

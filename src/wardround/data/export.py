@@ -33,7 +33,7 @@ def _write(cohort: Cohort, split: Split, out: Path) -> tuple[str, int]:
         table.to_csv(out / name, index=False)
     else:
         name = f"{split.site}.npz"
-        np.savez_compressed(out / name, allow_pickle=False, label_names=np.array(part.classes), **_arrays(part, side))
+        np.savez_compressed(out / name, label_names=np.array(part.classes), **_arrays(part, side))
     return name, len(rows)
 
 

@@ -44,13 +44,20 @@ def same_patient(records: Records, prints: np.ndarray) -> np.ndarray:
     return pd.factorize(prints if records.patient is None else records.patient)[0]
 
 
-def highest(records: Records) -> np.ndarray:
-    """A number for each row by which rows are shared out evenly: its class, or its last finding in the order of the
-    study and 0 for none. No other row is looked at, so that a hospital by itself draws the same split."""
+def strata(records: Records, rows: np.ndarray) -> np.ndarray:
+    """A number for each row of the source by which `rows` are shared out evenly: its class, or the rank of the rarest
+    of its findings, the higher the rarer, and 0 for none.
+
+    How rare a finding is, is counted in `rows` alone, so that a hospital by itself draws the same split.
+    """
     if not records.has_findings:
         return records.target
-    numbers = np.arange(1, len(records.classes) + 1)
-    return np.asarray(((records.target == 1) * numbers).max(axis=1, initial=0))
+    present = records.target[rows] == 1
+    rank = np.empty(len(records.classes), dtype=np.int64)
+    rank[np.argsort(-present.sum(axis=0), kind="stable")] = np.arange(1, len(records.classes) + 1)
+    found = np.zeros(len(records), dtype=np.int64)
+    found[rows] = (present * rank).max(axis=1, initial=0)
+    return found
 
 
 def given_split(

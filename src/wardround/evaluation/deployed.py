@@ -31,6 +31,7 @@ def deployed_results(
     scores = Summaries.of(tested, [arm.name for arm in study.arms], seeds).with_choices(choices)
     return {
         **assemble(study, scores, choices, records, sites, deployed=True),
+        "synthetic": False,
         "missing_work": missing_work(records),
         "sites": list(sites),
         "columns": None,  # how they are distributed is known at the sites alone

@@ -1,0 +1,118 @@
+"""Mistakes with images, findings and patients. Each must make a test fail."""
+
+from tests.mutant import Mutant
+
+MUTANTS = (
+    Mutant(
+        "a finding that nobody knows counts as absent",
+        "models/model.py",
+        "return (each * known).sum(-1) / known.sum(-1).clamp(min=1)",
+        "return each.mean(-1)",
+        where=("tests/models/test_findings_loss.py",),
+    ),
+    Mutant(
+        "a finding without positives counts in averages",
+        "evaluation/grouped.py",
+        "        figures[np.ix_(without, needy)] = np.nan\n",
+        "",
+        where=("tests/evaluation/test_findings.py",),
+    ),
+    Mutant(
+        "thresholds are chosen by accuracy of the first score",
+        "evaluation/findings.py",
+        "(2 * hits / (called + positive.sum())).argmax()",
+        "(hits / called).argmax()",
+        where=("tests/evaluation/test_findings.py",),
+    ),
+    Mutant(
+        "rows are drawn instead of patients",
+        "evaluation/patients.py",
+        "np.unique(scores.patient, return_inverse=True)",
+        "np.unique(np.arange(len(scores.row)), return_inverse=True)",
+        where=("tests/evaluation/test_patients.py",),
+    ),
+    Mutant(
+        "ties in a resample are called one by one",
+        "evaluation/patients.py",
+        "np.flatnonzero(np.append(True, s[1:] != s[:-1]))",
+        "np.arange(len(s))",
+        where=("tests/evaluation/test_patients.py",),
+    ),
+    Mutant(
+        "images are scaled by validation rows too",
+        "data/cohort.py",
+        "    train = {split.site: split.train for split in splits}\n",
+        "    train = {split.site: split.rows for split in splits}\n",
+        where=("tests/data/test_pixels.py", "tests/data/test_prepare.py"),
+    ),
+    Mutant(
+        "every image has the first one's scale",
+        "data/site.py",
+        "None if self.levels is None else self.levels[order]",
+        "None if self.levels is None else self.levels[:1].expand(len(order), 2)",
+        where=("tests/data/test_pixels.py",),
+    ),
+    Mutant(
+        "a patient's images are told apart by the first",
+        "data/partition/partition.py",
+        "    np.logical_or.at(found, records.units, present)\n",
+        "    found[records.units[::-1]] = present[::-1]\n",
+        where=("tests/data/test_findings.py",),
+    ),
+    Mutant(
+        "the commonest finding decides on the site",
+        "data/partition/partition.py",
+        'rarest_first = np.argsort(present.sum(axis=0), kind="stable")',
+        'rarest_first = np.argsort(-present.sum(axis=0), kind="stable")',
+        where=("tests/data/test_findings.py",),
+    ),
+    Mutant(
+        "a given split is drawn anew",
+        "data/cohort.py",
+        'side = cohort.records.side if evaluation.split == "given" else None',
+        "side = None",
+        where=("tests/data/test_findings.py",),
+    ),
+    Mutant(
+        "images are turned about their corner",
+        "data/augment.py",
+        'padding_mode="border", align_corners=False',
+        'padding_mode="border", align_corners=True',
+        where=("tests/data/test_augment.py",),
+    ),
+    Mutant(
+        "rare findings weigh less",
+        "data/balance.py",
+        "absent / present.clamp(min=1), 1.0)",
+        "present / absent.clamp(min=1), 1.0)",
+        where=("tests/data/test_balance.py",),
+    ),
+    Mutant(
+        "common rows are drawn more often",
+        "data/balance.py",
+        "share.double().numpy() ** -strength",
+        "share.double().numpy() ** strength",
+        where=("tests/data/test_balance.py",),
+    ),
+    Mutant(
+        "MONOCHROME1 stays inverted",
+        "data/images/dicom.py",
+        'data.PhotometricInterpretation == "MONOCHROME1"',
+        'data.PhotometricInterpretation == "MONOCHROME9"',
+        where=("tests/data/test_chest_xray_dicom.py",),
+    ),
+    Mutant(
+        "BatchNorm's weights are sent with fedbn",
+        "models/norms.py",
+        'if kind != "fedbn":',
+        "if kind:",
+        where=("tests/models/test_image_models.py",),
+    ),
+    Mutant(
+        "weights to start from do not count in a run's identity",
+        "plan.py",
+        "        prints += dict.fromkeys(digest for digest in found if digest is not None)\n",
+        "",
+        where=("tests/test_weights_to_start_from.py",),
+    ),
+)
