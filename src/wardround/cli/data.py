@@ -38,10 +38,12 @@ def list_sources(json: Json = False) -> None:
 
 @app.command("describe")
 def describe(
-    data: Annotated[str, typer.Argument(metavar="DATA", help="A CSV file, or the name of a source such as heart.")],
+    data: Annotated[
+        str, typer.Argument(metavar="DATA", help="A CSV or .npz file, a folder of radiographs, or a source's name.")
+    ],
     json: Json = False,
 ) -> None:
-    """Describe a CSV file or a shipped source: columns, types, gaps, problems. Stays on this machine."""
+    """Describe a file, a folder of radiographs or a source: columns, classes, problems. Stays on this machine."""
     from wardround.cli import render
     from wardround.data.describe import describe_data
 

@@ -1,10 +1,12 @@
 """What a CSV file or a shipped source holds, for the eyes of whoever owns it."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import numpy as np
 import pandas as pd
 
+from wardround.data.images.problems import Accepted
 from wardround.data.records import Records, label_counts
 from wardround.data.sources import SOURCES
 from wardround.data.sources.describe import describe_file
@@ -13,7 +15,7 @@ from wardround.settings import settings_of
 
 
 def describe_data(data: str) -> dict[str, Any]:
-    """`data` is a file's path, or the name of a source that needs no settings."""
+    """`data` is a file's path, a folder of radiographs, or the name of a source that needs no settings."""
     if data in SOURCES:
         required = [name for name, setting in settings_of(SOURCES[data]).items() if setting.required]
         if required:
@@ -23,6 +25,8 @@ def describe_data(data: str) -> dict[str, Any]:
     path = Path(data)
     if not path.exists():
         raise DataError(data, "no such file or source", suggest(data, SOURCES, "Sources"))
+    if path.is_dir() or path.suffix == ".npz":
+        return _describe_records(path.name, SOURCES["chest-xray"](path=path, accept=get_args(Accepted)).load())
     table = describe_file(path)
     notes = []
     if table.attrs["duplicated_rows"]:
@@ -46,10 +50,25 @@ def _describe_records(name: str, records: Records) -> dict[str, Any]:
     return {
         "name": name,
         "rows": len(records),
-        "notes": [*notes, *records.notes],
+        "notes": [*notes, *_about_images(records), *records.notes],
         "hospitals": hospitals,
         "columns": _columns(records),
     }
+
+
+def _about_images(records: Records) -> list[str]:
+    if records.is_table:
+        return []
+    notes = [] if records.patient is None else [f"{len(np.unique(records.patient))} patients"]
+    if records.boxes is not None:
+        notes.append(f"{len(records.boxes)} bounding boxes on {records.boxes['row'].nunique()} images")
+    for name in records.groups.columns:
+        known = records.groups[name].dropna()
+        if name == "age":
+            notes.append(f"age: known of {len(known)} images, on average {known.astype(float).mean():.0f}")
+        else:
+            notes.append(f"{name}: " + ", ".join(f"{value} {count}" for value, count in known.value_counts().items()))
+    return notes
 
 
 def _columns(records: Records) -> list[dict[str, Any]]:
