@@ -36,7 +36,7 @@ LAYERS = [
     ["catalog"],
     ["plan"],
     ["units", "describe"],
-    ["execute", "health"],
+    ["execute", "estimate", "health"],
     ["deploy"],
     ["cli"],
 ]

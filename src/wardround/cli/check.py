@@ -1,16 +1,25 @@
 """`wardround check`: read a study and its data, and say what is wrong before anything trains."""
 
+from typing import Annotated
+
 import typer
 
 from wardround.cli.options import Json, Quick, Set, StudyArgument, changes
 
 
-def check(study: StudyArgument, quick: Quick = False, set_: Set = None, json: Json = False) -> None:
+def check(
+    study: StudyArgument,
+    quick: Quick = False,
+    set_: Set = None,
+    time: Annotated[bool, typer.Option("--time", help="Also train a few rounds, to say how long a run takes.")] = False,
+    json: Json = False,
+) -> None:
     """Check a study and its data without training. Exit code 5 if the study would be refused."""
     from wardround.catalog import load_study
     from wardround.cli import render
     from wardround.describe import describe_sites
     from wardround.errors import CheckError
+    from wardround.estimate import estimate
     from wardround.plan import check_study, load_plan, rehearse
 
     parsed, families = load_study(study, quick, changes(set_))
@@ -20,6 +29,7 @@ def check(study: StudyArgument, quick: Quick = False, set_: Set = None, json: Js
     if not refused:
         rehearse(plan)
     sites = [] if refused else describe_sites(plan)
+    kinds = estimate(plan) if time and not refused else []
     if json:
         render.show_json(
             {
@@ -28,9 +38,11 @@ def check(study: StudyArgument, quick: Quick = False, set_: Set = None, json: Js
                 "findings": findings,
                 "sites": sites,
                 "refused": refused,
+                "seconds": sum(kind.total for kind in kinds) if kinds else None,
             }
         )
     else:
         render.show_check(parsed, plan.notes, findings, sites)
+        render.show_estimate(kinds)
     if refused:
         raise typer.Exit(CheckError.exit_code)

@@ -17,6 +17,7 @@ from wardround.errors import WardroundError
 if TYPE_CHECKING:
     from wardround.artifacts.audit import Audit
     from wardround.data.check import Finding
+    from wardround.estimate import Kind
     from wardround.execute import Progress
     from wardround.health import Condition
     from wardround.study import Study
@@ -125,6 +126,26 @@ def show_check(
             out.print(Text(f"         {finding.remedy}"), soft_wrap=True)
     refused = sum(finding.level == "error" for finding in findings)
     out.print(f"{refused} errors: this study would be refused." if refused else "Ready to run.")
+
+
+def show_estimate(kinds: Sequence["Kind"]) -> None:
+    if not kinds:
+        return
+    out = console()
+    for kind in kinds:
+        told = (
+            f"{kind.title} and its like: rounds of {kind.seconds:.2g} s, {kind.rounds} of them, {_duration(kind.total)}"
+        )
+        out.print(Text(f"time     {told}"), soft_wrap=True)
+    total = _duration(sum(kind.total for kind in kinds))
+    out.print(f"Training would take about {total} here, by a few rounds of each kind; results come on top.")
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def _sites_of(described: Mapping[str, Any]) -> Table:
