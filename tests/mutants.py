@@ -319,8 +319,8 @@ MUTANTS = (
     Mutant(
         "momentum damps the gradient",
         "optimisers.py",
-        'tree.add(tree.scale(state["velocity"], momentum), grad)',
-        'tree.add(tree.scale(state["velocity"], momentum), tree.scale(grad, 1 - momentum))',
+        "torch.add(g, velocity, alpha=momentum)",
+        "torch.add((1 - momentum) * g, velocity, alpha=momentum)",
         "momentum or optimisers",
     ),
     Mutant(
@@ -333,7 +333,7 @@ MUTANTS = (
     Mutant(
         "weight decay is forgotten",
         "optimisers.py",
-        "g + decay * leaf",
+        "torch.add(g, leaf, alpha=decay)",
         "g",
         "optimisers",
     ),

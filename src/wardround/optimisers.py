@@ -28,7 +28,7 @@ def sgd(momentum: float) -> Optimiser:
 
     def step(params: Tree, grad: Tree, state: State, lr: float) -> tuple[Tree, State]:
         if momentum:
-            grad = tree.add(tree.scale(state["velocity"], momentum), grad)
+            grad = tree.apply(lambda g, velocity: torch.add(g, velocity, alpha=momentum), grad, state["velocity"])
             state = {"velocity": grad}
         return tree.apply(lambda leaf, g: torch.sub(leaf, g, alpha=lr), params, grad), state
 
@@ -71,6 +71,6 @@ def with_weight_decay(base: Optimiser, decay: float) -> Optimiser:
     """L2 as part of the gradient, as torch's SGD and Adam do it."""
 
     def step(params: Tree, grad: Tree, state: State, lr: float) -> tuple[Tree, State]:
-        return base.step(params, tree.apply(lambda g, leaf: g + decay * leaf, grad, params), state, lr)
+        return base.step(params, tree.apply(lambda g, leaf: torch.add(g, leaf, alpha=decay), grad, params), state, lr)
 
     return Optimiser(base.init, step, base.gradient_weight)

@@ -68,6 +68,7 @@ def show_run(run: "StudyRun", report: str | None) -> None:
     from wardround.report.evidence import read_evidence
     from wardround.report.words import SYNTHETIC, answer
     from wardround.report.words_findings import left_out_words
+    from wardround.report.words_on_data import ranking_words
 
     results, out = run.results, console()
     evidence = read_evidence(RunFolder(run.folder), checked=True)  # the report has checked what it stands on
@@ -86,6 +87,8 @@ def show_run(run: "StudyRun", report: str | None) -> None:
     out.print(f"{spread} Rounds: until 95 % of the final {word}. KB: tensors sent and received, one seed.")
     if evidence.findings:
         out.print(f"Every figure is the mean over {len(evidence.findings)} findings.")
+    if evidence.ranked_within:
+        out.print(Text(ranking_words(evidence)), soft_wrap=True)
     for sentence in left_out_words(evidence):
         out.print(Text(sentence), soft_wrap=True)
     out.print()
@@ -142,11 +145,13 @@ def _metric_table(evidence: "Evidence", title: str) -> Table:
     shown = OF_FINDINGS if evidence.findings else SHOWN
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("arm", no_wrap=True)
-    for heading in (*shown.values(), "rounds", "KB"):
+    for heading in (*shown.values(), *(["AUC in sites"] if evidence.ranked_within else []), "rounds", "KB"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, arm in list(evidence.arms.items())[:MOST_ARMS]:
         rounds = arm["convergence"]["rounds_to_95_percent"]["mean"]
         cells = [_figure(arm["metrics"][metric], metric in SPREAD_SHOWN) for metric in shown]
+        if evidence.ranked_within:
+            cells.append(_figure(arm["within_sites"]["auc"]))
         table.add_row(
             Text(name), *cells, "–" if rounds is None else f"{rounds:.1f}", f"{arm['cost']['bytes'] / 1000:,.1f}"
         )

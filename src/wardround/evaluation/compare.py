@@ -7,7 +7,7 @@ studies and reject too often. The bootstrap resamples patients where a metric is
 
 import gc
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,9 +17,10 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, mean_interval, p_value
-from wardround.evaluation.scores import Scored
+from wardround.evaluation.scores import Scored, within_sites
 from wardround.study import LOWER_IS_BETTER, METRICS
 
+RANKED = ("auc",)  # compared metrics that set rows of different sites against each other
 COMPARED = ("accuracy", "auc", "f1", "brier", "loss")
 WORDS = {"auc": "AUC", "f1": "F1", "brier": "Brier score"}  # of metrics that are not called what they are named
 IN_POINTS = ("accuracy", "auc", "f1")  # shown as points of a hundred
@@ -35,19 +36,27 @@ class Pair:
     reference: str
 
 
-def compare_arms(scores: Scored, pairs: Sequence[Pair], resampling: Resampling) -> list[dict[str, Any]]:
-    """Every pair in every compared metric. The pairs are one family for Holm's and Bonferroni's corrections."""
+def compare_arms(
+    scores: Scored, pairs: Sequence[Pair], resampling: Resampling, own_models: Collection[str] = ()
+) -> list[dict[str, Any]]:
+    """Every pair in every compared metric. The pairs are one family for Holm's and Bonferroni's corrections.
+
+    `own_models` are arms in which sites predict with models of their own: their AUC is compared within sites.
+    """
     tests: list[dict[str, Any]] = []
     for metric in COMPARED:
         place = METRICS.index(metric)
+        within = [metric in RANKED and bool({pair.arm, pair.reference} & set(own_models)) for pair in pairs]
+        lines = [
+            [_figures(scores, name, inside)[:, place] for name in (pair.arm, pair.reference)]
+            for pair, inside in zip(pairs, within, strict=True)
+        ]
         found = [
-            _test(
-                pair, metric, scores.overall[pair.arm][:, place], scores.overall[pair.reference][:, place], resampling
-            )
-            for pair in pairs
+            _test(pair, metric, *both, resampling) | {"within_sites": inside}
+            for pair, both, inside in zip(pairs, lines, within, strict=True)
         ]
         adjust(found)
-        bootstraps = _over_seeds(scores, pairs, place)
+        bootstraps = _over_seeds(lines)
         if metric == "accuracy":
             bootstraps = [a or b for a, b in zip(_over_patients(scores, pairs), bootstraps, strict=True)]
         for test, bootstrap in zip(found, bootstraps, strict=True):
@@ -55,6 +64,10 @@ def compare_arms(scores: Scored, pairs: Sequence[Pair], resampling: Resampling) 
             test["sentence"] = sentence(test)
         tests += found
     return tests
+
+
+def _figures(scores: Scored, name: str, inside: bool) -> np.ndarray:
+    return within_sites(scores.by_site[name]) if inside else scores.overall[name]
 
 
 def _test(pair: Pair, metric: str, arm: np.ndarray, reference: np.ndarray, resampling: Resampling) -> dict[str, Any]:
@@ -145,12 +158,12 @@ def _over_patients(scores: Scored, pairs: Sequence[Pair]) -> list[dict[str, Any]
     return made
 
 
-def _over_seeds(scores: Scored, pairs: Sequence[Pair], place: int) -> list[dict[str, Any] | None]:
+def _over_seeds(lines: Sequence[Sequence[np.ndarray]]) -> list[dict[str, Any] | None]:
     """BCa interval of the mean difference over seeds. It knows nothing of seeds sharing patients."""
     made: list[dict[str, Any] | None] = []
     whole, places = [], []
-    for number, pair in enumerate(pairs):
-        difference = scores.overall[pair.arm][:, place] - scores.overall[pair.reference][:, place]
+    for number, (arm, reference) in enumerate(lines):
+        difference = arm - reference
         made.append(None)
         if not np.isnan(difference).any() and len(difference) > 1:
             whole.append(difference)
@@ -204,6 +217,7 @@ def sentence(test: dict[str, Any]) -> str:
     word = WORDS.get(metric, metric)
     if difference is None:
         return f"{name}: cannot be compared with {test['reference']} in {word}: one of them has no figures."
+    word = f"{word} within sites" if test.get("within_sites") else word
     amount = f"{in_words(difference, metric)} of {word} against {test['reference']}"
     if test["interval"] is None:
         return f"{name}: {amount}; one seed gives no interval."

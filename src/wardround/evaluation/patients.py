@@ -14,7 +14,7 @@ from wardround.evaluation.benefit import correct, verdict_of
 from wardround.evaluation.compare import adjust, sentence
 from wardround.evaluation.intervals import CONFIDENCE
 from wardround.evaluation.metrics import CLIP, NEED_POSITIVES, calls
-from wardround.evaluation.scores import Scores
+from wardround.evaluation.scores import Scores, within_sites
 from wardround.study import METRICS
 
 MOST_RESAMPLES, FEWEST_RESAMPLES = 1000, 200
@@ -35,6 +35,7 @@ def by_patients(content: dict[str, Any], scores: Scores) -> dict[str, Any]:
         _fill(arm["metrics"], drawn.of(name))
         for site, figures in arm["sites"].items():
             _fill(figures, drawn.of(name, site))
+        _fill(arm["within_sites"], drawn.within_sites(name))
         for kind, groups in arm["subgroups"].items():
             for value, found in groups.items():
                 if "metrics" in found:
@@ -43,7 +44,8 @@ def by_patients(content: dict[str, Any], scores: Scores) -> dict[str, Any]:
             _fill(described["metrics"], drawn.of_finding(name, finding))
     for test in content["tests"]:
         place = METRICS.index(test["metric"])
-        _compare(test, drawn.of(test["arm"])[:, place] - drawn.of(test["reference"])[:, place])
+        figures = drawn.within_sites if test["within_sites"] else drawn.of
+        _compare(test, figures(test["arm"])[:, place] - figures(test["reference"])[:, place])
     for key in dict.fromkeys((test["reference"], test["metric"]) for test in content["tests"]):
         adjust([test for test in content["tests"] if (test["reference"], test["metric"]) == key])
     for test in content["tests"]:
@@ -83,6 +85,11 @@ class Resamples:
             with np.errstate(invalid="ignore"):
                 return np.asarray(np.where(known, each, 0).sum(axis=0) / known.sum(axis=0))
         return np.asarray(each[0])
+
+    def within_sites(self, arm: str) -> np.ndarray:
+        """(resamples, metrics): the mean over sites."""
+        there = np.unique(self.scores.site[self.scores.of_arm(arm)]).tolist()
+        return within_sites({self.scores.sites[s]: self.of(arm, self.scores.sites[s]) for s in there})
 
     def of_finding(self, arm: str, finding: str) -> np.ndarray:
         return np.asarray(self._each(arm, None, None)[self.scores.findings.index(finding)])

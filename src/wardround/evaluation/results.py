@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from wardround.algorithms import ALGORITHMS
 from wardround.evaluation.benefit import benefit, best_single, by_number_of_sites, spread
 from wardround.evaluation.claims import judge
 from wardround.evaluation.compare import Pair, compare_arms
@@ -17,7 +18,7 @@ from wardround.evaluation.findings import choose_thresholds, describe_findings, 
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
 from wardround.evaluation.metrics import SMALLEST_GROUP
 from wardround.evaluation.patients import by_patients
-from wardround.evaluation.scores import Scored, Scores
+from wardround.evaluation.scores import Scored, Scores, within_sites
 from wardround.evaluation.selection import choose, compose
 from wardround.study import FINAL, Arm, Study, anonymous
 
@@ -122,6 +123,8 @@ def _arm(
         "metrics": summarise_metrics(scores.overall[name], resampling),
         "auc_uncertain_by": scores.auc_uncertain_by(name),
         "sites": {site: summarise_metrics(figures, resampling) for site, figures in by_site.items()},
+        "own_models": has_own_models(arm),
+        "within_sites": summarise_metrics(within_sites(by_site), resampling, ("auc", "pr_auc")),
         "spread": spread(by_site, _headline(scores)),
         "subgroups": subgroups,
         "calibration": scores.calibration(name),
@@ -178,9 +181,17 @@ def _tests(study: Study, scores: Scored, names: Sequence[str], origin: Mapping[s
         return []
     other = origin[reference]
     comparable = [name for name in names if name != reference and _rows_of(origin[name]) == _rows_of(other)]
-    return compare_arms(
-        scores, [Pair(name, reference) for name in comparable], Resampling.of(study.evaluation_of(other))
-    )
+    pairs = [Pair(name, reference) for name in comparable]
+    own = [name for name in names if has_own_models(origin[name])]
+    return compare_arms(scores, pairs, Resampling.of(study.evaluation_of(other)), own)
+
+
+def has_own_models(arm: Arm) -> bool:
+    """Whether sites predict with models that differ from site to site, in whole or in part."""
+    algorithm = ALGORITHMS[arm.algorithm.name](**arm.algorithm.options)
+    kept_at_sites = {"intercept": ("private",), "norm": ("batch", "fedbn")}
+    private = any(arm.model.options.get(name) in kinds for name, kinds in kept_at_sites.items())
+    return algorithm.personal or (private and not algorithm.pools)
 
 
 def _rows_of(arm: Arm) -> tuple[Any, ...]:

@@ -53,6 +53,18 @@ class Scored(Protocol):
         """For each arm, each patient's rows called right and rows tested; None where they cannot be had."""
 
 
+def within_sites(by_site: Mapping[str, Figures]) -> Figures:
+    """Each metric's mean over sites, of those where it is defined; every site counts alike.
+
+    Where sites predict with models of their own, scores of two sites cannot be ranked against each other: an AUC over
+    all rows then also rewards a model for knowing which site, with which prevalence, a patient is at.
+    """
+    stacked = np.stack(list(by_site.values()))
+    known = ~np.isnan(stacked)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.where(known, stacked, 0).sum(axis=0) / known.sum(axis=0))
+
+
 def in_order(values: Iterable[str]) -> list[str]:
     """Values of a subgroup as a table lists them: the lowest age band first."""
     return sorted(values, key=lambda value: (not value.startswith("below"), value))

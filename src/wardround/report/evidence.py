@@ -127,6 +127,16 @@ class Evidence:
         return sorted(found, key=lambda kind: KINDS.index(kind) if kind in KINDS else len(KINDS))
 
     @property
+    def own_models(self) -> list[str]:
+        """Arms whose sites predict with models of their own, so that scores of two sites are not of one scale."""
+        return [name for name, arm in self.arms.items() if arm.get("own_models")]
+
+    @property
+    def ranked_within(self) -> bool:
+        """Whether the headline is to be looked at site by site, because of such arms."""
+        return bool(self.own_models) and self.headline.metric == "auc"
+
+    @property
     def synthetic(self) -> bool:
         return bool(self.results.get("synthetic"))
 

@@ -38,6 +38,7 @@ from wardround.report.tables_sites import (
     spread_table,
 )
 from wardround.report.words import groups_title
+from wardround.report.words_on_data import ranking_words
 
 METRICS = {
     "accuracy": "accuracy",
@@ -153,15 +154,20 @@ def arm_table(evidence: Evidence) -> Table:
     for name, arm in evidence.arms.items():
         found = evidence.figure(name)
         figures = [arm["metrics"][metric]["mean"] for metric in others]
+        if evidence.ranked_within:
+            figures.insert(0, arm["within_sites"]["auc"]["mean"])
         kilobytes = arm["cost"]["bytes"] / 1000
         rows.append([name, found["mean"], found["sd"], *share_limits(found["interval"]), *figures, kilobytes])
     shown = headline.shown
     columns: dict[str, Format | None] = {"arm": None, headline.above(): shown, "SD": shown, "from": shown}
-    columns |= {"to": shown} | dict.fromkeys(others.values(), decimals) | {"KB": one}
+    within = {"within sites": shown} if evidence.ranked_within else {}
+    columns |= {"to": shown} | within | dict.fromkeys(others.values(), decimals) | {"KB": one}
     seeds = f"Means over {evidence.seeds} seeds" if evidence.seeds != 1 else "One seed,"
     note = f"{seeds} on all sites' test rows; the 95 % interval of the {headline.word}."
     if evidence.findings:
         note += " Every figure is the mean over findings."
+    if evidence.ranked_within:
+        note += f" {ranking_words(evidence)}"
     if evidence.deployed:
         note += (
             " From sites' counts and sums, over the sites that may tell them. AUC is from histograms of their scores "

@@ -105,6 +105,8 @@ def limits(evidence: Evidence) -> list[str]:
         lines.append(f"{evidence.seeds} seeds are few; the intervals are wide and uncertain themselves.")
     if len(evidence.sites) == 1:
         lines.append("One site: there is nothing to federate, and no comparison between sites.")
+    if evidence.own_models:
+        lines.append(ranking_words(evidence))
     if evidence.synthetic:
         lines.append("The data are synthetic: how models do on them says nothing of how they would do on patients.")
     if any(found["rows"] for sites in results["leakage"].values() for found in sites.values()):
@@ -121,6 +123,15 @@ def limits(evidence: Evidence) -> list[str]:
             why += f", or because figures of fewer than {evidence.deployment.smallest_cell} patients stay at a hospital"
         lines.append(f"Cannot be computed, {why}: {listed(undefined)}.")
     return lines + (_without_rows(evidence) if evidence.deployed else [])
+
+
+def ranking_words(evidence: Evidence) -> str:
+    """Why an AUC over all sites flatters models that know their site."""
+    return (
+        f"Sites predict with models of their own in {listed(evidence.own_models)}: an AUC over all sites then ranks "
+        "scores of different models against each other, and rewards knowing which site a patient is at. Such arms are "
+        "compared by the mean of the sites' own AUC (within sites)."
+    )
 
 
 def _without_rows(evidence: Evidence) -> list[str]:
