@@ -134,7 +134,9 @@ def test_differences_and_benefits_are_those_of_the_figures(run: StudyRun) -> Non
         ("pooled", "fedavg"),
     }
     for test in run.results["tests"]:
-        means = [arms[test[key]]["metrics"][test["metric"]]["mean"] for key in ("arm", "reference")]
+        assert test["within_sites"] == (test["metric"] == "auc" and test["arm"] == "local")
+        where = "within_sites" if test["within_sites"] else "metrics"
+        means = [arms[test[key]][where][test["metric"]]["mean"] for key in ("arm", "reference")]
         assert test["difference"] == pytest.approx(means[0] - means[1], abs=1e-9)
         assert test["interval"][0] <= test["interval"][1]
     for entry in run.results["benefit"]:

@@ -12,9 +12,10 @@ from sklearn import metrics as sk
 from statsmodels.stats.multitest import multipletests
 
 from tests.evaluation.made_up import by_skill, with_accuracy
-from wardround.evaluation.compare import COMPARED, RESAMPLES, Pair, compare_arms, sentence
+from wardround.evaluation.compare import COMPARED, RESAMPLES, WORDS, Pair, compare_arms, sentence
 from wardround.evaluation.intervals import Resampling
 from wardround.evaluation.scores import Scores
+from wardround.study import METRICS
 
 SEEDS = 10
 EXTRA = 0.25  # 20 % test rows and 80 % training rows
@@ -216,7 +217,8 @@ def test_equal_arms_differ_by_nothing(predictions: pd.DataFrame) -> None:
         assert test["effect"]["d_z"] is None
         assert test["effect"]["d_s"] == 0.0
         assert test["bootstrap"] is None
-        assert test["sentence"] == f"twin: no difference in {test['metric']} from reference with any seed."
+        word = WORDS.get(test["metric"], test["metric"])
+        assert test["sentence"] == f"twin: no difference in {word} from reference with any seed."
 
 
 def test_an_equal_arm_beside_others_does_not_disturb_them(
@@ -343,3 +345,29 @@ def compared(
 )
 def test_a_sentence_says_which_way_by_how_much_and_how_surely(made: dict[str, Any], expected: str) -> None:
     assert sentence(made) == expected
+
+
+def test_the_auc_of_sites_own_models_is_compared_within_sites() -> None:
+    """Two sites of unlike prevalence, and models that know nothing but their site: a coin within each of them."""
+    rows = []
+    for seed in (1, 2, 3):
+        rng = np.random.default_rng(seed)
+        for site, prevalence in (("north", 0.1), ("south", 0.9)):
+            label = (rng.random(400) < prevalence).astype(int)
+            for arm, score in (("fedavg", np.full(400, 0.5)), ("local", prevalence + 0.01 * rng.random(400))):
+                own = {"arm": arm, "seed": seed, "site": site, "label": label, "score": score}
+                rows.append(pd.DataFrame({**own, "row": np.arange(400) + 400 * (site == "south")}))
+    scores = Scores.of(pd.concat(rows, ignore_index=True))
+    place = METRICS.index("auc")
+    assert scores.overall["local"][:, place].min() > 0.85  # although it can tell nobody from his neighbour
+    pairs = [Pair("local", "fedavg")]
+    plain, honest = (
+        next(test for test in compare_arms(scores, pairs, CORRECTED, own) if test["metric"] == "auc")
+        for own in ((), ("local",))
+    )
+    assert (plain["within_sites"], honest["within_sites"]) == (False, True)
+    assert plain["difference"] > 0.35
+    assert honest["difference"] == pytest.approx(0, abs=0.06)
+    assert "of AUC within sites against fedavg" in honest["sentence"]
+    expected = [np.mean([scores.by_site["local"][site][s, place] for site in ("north", "south")]) for s in range(3)]
+    assert honest["difference"] == pytest.approx(np.mean(expected) - 0.5)

@@ -156,7 +156,15 @@ def test_intervals_are_percentiles_of_the_resamples() -> None:
             line = drawn.of(arm, "north")[:, place]
             assert there == pytest.approx(np.quantile(line[np.isfinite(line)], [0.025, 0.975]).tolist())
     (test,) = (one for one in content["tests"] if one["metric"] == "auc")
-    line = np.subtract(*(drawn.of(arm)[:, METRICS.index("auc")] for arm in ("local", "fedavg")))
+    assert test["within_sites"]  # each site's own model: scores of two sites are not of one scale
+    place = METRICS.index("auc")
+    both = [
+        np.mean([drawn.of(arm, site)[:, place] for site in content["arms"][arm]["sites"]], axis=0)
+        for arm in ("local", "fedavg")
+    ]
+    line = np.subtract(*both)
+    pooled = content["arms"]["local"]["within_sites"]["auc"]["interval"]
+    assert pooled == pytest.approx(np.quantile(both[0], [0.025, 0.975]).tolist())
     assert test["interval"] == pytest.approx(np.quantile(line, [0.025, 0.975]).tolist())
     assert test["method"] == content["interval"]["method"] == content["variants"][""]["method"] == METHOD
     above = int((line >= 0).sum())
