@@ -152,7 +152,7 @@ class RunFolder:
         path = self.path / "validation.parquet"
         return self._read(path.name, pd.read_parquet) if path.is_file() else None
 
-    def write_samples(self, samples: Mapping[str, np.ndarray]) -> None:
+    def write_samples(self, samples: Mapping[str, Any]) -> None:
         content = BytesIO()
         np.savez_compressed(content, **samples)
         write_atomically(self.path / "samples.npz", content.getvalue())

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -37,7 +38,7 @@ def _write(cohort: Cohort, split: Split, out: Path) -> tuple[str, int]:
     return name, len(rows)
 
 
-def _arrays(part: Records, side: np.ndarray) -> dict[str, np.ndarray]:
+def _arrays(part: Records, side: np.ndarray) -> dict[str, Any]:
     """Named as in MedMNIST's files, so that they can be read again: `train_images`, `val_labels`, `test_age` ..."""
     images = np.asarray(part.features)
     columns = {"images": images[:, 0] if images.shape[1] == 1 else np.moveaxis(images, 1, -1), "labels": part.target}

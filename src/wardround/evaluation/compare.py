@@ -48,12 +48,12 @@ def compare_arms(
         place = METRICS.index(metric)
         within = [metric in RANKED and bool({pair.arm, pair.reference} & set(own_models)) for pair in pairs]
         lines = [
-            [_figures(scores, name, inside)[:, place] for name in (pair.arm, pair.reference)]
+            (_figures(scores, pair.arm, inside)[:, place], _figures(scores, pair.reference, inside)[:, place])
             for pair, inside in zip(pairs, within, strict=True)
         ]
         found = [
-            _test(pair, metric, *both, resampling) | {"within_sites": inside}
-            for pair, both, inside in zip(pairs, lines, within, strict=True)
+            _test(pair, metric, arm, reference, resampling) | {"within_sites": inside}
+            for pair, (arm, reference), inside in zip(pairs, lines, within, strict=True)
         ]
         adjust(found)
         bootstraps = _over_seeds(lines)
@@ -158,7 +158,7 @@ def _over_patients(scores: Scored, pairs: Sequence[Pair]) -> list[dict[str, Any]
     return made
 
 
-def _over_seeds(lines: Sequence[Sequence[np.ndarray]]) -> list[dict[str, Any] | None]:
+def _over_seeds(lines: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[dict[str, Any] | None]:
     """BCa interval of the mean difference over seeds. It knows nothing of seeds sharing patients."""
     made: list[dict[str, Any] | None] = []
     whole, places = [], []
