@@ -59,6 +59,8 @@ def within_sites(by_site: Mapping[str, Figures]) -> Figures:
     Where sites predict with models of their own, scores of two sites cannot be ranked against each other: an AUC over
     all rows then also rewards a model for knowing which site, with which prevalence, a patient is at.
     """
+    if not by_site:  # sites that tell nothing
+        return np.full((1, len(METRICS)), np.nan)
     stacked = np.stack(list(by_site.values()))
     known = ~np.isnan(stacked)
     with np.errstate(invalid="ignore"):
