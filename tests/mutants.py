@@ -220,14 +220,14 @@ MUTANTS = (
     ),
     Mutant(
         "sites count alike instead of by rows",
-        "rounds.py",
-        'weight = float(len(assignment.site.train)) if self.algorithm.weighting == "samples" else 1.0',
-        "weight = 1.0",
+        "intake.py",
+        "return float(len(assignment.site.train)) if by_rows else 1.0",
+        "return 1.0",
         "fedavg",
     ),
     Mutant(
         "sites count by the rows that they visited",
-        "rounds.py",
+        "intake.py",
         "float(len(assignment.site.train)) if",
         "float(len(assignment.site.train) * assignment.epochs) if",
         "fedavg",
@@ -235,42 +235,43 @@ MUTANTS = (
     Mutant(
         "a dropped site keeps its new memory",
         "rounds.py",
-        "in train_sites(trial, run, counted):\n            intake.add(assignment, outcome)\n",
-        "in train_sites(trial, run, assignments):\n            if assignment.counts:\n"
-        "                intake.add(assignment, outcome)\n",
+        "        run, record = close(run, trial, assignments, intake)\n",
+        "        late = train_sites(trial, run, [assignment for assignment in assignments if not assignment.counts])\n"
+        "        intake.memories |= {one.site.name: outcome.memory for one, outcome in late}\n"
+        "        run, record = close(run, trial, assignments, intake)\n",
         "scaffold or dropped",
     ),
     Mutant(
         "a dropped site's update counts",
         "rounds.py",
-        "for assignment, outcome in train_sites(trial, run, counted):",
-        "for assignment, outcome in train_sites(trial, run, assignments):",
+        "[assignment for assignment in assignments if assignment.counts]",
+        "assignments",
         "fedavg",
     ),
     Mutant(
         "the share of sites counts those that were dropped",
-        "rounds.py",
-        "self.count / sites)",
+        "intake.py",
+        "self.count / len(self.trial.sites))",
         "1.0)",
         "scaffold",
     ),
     Mutant(
         "each arm draws sites of its own",
-        "rounds.py",
-        "roster(trial.training, len(trial.sites), trial.batch_seed, round_number)",
-        "roster(trial.training, len(trial.sites), trial.batch_seed + len(trial.algorithm.sound_with), round_number)",
+        "trial.py",
+        "self.training, len(self.sites), self.batch_seed, round_number, by_chance",
+        "self.training, len(self.sites), self.batch_seed + len(self.algorithm.sound_with), round_number, by_chance",
         "two_arms",
     ),
     Mutant(
         "batch norm's statistics are averaged",
         "rounds.py",
-        "        record = intake.record(run, server, assignments, down)\n",
-        "        record = intake.record(run, server, assignments, down)\n"
-        "        kept = [memories[one.site.name].buffers for one in counted]\n"
-        "        for one in counted:\n"
-        "            mean = {name: torch.stack([b[name] for b in kept]).double().mean(0) for name in kept[0]}\n"
-        "            mean = {name: leaf.to(kept[0][name].dtype) for name, leaf in mean.items()}\n"
-        "            memories[one.site.name] = replace(memories[one.site.name], buffers=mean)\n",
+        "    memories = {**run.memories, **intake.memories}\n",
+        "    memories = {**run.memories, **intake.memories}\n"
+        "    kept = [memory.buffers for memory in intake.memories.values()]\n"
+        "    for one in intake.memories:\n"
+        "        mean = {name: torch.stack([b[name] for b in kept]).double().mean(0) for name in kept[0]}\n"
+        "        mean = {name: leaf.to(kept[0][name].dtype) for name, leaf in mean.items()}\n"
+        "        memories[one] = replace(memories[one], buffers=mean)\n",
         "norm or statistics",
     ),
     Mutant(
@@ -284,8 +285,8 @@ MUTANTS = (
     Mutant(
         "batch norm's statistics start anew in each round",
         "local.py",
-        "Memory(kept, point.private, point.buffers)",
-        "Memory(kept, point.private, memory.buffers)",
+        "Memory(kept, point.private, point.buffers, protection)",
+        "Memory(kept, point.private, memory.buffers, protection)",
         "norm or statistics",
     ),
     Mutant(
@@ -298,8 +299,8 @@ MUTANTS = (
     Mutant(
         "private leaves are forgotten after each round",
         "local.py",
-        "Memory(kept, point.private, point.buffers)",
-        "Memory(kept, memory.private, point.buffers)",
+        "Memory(kept, point.private, point.buffers, protection)",
+        "Memory(kept, memory.private, point.buffers, protection)",
         "private",
     ),
     Mutant(

@@ -13,9 +13,10 @@ from wardround.data.site import Rows, Site, join
 from wardround.engines import serial
 from wardround.models import Model, Shape
 from wardround.models.logistic import logistic
-from wardround.rounds import RoundRecord, Run, Trial, rounds, start
+from wardround.rounds import rounds, start
 from wardround.study import Training
 from wardround.tree import State, Tree
+from wardround.trial import RoundRecord, Run, Trial
 
 RAGGED = (5, 23, 8, 14, 11, 19)  # rows per site: no two alike, and no batch size divides them all
 NOWHERE = np.array([], dtype=np.int64)

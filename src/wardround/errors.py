@@ -7,6 +7,7 @@
   x RunError        (6)   a run folder or an engine is in a state that forbids what was asked
   x MachineError    (7)   this machine lacks something that the study needs
   x DeployError     (8)   a kit, a key, a site's policy or the network forbids what was asked
+  x SecureSumError  (6)   updates cannot be added up without showing one of them: who asked for what
 
 `where`, `problem` and `remedy` are arguments, so that no message can leave one of them out.
 Never put a patient's value into one: counts, column names and row numbers only.
@@ -49,6 +50,10 @@ class MachineError(WardroundError):
 
 class DeployError(WardroundError):
     exit_code = 8
+
+
+class SecureSumError(WardroundError):
+    exit_code = 6
 
 
 def suggest(word: str, known: Iterable[str], what: str = "Known") -> str:

@@ -24,9 +24,9 @@ from wardround.evaluation.curves import Curves
 from wardround.evaluation.predict import predict
 from wardround.models import SMALL_MODEL
 from wardround.plan import Plan, device_for, load_plan
-from wardround.rounds import Run, Trial
 from wardround.settings import Factory
 from wardround.study import Study
+from wardround.trial import Run, Trial
 from wardround.units import Unit, cut, engine_named, total_rounds, workers_for
 from wardround.workers import can_fork, side_by_side
 

@@ -14,6 +14,7 @@ from wardround.algorithms.algorithm import Algorithm, Work
 from wardround.data.site import Rows
 from wardround.models.model import Gradient, Model
 from wardround.optimisers import Optimiser
+from wardround.privacy.example_dp import PrivateGradient
 from wardround.tree import State, Tree
 
 Batch = TypeVar("Batch")
@@ -26,24 +27,33 @@ class Memory:
     algorithm: State = field(default_factory=dict)
     private: Tree = field(default_factory=dict)
     buffers: Tree = field(default_factory=dict)
+    protection: Tree = field(default_factory=dict)  # `clip`, where it moves
 
     def settled(self) -> "Memory":
-        model = tree.settle({"private": self.private, "buffers": self.buffers})
-        return Memory(tree.settle(self.algorithm), model["private"], model["buffers"])
+        return self._laid_out(tree.settle)
 
     def for_convolutions(self) -> "Memory":
-        model = tree.for_convolutions({"private": self.private, "buffers": self.buffers})
-        return Memory(tree.for_convolutions(self.algorithm), model["private"], model["buffers"])
+        return self._laid_out(tree.for_convolutions)
+
+    def _laid_out(self, how: Callable[[State], State]) -> "Memory":
+        model = how({"private": self.private, "buffers": self.buffers})
+        return Memory(how(self.algorithm), model["private"], model["buffers"], self.protection)
 
     def leaves(self) -> Tree:
         """All of it as one flat tree."""
-        parts = {"algorithm": tree.flatten(self.algorithm), "private": self.private, "buffers": self.buffers}
+        parts = {
+            "algorithm": tree.flatten(self.algorithm),
+            "private": self.private,
+            "buffers": self.buffers,
+            "protection": self.protection,
+        }
         return tree.flatten(parts)
 
     @classmethod
     def of(cls, leaves: Tree) -> "Memory":
         parts = tree.unflatten(leaves)
-        return cls(tree.unflatten(parts.get("algorithm", {})), parts.get("private", {}), parts.get("buffers", {}))
+        named = (parts.get(name, {}) for name in ("private", "buffers", "protection"))
+        return cls(tree.unflatten(parts.get("algorithm", {})), *named)
 
 
 @dataclass(frozen=True)
@@ -140,10 +150,12 @@ def local_train(
     mask_rng: np.random.Generator,
     weights: Tensor | None = None,
     change: Callable[[Tensor], Tensor] | None = None,
+    private: PrivateGradient | None = None,
 ) -> Outcome:
     """One site's work: a step per batch in `order`, from the model that it was sent; what leaves, what stays.
 
-    `weights` are those of the loss, `change` is done to each batch of images.
+    `weights` are those of the loss, `change` is done to each batch of images. With `private` each step's gradient is
+    clipped by patient and gets noise before anything else is done with it.
     """
     images = rows.x.dim() == 4
     if images:
@@ -157,6 +169,8 @@ def local_train(
     def gradient(leaves: Tree, buffers: Tree, batch: Tensor) -> Gradient:
         x, y = rows.take(batch, dtype, change)
         masks = {name: mask.to(x.device) for name, mask in model.masks(mask_rng, len(batch), dtype).items()}
+        if private is not None:
+            return private(leaves, buffers, x, y, masks, rows.people[batch])
         return model.gradient(leaves, buffers, x, y, masks, weights)
 
     full = {**start, **memory.private}
@@ -170,7 +184,8 @@ def local_train(
         start_loss=start_loss,
     )
     update, kept = algorithm.finish(point.params, shared, memory.algorithm, work)
-    moved, kept_here = tree.sub(point.params, start), Memory(kept, point.private, point.buffers)
+    protection = {"clip": number(private.clip)} if private is not None and memory.protection else {}
+    moved, kept_here = tree.sub(point.params, start), Memory(kept, point.private, point.buffers, protection)
     if images:  # whoever adds up what comes out need not know how it was laid out here
         update, moved, kept_here = tree.settle(update), tree.settle({"": moved})[""], kept_here.settled()
     return Outcome(update, kept_here, moved, point.loss / len(order))

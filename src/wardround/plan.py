@@ -14,9 +14,11 @@ from wardround.data.site import Rows, Site, join
 from wardround.data.split import Split
 from wardround.errors import MachineError, StudyError, suggest
 from wardround.models import SMALL_MODEL, Model, ModelBuilder, Shape, weights_digest
-from wardround.rounds import Trial, site_model, start
-from wardround.study import Arm, Choice, Study
+from wardround.privacy.validate import LEAST_SITES, refuse_unsound
+from wardround.rounds import site_model, start
+from wardround.study import Arm, Choice, Privacy, Study
 from wardround.studyfile import Families
+from wardround.trial import Trial
 
 CACHE_BYTES = 2**30
 
@@ -139,7 +141,16 @@ class Plan:
             scored=scored,
             batch_seed=evaluation.seed_for("batches", seed),
             init_seed=evaluation.seed_for("init", seed),
+            # nothing is added up where sites train alone, or where all rows are at one place
+            privacy=arm.privacy if algorithm.federated else Privacy(example=arm.privacy.example),
         )
+
+    def refuse_unsound(self, arm: Arm, trial: Trial, buffers: Sequence[str]) -> None:
+        """Protections that would not protect. `buffers` are the model's."""
+        overlapping = self.families.partitioners[arm.sites.name](**arm.sites.options).overlapping
+        tables = self.cohort_of(arm).records.is_table
+        refuse_unsound(arm, trial.algorithm, buffers, tables, overlapping)
+        refuse_few_sites(arm, trial)
 
     def check_all(self) -> None:
         """Every set of sites with every seed, before anything trains: what is refused costs no training."""
@@ -267,6 +278,7 @@ def rehearse(plan: Plan) -> None:
         params, buffers = site_model(trial, start(trial), 0)
         refuse_outsiders(trial, tuple(buffers))
         refuse_augmented_tables(trial)
+        plan.refuse_unsound(arm, trial, tuple(buffers))
         x, _ = trial.sites[0].train.take(torch.arange(min(2, len(trial.sites[0].train))), trial.dtype)
         try:
             logits, _ = trial.model.logits(params, buffers, x, None)
@@ -290,6 +302,16 @@ def refuse_outsiders(trial: Trial, buffers: Sequence[str]) -> None:
         raise StudyError(f"arms: {trial.arm}", problem, "Let all sites train, or choose another model.")
 
 
+def refuse_few_sites(arm: Arm, trial: Trial) -> None:
+    """A secure sum of two tells each of them the other."""
+    if trial.privacy.secure_sum is None:
+        return
+    fewest = min(len(trial.roster(number).numbers) for number in range(trial.training.rounds))
+    if fewest < LEAST_SITES:
+        problem = f"a round has {fewest} sites, and a sum of fewer than {LEAST_SITES} hides nothing from them"
+        raise StudyError(f"arms: {arm.name}: privacy: secure_sum", problem, "Let more sites take part in each round.")
+
+
 def refuse_augmented_tables(trial: Trial) -> None:
     """A table's columns cannot be mirrored or turned; nothing would say so while it trains."""
     if trial.training.augment is not None and trial.sites[0].train.x.dim() != 4:
@@ -304,7 +326,7 @@ def _on_device(site: Site, device: torch.device) -> Site:
     def move(rows: Rows) -> Rows:
         index = None if rows.index is None else rows.index.to(device)
         levels = None if rows.levels is None else rows.levels.to(device)
-        return Rows(rows.x.to(device), rows.y.to(device), index, levels)
+        return Rows(rows.x.to(device), rows.y.to(device), index, levels, rows.patients)
 
     return Site(
         site.name, move(site.train), move(site.validation), move(site.test), site.validation_rows, site.test_rows

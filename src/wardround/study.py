@@ -1,6 +1,7 @@
 """The study file as one frozen, typed value. Parsed once, at the edge: nothing below sees a dict of settings.
 
-    [data] [sites] [model] [training] [evaluation] [deployment] [[arms]] [[variants]] [selection] [[claims]] [quick]
+    [data] [sites] [model] [training] [privacy] [evaluation] [deployment]
+    [[arms]] [[variants]] [selection] [[claims]] [quick]
 
 `[data]`, `[sites]`, `[model]` and each arm name a member of a family (a source, a partitioner, a model, an algorithm);
 that member's factory function says which further settings there are. Everything else is a dataclass here, and every
@@ -38,11 +39,12 @@ class Choice:
 class Preparation:
     """What each site does with its columns before training; fitted on training rows only."""
 
-    missing: Literal["drop", "mean", "median"] = "median"
+    missing: Literal["drop", "mean", "median", "range"] = "median"  # range: the middle of a column's public range
     indicator: bool = True  # a 0/1 column beside each column that has gaps at any site
     categories: Literal["one-hot", "codes"] = "one-hot"
     scale: Literal["per-site", "federated", "ranges", "image", "none"] = "per-site"  # of columns, or of pixels
     least_level: Count = 1  # a level that fewer training rows have at a site is not told to the others
+    public: bool = False  # nothing is read off rows: ranges and levels are those that are known of a column
 
     @property
     def scales_pixels(self) -> bool:
@@ -138,6 +140,53 @@ class Deployment:
 
 
 @dataclass(frozen=True)
+class AdaptiveClip:
+    """The clip follows a quantile of the lengths of patients' gradients, found with noise and paid for."""
+
+    quantile: Annotated[float, Range(low=0, high=1, low_open=True, high_open=True)] = 0.5
+    rate: Positive = 0.2  # how fast it follows
+    count_noise: Positive | None = None  # SD on the number of patients below the clip; None: a twentieth of a step's
+
+
+@dataclass(frozen=True)
+class ExamplePrivacy:
+    """Differential privacy for each patient, at each site. Noise is chosen for the whole run, unless it is given."""
+
+    epsilon: Positive
+    delta: Annotated[float, Range(low=0, high=1, low_open=True, high_open=True)]
+    clip: Positive
+    noise: Positive | None = None  # in clips; None: the least that keeps to epsilon. Given: a site stops at epsilon
+    adaptive: AdaptiveClip | None = None
+
+
+@dataclass(frozen=True)
+class SitePrivacy:
+    """Differential privacy for each hospital as a whole: its update is clipped, the sum of all gets noise."""
+
+    epsilon: Positive
+    delta: Annotated[float, Range(low=0, high=1, low_open=True, high_open=True)]
+    clip: Positive
+
+
+@dataclass(frozen=True)
+class SecureSum:
+    """The coordinator learns the sum of the updates and no single one."""
+
+    threshold: Count | None = None  # sites without which a round's sum stays closed; None: more than two thirds
+    largest: Positive = 1024.0  # public bound of any number in an update
+    most_rows: Count = 1_000_000  # public bound of a site's training rows
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """What protects patients and hospitals in an arm. Each part is whole or absent."""
+
+    example: ExamplePrivacy | None = None
+    site: SitePrivacy | None = None
+    secure_sum: SecureSum | None = None
+
+
+@dataclass(frozen=True)
 class Arm:
     """One way of training: what stands in the file, with its overrides and one point of its sweep filled in."""
 
@@ -150,6 +199,7 @@ class Arm:
     sites: Choice
     model: Choice
     training: Training
+    privacy: Privacy
     vary: tuple[Varied, ...]  # what a seed changes
     train_at: tuple[str, ...] = ()  # the sites that train; the others are only scored. Empty: all train
     held_out: str | None = None  # selection only: the site on whose non-test rows this arm is scored

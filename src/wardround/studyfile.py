@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from wardround.errors import StudyError, suggest
 from wardround.settings import Factory, parse, parse_settings, refuse_unknown, settings_of
 from wardround.study import (
+    AdaptiveClip,
     Arm,
     Augmentation,
     Choice,
@@ -17,8 +18,12 @@ from wardround.study import (
     Decay,
     Deployment,
     Evaluation,
+    ExamplePrivacy,
     Preparation,
+    Privacy,
+    SecureSum,
     Selection,
+    SitePrivacy,
     Stragglers,
     Study,
     Training,
@@ -29,7 +34,8 @@ from wardround.study import (
 from wardround.studycheck import check_whole
 from wardround.sweep import NAME, Point, flatten, points, set_path
 
-TABLES = ("data", "sites", "model", "training", "evaluation")
+TABLES = ("data", "sites", "model", "training", "privacy", "evaluation")
+PROTECTIONS = {"example": ExamplePrivacy, "site": SitePrivacy, "secure_sum": SecureSum}
 VARY = "evaluation.vary"  # the only key of [evaluation] that a variant may change
 
 
@@ -264,6 +270,10 @@ def _arm_kinds(entry: Mapping[str, Any], tables: Mapping[str, Any], sections: Ma
     collect("training.lr_decay", Decay)
     collect("training.stragglers", Stragglers)
     collect("training.augment", Augmentation)
+    for name, block in PROTECTIONS.items():
+        kinds[f"privacy.{name}"] = Literal["off", "on"] if name == "secure_sum" else Literal["off"]
+        collect(f"privacy.{name}", block)
+    collect("privacy.example.adaptive", AdaptiveClip)
     for key in ("data", "sites", "model"):
         section = sections[key]
         kinds[f"{key}.{section.tag}"] = str
@@ -286,7 +296,7 @@ def _arm(
     variant: str,
     vary: tuple[Varied, ...],
 ) -> Arm:
-    changed = {key: deepcopy(tables[key]) for key in ("data", "sites", "model", "training")}
+    changed = {key: deepcopy(tables[key]) for key in ("data", "sites", "model", "training", "privacy")}
     for key in ("data", "sites", "model"):
         tag = sections[key].tag
         changed[key] = _for_member(changed[key], sections[key], point.overrides.get(f"{key}.{tag}"))
@@ -306,9 +316,17 @@ def _arm(
         sites=_member(sections["sites"], changed["sites"], f"{where}: sites", base)[0],
         model=_member(sections["model"], changed["model"], f"{where}: model", base)[0],
         training=Training(**parse_settings(settings_of(Training), changed["training"], f"{where}: training", base)),
+        privacy=_privacy(changed["privacy"], f"{where}: privacy", base),
         vary=vary,
         train_at=parse(tuple[str, ...], point.train_at or (), f"{where}: train_at", base),
     )
+
+
+def _privacy(table: Mapping[str, Any], where: str, base: Path) -> Privacy:
+    """An arm turns off what the study has by writing "off" in its place, and a secure sum on by "on"."""
+    wanted = {name: {} if (name, part) == ("secure_sum", "on") else part for name, part in table.items()}
+    made: Privacy = parse(Privacy, {name: part for name, part in wanted.items() if part != "off"}, where, base)
+    return made
 
 
 def _resolve(
@@ -326,6 +344,7 @@ def _resolve(
         "sites": {"partition": members["sites"].name, **members["sites"].options},
         "model": {"kind": members["model"].name, **members["model"].options},
         "training": asdict(Training(**training)),
+        "privacy": asdict(_privacy(tables["privacy"], f"{where}: privacy", base)) if tables["privacy"] else None,
         "evaluation": asdict(Evaluation(**evaluation)),
         "deployment": raw.get("deployment"),
         "arms": raw.get("arms"),

@@ -4,7 +4,7 @@ The cut depends on the study alone, never on the machine or the moment, so that 
 
 The rule of `auto`: a small model (below SMALL_MODEL parameters) without buffers runs stacked, because its steps are
 shorter than the time to start them; a larger one, one with BatchNorm, and one that is trained with augmentation, class
-weights or oversampling, runs on the reference engine.
+weights, oversampling or any protection of [privacy], runs on the reference engine.
 """
 
 import math
@@ -17,8 +17,8 @@ from wardround.engines import ENGINES, Engine
 from wardround.errors import RunError, StudyError, suggest
 from wardround.models import SMALL_MODEL
 from wardround.plan import Plan, refuse_augmented_tables, refuse_outsiders
-from wardround.rounds import Trial
-from wardround.study import Arm
+from wardround.study import Arm, Privacy
+from wardround.trial import Trial
 
 STACK_BYTES = 256 * 2**20  # a stack's tensors stay below this, as far as whole trials allow
 WORTH_WORKERS = 20_000  # rounds, over all trials: some seconds
@@ -73,6 +73,7 @@ def cut(plan: Plan, engine: str) -> list[Unit]:
             look = looks[id(trial.model)]
             refuse_outsiders(trial, look.buffers)
             refuse_augmented_tables(trial)
+            plan.refuse_unsound(arm, trial, look.buffers)
             alone = one_at_a_time(arm)
             small = look.size < SMALL_MODEL and not look.buffers and not alone
             stacked = engine == "stacked" or (engine == "auto" and small)
@@ -99,6 +100,7 @@ def one_at_a_time(arm: Arm) -> str | None:
         "training.augment": training.augment is not None,
         "training.class_weights": training.class_weights != "none",
         "training.oversample": bool(training.oversample),
+        "privacy": arm.privacy != Privacy(),
     }
     return next((name for name, wanted in asked.items() if wanted), None)
 

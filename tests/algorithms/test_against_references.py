@@ -20,9 +20,9 @@ from wardround import seeds
 from wardround.algorithms import ALGORITHMS
 from wardround.engines.threads import torch_threads
 from wardround.local import batches
-from wardround.rounds import Run, Trial, assign
 from wardround.study import Decay, Stragglers
 from wardround.tree import Tree
+from wardround.trial import Run, Trial, assign
 
 L2 = 0.01  # as in tests.support.trial
 ROUNDS = 6

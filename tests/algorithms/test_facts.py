@@ -25,9 +25,10 @@ from wardround.algorithms.scaffold import scaffold
 from wardround.data.site import Site
 from wardround.models import Model, Shape
 from wardround.models.mlp import mlp
-from wardround.rounds import Run, Trial, assign, site_model, start
+from wardround.rounds import site_model, start
 from wardround.study import Stragglers
 from wardround.tree import State, Tree
+from wardround.trial import Run, Trial, assign
 
 DROPPED = Stragglers(0.5, "drop")
 LATE = Stragglers(0.5, "keep")

@@ -19,9 +19,10 @@ from wardround import tree
 from wardround.algorithms import ALGORITHMS, Algorithm, Arrival
 from wardround.algorithms.algorithm import Work
 from wardround.engines.serial import SERIAL
-from wardround.rounds import Run, Trial, site_model, start
+from wardround.rounds import site_model, start
 from wardround.study import Stragglers
 from wardround.tree import State, Tree
+from wardround.trial import Run, Trial
 
 EVERY_ALGORITHM = pytest.mark.parametrize("name", ALGORITHMS)
 PRECISIONS = pytest.mark.parametrize("precision", ["float32", "float64"])

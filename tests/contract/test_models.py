@@ -19,9 +19,10 @@ from wardround.errors import StudyError
 from wardround.local import batches
 from wardround.models import MODELS, Dropout, Model, Shape, from_module
 from wardround.models.logistic import logistic
-from wardround.rounds import Run, Trial, site_model, start
+from wardround.rounds import site_model, start
 from wardround.study import Stragglers
 from wardround.tree import Tree
+from wardround.trial import Run, Trial
 
 TABLE, IMAGES = (4,), (1, 8, 8)
 START_AT_ZERO = {"logistic"}

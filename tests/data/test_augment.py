@@ -17,9 +17,10 @@ from wardround.data.augment import _warped, augmenter
 from wardround.data.site import Rows, Site
 from wardround.engines.serial import order_of, train_site
 from wardround.errors import StudyError
-from wardround.rounds import assign, start
+from wardround.rounds import start
 from wardround.seeds import generator
 from wardround.study import Augmentation
+from wardround.trial import assign
 from wardround.units import cut
 
 

@@ -17,9 +17,10 @@ from wardround.data.sources import Source
 from wardround.engines import serial
 from wardround.engines.letters import Sealed
 from wardround.plan import Plan, load_plan
-from wardround.rounds import Run, Trial, rounds, site_model, start
+from wardround.rounds import rounds, site_model, start
 from wardround.settings import Factory
 from wardround.tree import Tree
+from wardround.trial import Run, Trial
 
 Sources = Mapping[str, Callable[[], Source]]
 KNOWN: dict[str, Factory] = {"wards": hospitals.wards, "dots": hospitals.all_dots}

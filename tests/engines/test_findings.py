@@ -18,7 +18,7 @@ from wardround.errors import RunError
 from wardround.evaluation.curves import Curves
 from wardround.models import MODELS, Shape
 from wardround.plan import Plan
-from wardround.rounds import Run, Trial
+from wardround.trial import Run, Trial
 from wardround.units import cut, one_at_a_time
 
 EXACT = 1e-12

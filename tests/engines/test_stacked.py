@@ -11,7 +11,7 @@ from wardround.engines.serial import SERIAL
 from wardround.engines.stacked import STACKED
 from wardround.evaluation.curves import Curves
 from wardround.plan import Plan
-from wardround.rounds import RoundRecord, Run, Trial
+from wardround.trial import RoundRecord, Run, Trial
 from wardround.units import cut
 
 CIRCUMSTANCES: dict[str, dict[str, Any]] = {

@@ -9,7 +9,7 @@ import pandas as pd
 from wardround import tree
 from wardround.data.cohort import Cohort
 from wardround.evaluation.predict import SitePrediction
-from wardround.rounds import Run
+from wardround.trial import Run
 
 AGE_CUTS = (45, 55, 65)
 

@@ -57,6 +57,8 @@ class Common:
 
 
 def facts(table: Encoded, rows: np.ndarray, settings: Preparation) -> Facts:
+    if settings.public:
+        return _known_facts(table.columns, settings)
     gaps = table.missing[rows]
     levels = []
     for i, known in enumerate(table.levels):
@@ -64,6 +66,23 @@ def facts(table: Encoded, rows: np.ndarray, settings: Preparation) -> Facts:
         enough = [int(c) for c, count in zip(codes, counts, strict=True) if c >= 0 and count >= settings.least_level]
         levels.append(tuple(known[code] for code in enough))
     return Facts(tuple((~gaps.all(axis=0)).tolist()), tuple(gaps.any(axis=0).tolist()), tuple(levels))
+
+
+def _known_facts(columns: Sequence[Column], settings: Preparation) -> Facts:
+    """What is known of the columns without looking at a row, so that it tells nothing of a patient."""
+    unknown = [c.name for c in columns if c.kind == "categorical" and c.levels is None]
+    if unknown and settings.categories == "one-hot":
+        problem = f"the levels of {', '.join(unknown)} are not declared, and `public` reads nothing off rows"
+        raise DataError("data: public", problem, "Give `[data.levels]` for a csv source, or leave these columns out.")
+    everywhere = (True,) * len(columns)
+    gaps = everywhere if settings.missing != "drop" else (False,) * len(columns)
+    return Facts(everywhere, gaps, tuple(c.levels or () for c in columns))
+
+
+def _known_fill(layout: Layout) -> Lent:
+    """The middle of every column's public range; a missing level stays without one."""
+    middle = _limits(layout).mean(axis=1)
+    return Lent(middle, np.full(len(middle), LEAST), {})
 
 
 def layout_of(columns: Sequence[Column], told: Sequence[Facts], settings: Preparation) -> Layout:
@@ -84,6 +103,10 @@ def layout_of(columns: Sequence[Column], told: Sequence[Facts], settings: Prepar
 
 
 def lend(table: Encoded, rows: np.ndarray, layout: Layout, settings: Preparation) -> Lent:
+    if settings.missing == "range":
+        return _known_fill(layout)
+    if settings.public:  # there are no gaps to fill
+        return Lent(np.zeros(len(layout.numeric)), np.full(len(layout.numeric), LEAST), {})
     numbers = _numbers(table, rows, layout)
     known = ~np.isnan(numbers)
     counts = known.sum(axis=0)

@@ -152,7 +152,8 @@ def table_site(
 ) -> Site:
     def rows(chosen: np.ndarray) -> Rows:
         prepared = transform(cohort.table, chosen, layout, fitted, preparation)
-        return Rows(torch.from_numpy(prepared).to(dtype), cohort.labels[chosen])
+        people = torch.from_numpy(cohort.patient[chosen])
+        return Rows(torch.from_numpy(prepared).to(dtype), cohort.labels[chosen], patients=people)
 
     return _site(cohort, split, rows)
 
@@ -162,7 +163,8 @@ def image_site(cohort: Cohort, split: Split, scale: np.ndarray | None) -> Site:
 
     def rows(chosen: np.ndarray) -> Rows:
         found = None if scale is None else levels_of(scale, chosen)
-        return Rows(cohort.images, cohort.labels, torch.from_numpy(chosen), found)
+        people = torch.from_numpy(cohort.patient[chosen])
+        return Rows(cohort.images, cohort.labels, torch.from_numpy(chosen), found, people)
 
     return _site(cohort, split, rows)
 

@@ -100,7 +100,8 @@ def transform(table: Encoded, rows: np.ndarray, layout: Layout, fitted: Fit, set
         codes, known = table.category(name)
         # levels that only others have come after those that are known here
         number = {level: place for place, level in enumerate(dict.fromkeys((*known, *levels)))}
-        code = np.where(codes[rows] < 0, number[fitted.fill_level[name]], codes[rows])
+        filled = fitted.fill_level.get(name)  # None: nothing is read off rows, and a gap has none of the levels
+        code = np.where(codes[rows] < 0, -1 if filled is None else number[filled], codes[rows])
         written = np.array([number[level] for level in _written(levels)])
         blocks.append((code[:, None] == written).astype(float))
     blocks += [table.gaps(name)[rows].astype(float)[:, None] for name in layout.indicators]

@@ -22,6 +22,7 @@ class Column:
     kind: Kind = "numeric"
     limits: tuple[float, float] | None = None  # public clinical range, for scale = "ranges"
     coded: bool = False  # a categorical column whose levels are numbers, so that `categories = "codes"` may use them
+    levels: tuple[str, ...] | None = None  # all that there can be, where that is known without looking at rows
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ class Rows:
     y: Tensor
     index: Tensor | None = None
     levels: Tensor | None = None  # (rows, 2)
+    patients: Tensor | None = None  # whose each of these rows is; None: everybody has one
 
     def __len__(self) -> int:
         return len(self.y) if self.index is None else len(self.index)
@@ -27,6 +28,11 @@ class Rows:
     @property
     def labels(self) -> Tensor:
         return self.y if self.index is None else self.y[self.index]
+
+    @property
+    def people(self) -> Tensor:
+        """The patient of each row, as a number."""
+        return torch.arange(len(self)) if self.patients is None else self.patients
 
     def take(
         self, order: Tensor, dtype: torch.dtype, change: Callable[[Tensor], Tensor] | None = None
@@ -74,7 +80,14 @@ def join(parts: Sequence[Rows]) -> Rows:
     if all(part.index is not None and part.x is parts[0].x for part in parts):
         index = torch.cat([part.index for part in parts if part.index is not None])
         levels = [part.levels for part in parts if part.levels is not None]
-        return Rows(parts[0].x, parts[0].y, index, torch.cat(levels) if levels else None)
+        return Rows(parts[0].x, parts[0].y, index, torch.cat(levels) if levels else None, _all_people(parts))
     if any(part.index is not None for part in parts):
         raise ValueError("sites that share rows and sites that own them cannot be joined")
-    return Rows(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
+    whole = torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts])
+    return Rows(*whole, patients=_all_people(parts))
+
+
+def _all_people(parts: Sequence[Rows]) -> Tensor | None:
+    """A patient who is at two sites is one patient where rows are pooled."""
+    known = [part.patients for part in parts if part.patients is not None]
+    return torch.cat(known) if len(known) == len(parts) else None

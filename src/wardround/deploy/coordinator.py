@@ -34,7 +34,7 @@ from wardround.deploy.waves import (
 )
 from wardround.engines.letters import Letter, Sealed, tensor_bytes
 from wardround.errors import DeployError
-from wardround.rounds import Trial
+from wardround.trial import Trial
 
 PARTIAL_SHARE = 0.8  # of the deadline: what a site that may stop early has for its local work
 LEAVE_WITHIN = 10.0  # seconds for the sites to hear that a run is over

@@ -9,7 +9,7 @@ from wardround.deploy.deployedplan import DeployedPlan
 from wardround.deploy.sitefacts import describe_deployed
 from wardround.engines.letters import Letter
 from wardround.evaluation.deployed import deployed_results
-from wardround.rounds import Trial
+from wardround.trial import Trial
 
 AWAY = "was away when models were evaluated, so that no figure has its rows"
 MADE = ("results.json", "summaries.jsonl", "records.jsonl")

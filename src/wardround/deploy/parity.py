@@ -13,8 +13,9 @@ from wardround.artifacts.tables import saved_leaves
 from wardround.engines import serial
 from wardround.local import Outcome
 from wardround.plan import Plan
-from wardround.rounds import Assignment, Run, Trial, rounds, start
+from wardround.rounds import rounds, start
 from wardround.tree import Tree
+from wardround.trial import Assignment, Run, Trial
 
 SAME = 1e-5  # what other processors and thread counts may change
 

@@ -22,9 +22,10 @@ from wardround.evaluation.predict import SitePrediction, quick_figures, scores_o
 from wardround.evaluation.summary import summarise
 from wardround.local import Memory, Outcome
 from wardround.models import SMALL_MODEL
-from wardround.rounds import Trial, assign, first_memory
+from wardround.rounds import first_memory
 from wardround.study import Study
 from wardround.tree import State, Tree
+from wardround.trial import Trial, assign
 
 Side = Literal["test", "validation"]
 

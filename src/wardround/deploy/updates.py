@@ -12,7 +12,7 @@ from wardround.deploy.correspondence import UNUSABLE
 from wardround.deploy.spool import Shape
 from wardround.engines.letters import Letter
 from wardround.errors import DeployError
-from wardround.rounds import Trial
+from wardround.trial import Trial
 
 NAMES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64"}  # as safetensors calls them
 REMEDY = "Install the same version of wardround everywhere."

@@ -13,8 +13,9 @@ from wardround.deploy.spool import Entry
 from wardround.deploy.store import NONE_YET
 from wardround.engines.letters import Letter
 from wardround.local import Memory, Outcome
-from wardround.rounds import Assignment, Run, Trial, assign, rounds, start_apart
+from wardround.rounds import rounds, start_apart
 from wardround.tree import Tree
+from wardround.trial import Assignment, Run, Trial, assign
 
 
 @dataclass(frozen=True)

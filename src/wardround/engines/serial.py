@@ -3,8 +3,10 @@
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,8 +19,11 @@ from wardround.engines.threads import torch_threads
 from wardround.local import Memory, Order, Outcome, batches, local_train
 from wardround.models import SMALL_MODEL
 from wardround.optimisers import optimiser_for
-from wardround.rounds import Assignment, RoundRecord, Run, Trial, rounds, start
+from wardround.privacy.example_dp import PrivateGradient
+from wardround.privacy.protection import Streams, clipped_update, generator_from, private_order, seeded_streams
+from wardround.rounds import rounds, start
 from wardround.tree import State, Tree
+from wardround.trial import Assignment, RoundRecord, Run, Trial
 
 
 def train_sites(trial: Trial, run: Run, assignments: Sequence[Assignment]) -> Iterator[tuple[Assignment, Outcome]]:
@@ -61,18 +66,42 @@ def train_site(trial: Trial, run: Run, assignment: Assignment) -> Outcome:
     return work(trial, assignment.site, run.round, order, shared, run.memories[assignment.site.name])
 
 
-def order_of(trial: Trial, site: Site, round_number: int, epochs: int) -> list[Tensor]:
+def order_of(trial: Trial, site: Site, round_number: int, epochs: int, streams: Streams | None = None) -> list[Tensor]:
+    """Row numbers of each step. `streams` are a site's secret ones; a simulation has them from its seed."""
+    if trial.privacy.example is not None:
+        streams = streams or seeded_streams(trial.batch_seed, round_number, site.name)
+        return private_order(site.train, trial.training.batch_size, epochs, streams)
     rng = seeds.generator(trial.batch_seed, "batches", round_number, site.name)
     strength, model = trial.training.oversample, trial.model
     odds = row_odds(site.train.labels.cpu(), model.classes, model.findings, strength) if strength else None
     return batches(len(site.train), epochs, trial.training.batch_size, rng, odds)
 
 
-def work(trial: Trial, site: Site, round_number: int, order: Order, shared: State, memory: Memory) -> Outcome:
-    """One site's local work in one round, wherever it happens."""
+def work(
+    trial: Trial,
+    site: Site,
+    round_number: int,
+    order: Order,
+    shared: State,
+    memory: Memory,
+    streams: Streams | None = None,
+) -> Outcome:
+    """One site's local work in one round, wherever it happens. `streams` are as `order_of` takes them."""
+    rule = trial.rule(trial.sites.index(site))
+    secret = streams or seeded_streams(trial.batch_seed, round_number, site.name)
+
+    def draws(purpose: str) -> np.random.Generator:
+        if rule is not None:
+            return generator_from(secret(purpose))
+        return seeds.generator(trial.batch_seed, purpose, round_number, site.name)
+
+    private = None
+    if rule is not None:
+        clip = float(memory.protection["clip"]) if memory.protection else None
+        private = PrivateGradient(trial.model, rule, secret("noise"), clip)
     balanced = trial.training.class_weights == "balanced"
     weights = class_weights(site.train.labels, trial.model.classes, trial.model.findings) if balanced else None
-    return local_train(
+    outcome = local_train(
         trial.algorithm,
         trial.model,
         optimiser_for(trial.training),
@@ -81,10 +110,14 @@ def work(trial: Trial, site: Site, round_number: int, order: Order, shared: Stat
         shared,
         memory,
         trial.training.lr_in(round_number),
-        seeds.generator(trial.batch_seed, "dropout", round_number, site.name),
+        draws("dropout"),
         None if weights is None else weights.to(trial.dtype),
-        augmenter(trial.training.augment, seeds.generator(trial.batch_seed, "augment", round_number, site.name)),
+        augmenter(trial.training.augment, draws("augment")),
+        private,
     )
+    if trial.privacy.site is None:
+        return outcome
+    return replace(outcome, update=clipped_update(outcome.update, trial.algorithm.data_free, trial.privacy.site.clip))
 
 
 def start_one(trials: Sequence[Trial]) -> Run:

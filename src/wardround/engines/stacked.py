@@ -21,8 +21,9 @@ from wardround.engines.threads import torch_threads
 from wardround.local import Memory, Point, descend
 from wardround.models.model import Gradient
 from wardround.optimisers import optimiser_for
-from wardround.rounds import Roster, RoundRecord, Run, Trial, first_weights, roster, start
+from wardround.rounds import first_weights, start
 from wardround.tree import State, Tree
+from wardround.trial import Roster, RoundRecord, Run, Trial, roster
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import torch
 from wardround.engines.lanes import RowPool
 from wardround.engines.stacked import StackState, models_of_stack
 from wardround.evaluation.predict import predict, quick_figures
-from wardround.rounds import Run, Trial
 from wardround.tree import Tree
+from wardround.trial import Run, Trial
 
 Side = Literal["train", "validation", "test"]
 PREFIX: dict[Side, str] = {"train": "training", "validation": "validation", "test": "test"}

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 
 from wardround.data.site import Rows, join
-from wardround.rounds import Run, Trial, site_model
+from wardround.rounds import site_model
 from wardround.tree import Tree
+from wardround.trial import Run, Trial
 
 CELLS = 2**22  # numbers of rows at a time, so that images and what a network makes of them fit into memory
 

@@ -1,6 +1,7 @@
 """Logistic regression, for two classes or several (multinomial), with its gradient in closed form."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wardround.models.model import Model, ModelBuilder, Shape, from_module
+from wardround.models.rows import Patients
 from wardround.settings import NonNegative
 from wardround.tree import Tree
 
@@ -51,6 +53,18 @@ def logistic(l2: NonNegative = 0.0, intercept: Literal["shared", "private"] = "s
                 loss = loss + penalty(params)
             return grad, loss
 
+        def row_gradients(
+            params: Tree, x: Tensor, y: Tensor, masks: Tree, patients: Patients
+        ) -> tuple[Tensor, Callable[[Tensor], Tree]]:
+            x = F.pad(x.flatten(start_dim=1), (0, 1), value=1.0)  # the intercept is the weight of a column of ones
+            _, error = per_row(x[:, :-1] @ params[weight].mT + params[bias], y)
+
+            def summed(factors: Tensor) -> Tree:
+                both = (error * factors.unsqueeze(-1)).mT @ x
+                return {weight: both[:, :-1], bias: both[:, -1]}
+
+            return patients.lengths_of_products(error, x).sqrt(), summed
+
         def per_row(scores: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
             """Losses (..., rows, copies) and their derivatives by the scores: probability - label."""
             if shape.findings:
@@ -69,6 +83,8 @@ def logistic(l2: NonNegative = 0.0, intercept: Literal["shared", "private"] = "s
 
         weight, bias = ("weight", "bias") if len(shape.inputs) == 1 else ("1.weight", "1.bias")
         model = from_module(module, shape, (bias,) if intercept == "private" else ())
-        return replace(model, penalty=penalty if l2 else None, closed_gradient=closed_gradient)
+        return replace(
+            model, penalty=penalty if l2 else None, closed_gradient=closed_gradient, row_gradients=row_gradients
+        )
 
     return build

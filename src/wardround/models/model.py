@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from wardround.errors import StudyError
 from wardround.models.dropout import Dropout, draw_masks, mask_shapes
+from wardround.models.rows import Caught, Patients, by_layers
 from wardround.tree import Tree, clone
 
 SMALL_MODEL = 100_000  # parameters; below this a step is shorter than the time to start it
@@ -21,6 +22,10 @@ Gradient = tuple[Tree, Tensor, Tree]  # of the loss, the loss, the buffers after
 # params, x, y, each row's share of the mean (and copies, see `stacked_gradient`) -> gradient and loss; for one site, or
 # for a stack of sites along the first axis
 ClosedGradient = Callable[..., tuple[Tree, Tensor]]
+# params, x, y, masks, which rows belong to one patient -> the length of each patient's gradient (of the mean loss over
+# the patient's rows, without the penalty), and the sum of the rows' gradients when each is multiplied with a number.
+# None where the model cannot say it without differentiating row by row
+RowGradients = Callable[[Tree, Tensor, Tensor, Tree, Patients], tuple[Tensor, Callable[[Tensor], Tree]] | None]
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,7 @@ class Model:
     mask_shapes: dict[str, tuple[float, tuple[int, ...]]] = field(default_factory=dict)
     penalty: Callable[[Tree], Tensor] | None = None
     closed_gradient: ClosedGradient | None = None
+    row_gradients: RowGradients | None = None
     findings: bool = False
 
     @cached_property
@@ -173,8 +179,21 @@ def from_module(build: Callable[[], nn.Module], shape: Shape | int, private: tup
         buffers = clone(buffers)  # BatchNorm writes into them
         return functional_call(own.training, {**fixed, **params, **buffers, **masks}, (x,)), buffers
 
+    def row_gradients(
+        params: Tree, x: Tensor, y: Tensor, masks: Tree, patients: Patients
+    ) -> tuple[Tensor, Callable[[Tensor], Tree]] | None:
+        if not hasattr(own, "caught"):
+            own.caught = Caught(deepcopy(training))
+        fixed = {name: leaf.to(x) for name, leaf in frozen.items()}
+
+        def losses(x: Tensor) -> Tensor:
+            return model.row_losses(functional_call(own.caught.module, {**fixed, **params, **masks}, (x,)), y)
+
+        return by_layers(own.caught, set(params), losses, x, patients)
+
     classes, findings = (shape, False) if isinstance(shape, int) else (shape.classes, shape.findings)
-    return Model(init, logits, classes, private, shapes, findings=findings)
+    model = Model(init, logits, classes, private, shapes, row_gradients=row_gradients, findings=findings)
+    return model
 
 
 def _built(build: Callable[[], nn.Module], seed: int) -> nn.Module:

@@ -21,17 +21,17 @@ HOSPITALS: tuple[Hospital, ...] = ("cleveland", "hungarian", "switzerland", "va"
 COLUMNS = (
     Column("age", limits=(18, 100)),
     Column("sex", limits=(0, 1)),  # 1 = male
-    Column("cp", "categorical", limits=(1, 4), coded=True),  # chest pain: 1-3 some kind, 4 none
+    Column("cp", "categorical", (1, 4), True, ("1", "2", "3", "4")),  # chest pain: 1-3 some kind, 4 none
     Column("trestbps", limits=(60, 250)),  # resting blood pressure, mm Hg
     Column("chol", limits=(80, 650)),  # serum cholesterol, mg/dl
     Column("fbs", limits=(0, 1)),  # fasting blood sugar above 120 mg/dl
-    Column("restecg", "categorical", limits=(0, 2), coded=True),
+    Column("restecg", "categorical", (0, 2), True, ("0", "1", "2")),
     Column("thalach", limits=(40, 230)),  # highest heart rate
     Column("exang", limits=(0, 1)),  # angina on exercise
     Column("oldpeak", limits=(-5, 10)),  # ST depression
-    Column("slope", "categorical", limits=(1, 3), coded=True),
+    Column("slope", "categorical", (1, 3), True, ("1", "2", "3")),
     Column("ca", limits=(0, 3)),  # vessels coloured by fluoroscopy
-    Column("thal", "categorical", limits=(3, 7), coded=True),
+    Column("thal", "categorical", (3, 7), True, ("3", "6", "7")),
 )
 ZERO_IS_MISSING = ("chol", "trestbps")  # nobody alive has 0; the hospitals wrote it for "not measured"
 

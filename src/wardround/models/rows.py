@@ -1,0 +1,197 @@
+"""Gradients of single rows, or of all rows of one patient, without writing most of them down.
+
+One pass forward and one back to every layer's output; what the gradient of a row with respect to a layer's weights is
+then follows from the layer's input and the gradient at its output (Goodfellow 2015, arXiv:1510.01799). For a linear
+layer it is an outer product: its length is a product of lengths, and a weighted sum over rows is one matrix product
+(Bu et al., ICML 2023, arXiv:2210.00038). For a convolution the rows' gradients are written down, layer by layer.
+Where a layer has no rule here, `by_layers` gives None and the caller differentiates row by row.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from wardround.tree import Tree, align
+
+Known = nn.Linear | nn.Conv2d | nn.GroupNorm | nn.LayerNorm
+
+
+@dataclass(frozen=True)
+class Patients:
+    """Which rows of a batch belong together. `part` is each row's share of its patient's mean."""
+
+    place: Tensor  # number of each row's patient
+    count: int
+    part: Tensor
+
+    @classmethod
+    def of(cls, patients: Tensor, dtype: torch.dtype) -> "Patients":
+        place = torch.unique(patients, return_inverse=True)[1]
+        rows = torch.bincount(place) if len(place) else place
+        return cls(place, len(rows), (1 / rows.to(dtype))[place] if len(place) else rows.to(dtype))
+
+    @property
+    def alone(self) -> bool:
+        """Whether every patient has one row here."""
+        return self.count == len(self.place)
+
+    def means(self, each: Tensor) -> Tensor:
+        """Over each patient's rows; `each` has a row's gradient at each place of its first axis."""
+        if self.alone:
+            return each.new_empty(each.shape).index_copy_(0, self.place, each)
+        scaled = each * align(self.part, each)
+        return each.new_zeros(self.count, *each.shape[1:]).index_add_(0, self.place, scaled)
+
+    def squared_lengths(self, each: Tensor) -> Tensor:
+        """Of each patient's mean."""
+        if not self.alone:
+            return _squared(self.means(each))
+        squares = _squared(each)
+        return squares.new_empty(squares.shape).index_copy_(0, self.place, squares)
+
+    def lengths_of_products(self, left: Tensor, right: Tensor) -> Tensor:
+        """Squared length of each patient's mean of outer products left x right."""
+        if self.alone:
+            squares = left.square().sum(1) * right.square().sum(1)
+            return squares.new_empty(squares.shape).index_copy_(0, self.place, squares)
+        # |sum of a_r b_r'|^2 is the sum over pairs of rows of (a_r.a_s)(b_r.b_s)
+        pairs = (left @ left.mT) * (right @ right.mT) * torch.outer(self.part, self.part)
+        own = self.place.unsqueeze(0) == self.place.unsqueeze(1)
+        by_row = (pairs * own).sum(1)
+        return by_row.new_zeros(self.count).index_add_(0, self.place, by_row).clamp_(min=0)
+
+
+def _squared(each: Tensor) -> Tensor:
+    lengths: Tensor = torch.linalg.vector_norm(each.flatten(1), dim=1)
+    return lengths.square()
+
+
+# a row's part of the patients' gradients: squared lengths, and the sum when each row is multiplied with a number
+LayerPart = tuple[Tensor, Callable[[Tensor], Tree]]
+
+
+def of_layer(layer: nn.Module, x: Tensor, g: Tensor, patients: Patients, names: dict[str, str]) -> LayerPart:
+    """`x` went into the layer, `g` is the gradient at its output; `names` are the leaves' full names."""
+    if isinstance(layer, nn.Linear) and x.dim() == 2:
+        return _of_linear(x, g, patients, names)
+    each: Tree = {}
+    if isinstance(layer, nn.Linear):
+        each = {"weight": torch.einsum("b...o,b...i->boi", g, x), "bias": g.flatten(1, -2).sum(1)}
+    elif isinstance(layer, nn.Conv2d):
+        each = _of_convolution(layer, x, g)
+    elif isinstance(layer, nn.GroupNorm):
+        flat = (g.flatten(2), F.group_norm(x, layer.num_groups, eps=layer.eps).flatten(2))
+        each = {"weight": (flat[0] * flat[1]).sum(2), "bias": flat[0].sum(2)}
+    elif isinstance(layer, nn.LayerNorm):
+        normal = F.layer_norm(x, layer.normalized_shape, eps=layer.eps)
+        shape = (len(x), -1, *layer.normalized_shape)
+        each = {"weight": (g * normal).reshape(shape).sum(1), "bias": g.reshape(shape).sum(1)}
+    each = {names[short]: leaf for short, leaf in each.items() if short in names}
+    squares = sum(patients.squared_lengths(leaf) for leaf in each.values())
+
+    def summed(factors: Tensor) -> Tree:
+        return {name: (factors @ leaf.flatten(1)).reshape(leaf.shape[1:]) for name, leaf in each.items()}
+
+    return torch.as_tensor(squares), summed
+
+
+def _of_linear(x: Tensor, g: Tensor, patients: Patients, names: dict[str, str]) -> LayerPart:
+    squares = torch.zeros(patients.count, dtype=x.dtype, device=x.device)
+    if "weight" in names:
+        squares = squares + patients.lengths_of_products(x, g)
+    if "bias" in names:
+        squares = squares + patients.squared_lengths(g)
+
+    def summed(factors: Tensor) -> Tree:
+        scaled = g * factors.unsqueeze(1)
+        found = {"weight": lambda: scaled.mT @ x, "bias": lambda: scaled.sum(0)}
+        return {name: found[short]() for short, name in names.items()}
+
+    return squares, summed
+
+
+def _of_convolution(layer: nn.Conv2d, x: Tensor, g: Tensor) -> Tree:
+    kernel: Any = layer.kernel_size
+    patches = F.unfold(x.contiguous(), kernel, layer.dilation, layer.padding, layer.stride)  # type: ignore[arg-type]
+    at_output = g.flatten(2)
+    weight = torch.bmm(at_output, patches.mT).reshape(len(x), *layer.weight.shape)
+    return {"weight": weight, "bias": at_output.sum(2)}
+
+
+def is_known(layer: nn.Module) -> bool:
+    """Whether a layer's own weights have a rule here."""
+    if isinstance(layer, nn.Conv2d):
+        return layer.groups == 1 and not isinstance(layer.padding, str) and layer.padding_mode == "zeros"
+    return isinstance(layer, nn.Linear | nn.GroupNorm | nn.LayerNorm)
+
+
+class Caught:
+    """Inputs and outputs of a module's layers while it runs."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.inputs: dict[str, Tensor] = {}
+        self.outputs: dict[str, Tensor] = {}
+        self.twice = False
+        self.layers = {name: part for name, part in module.named_modules() if list(part.parameters(recurse=False))}
+        self.known = all(is_known(part) for part in self.layers.values()) and _unshared(module)
+        for name, part in self.layers.items() if self.known else ():
+            part.register_forward_hook(self._catch(name))
+
+    def _catch(self, name: str) -> Any:
+        def hook(part: nn.Module, given: tuple[Tensor, ...], made: Tensor) -> None:
+            self.twice = self.twice or name in self.inputs
+            self.inputs[name], self.outputs[name] = given[0].detach(), made
+
+        return hook
+
+    def clear(self) -> None:
+        self.inputs, self.outputs, self.twice = {}, {}, False
+
+
+def _unshared(module: nn.Module) -> bool:
+    every = [id(leaf) for part in module.modules() for leaf in part.parameters(recurse=False)]
+    return len(every) == len(set(every))
+
+
+def by_layers(
+    caught: Caught, trained: set[str], run: Callable[[Tensor], Tensor], x: Tensor, patients: Patients
+) -> tuple[Tensor, Callable[[Tensor], Tree]] | None:
+    """`run` gives the rows' losses. None where a layer has no rule, or ran twice."""
+    if not caught.known:
+        return None
+    caught.clear()
+    with torch.enable_grad():
+        # something before the first layer must want a gradient for there to be one at its output
+        total = run(x.detach().requires_grad_()).sum()
+        names = list(caught.outputs)
+        found = torch.autograd.grad(total, [caught.outputs[name] for name in names], allow_unused=True)
+    if caught.twice:
+        caught.clear()
+        return None
+    squares: Tensor = torch.zeros(patients.count, dtype=x.dtype, device=x.device)
+    sums: list[Callable[[Tensor], Tree]] = []
+    for name, g in zip(names, found, strict=True):
+        prefix = f"{name}." if name else ""
+        own = {
+            short: f"{prefix}{short}"
+            for short, _ in caught.layers[name].named_parameters(recurse=False)
+            if f"{prefix}{short}" in trained
+        }
+        if own and g is not None:
+            part, summed = of_layer(caught.layers[name], caught.inputs[name], g.detach(), patients, own)
+            squares = squares + part
+            sums.append(summed)
+    caught.clear()
+
+    def all_summed(factors: Tensor) -> Tree:
+        gathered: Tree = {}
+        for one in sums:
+            gathered |= one(factors)
+        return gathered
+
+    return squares.sqrt(), all_summed
