@@ -38,7 +38,7 @@ LAYERS = [
     ["report"],
     ["catalog"],
     ["plan"],
-    ["units", "describe"],
+    ["units", "describe", "privacyplan"],
     ["attacks"],
     ["execute", "estimate", "health"],
     ["deploy"],

@@ -16,6 +16,7 @@ from wardround.artifacts.audit import BEGUN, FINISHED, RESUMED, AuditLog, file_h
 from wardround.artifacts.checkpoint import Checkpoint, Pace, has_begun, read_checkpoint, write_checkpoint
 from wardround.artifacts.environment import describe_environment
 from wardround.artifacts.folder import JsonLines, Predictions, RunFolder
+from wardround.artifacts.spending import describe_spending, write_ledger
 from wardround.artifacts.tables import group_table, prediction_table, saved_leaves
 from wardround.catalog import load_study
 from wardround.engines.threads import torch_threads
@@ -24,6 +25,7 @@ from wardround.evaluation.curves import Curves
 from wardround.evaluation.predict import predict
 from wardround.models import SMALL_MODEL
 from wardround.plan import Plan, device_for, load_plan
+from wardround.privacyplan import gradient_lengths
 from wardround.settings import Factory
 from wardround.study import Study
 from wardround.trial import Run, Trial
@@ -197,6 +199,8 @@ def keep_unit(plan: Plan, number: int, trials: Sequence[Trial], runs: Sequence[R
         _keep(plan, folder, "validation", number, pairs, "validation")
     for trial, run in pairs:
         folder.save_model(trial.arm, trial.seed, saved_leaves(run))
+        if trial.seed == plan.study.evaluation.seeds.first and trial.privacy.example is not None:
+            folder.keep_lengths(trial.arm, gradient_lengths(trial, run))
 
 
 def _keep(
@@ -231,6 +235,9 @@ def finish(plan: Plan, folder: RunFolder, units: int) -> None:
         "leakage": leakage(plan),
         "synthetic": plan.synthetic,
     }
+    ledger = write_ledger(folder, plan.study, records, plan.fingerprint, guarantee=False)
+    spent = [] if ledger is None else ledger.entries()
+    content["privacy"] = describe_spending(plan.study, spent, records, folder.lengths(), guarantee=False)
     warnings = [*diverged(predictions), *plan.warnings]
     samples = sample_images(plan)
     if samples:

@@ -156,10 +156,15 @@ class Intake:
             part: leaves if part in algorithm.data_free else tree.zeros_like(leaves) for part, leaves in update.items()
         }
 
+    def _charged(self, number: int) -> list[str]:
+        """Whose patients were trained on: where rows are pooled, those of every site."""
+        trial = self.trial
+        return [site.name for site in (trial.scored if trial.algorithm.pools else [trial.sites[number]])]
+
     def record(self, server: State, down: int) -> RoundRecord:
         trial, before = self.trial, self.run
         told = self.count and self.mean is None and trial.privacy.site is None
-        charged = {trial.sites[n].name: trial.charge(n, epochs) for n, epochs in self.epochs.items()}
+        charged = {name: trial.charge(n, epochs) for n, epochs in self.epochs.items() for name in self._charged(n)}
         site = trial.privacy.site
         loss = self.loss / self.weight if told else None
         return RoundRecord(

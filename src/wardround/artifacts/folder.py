@@ -44,6 +44,8 @@ WRITTEN_ANEW = (
     "selection.parquet",
     "validation.parquet",
     "samples.npz",
+    "ledger.jsonl",
+    "attack.json",
     "groups.parquet",
     "summaries.jsonl",
     "report.html",
@@ -114,6 +116,16 @@ class RunFolder:
             for part in parts:
                 writer.write_table(pq.read_table(part).cast(first))
         os.replace(partial, self.path / f"{kind}.parquet")
+
+    def keep_lengths(self, arm: str, told: Mapping[str, Any] | None) -> None:
+        """How long patients' gradients are, of one arm, until all are finished."""
+        folder = self.path / "state" / "lengths"
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / f"{arm}.json", json.dumps(told).encode())
+
+    def lengths(self) -> dict[str, Any]:
+        parts = sorted((self.path / "state" / "lengths").glob("*.json"))
+        return {part.name.removesuffix(".json"): json.loads(part.read_bytes()) for part in parts}
 
     def unit_records(self, unit: int) -> Path:
         """Where a unit's rounds are written until all units are finished."""

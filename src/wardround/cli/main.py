@@ -14,6 +14,7 @@ from wardround.cli import (
     doctor,
     join,
     log,
+    privacy,
     provision,
     report,
     results,
@@ -41,6 +42,7 @@ app.command("check")(check.check)
 app.command("studies")(studies.studies)
 app.add_typer(data.app, name="data")
 app.add_typer(log.app, name="log")
+app.add_typer(privacy.app, name="privacy")
 app.add_typer(provision.app, name="provision")
 app.command("approve")(approve.approve)
 app.command("coordinate")(coordinate.coordinate)

@@ -36,6 +36,7 @@ GRID = 0.07  # width of the grid, in standard deviations of a step's privacy los
 COARSEST = 0.2  # the same for grids that would be long, as those of small rates are: an error of 0.4 %
 LONG = 20_000  # points of a grid
 CUT = 1e-4  # the part of delta that may be lost at the ends of grids: it is counted as if nothing were hidden there
+MOST_GROUPS = 200  # different charges that are composed one by one, at some 20 ms each; more are rounded together
 DIGITS = 4  # of a noise multiplier
 
 
@@ -284,7 +285,21 @@ def _grouped(charges: Iterable[Charge]) -> tuple[Charge, ...]:
     for charge in charges:
         place = (float(charge.rate), min(float(charge.noise), LARGEST_NOISE))
         steps[place] = steps.get(place, 0) + int(charge.steps)
-    return tuple(Charge(rate, noise, count) for (rate, noise), count in sorted(steps.items()) if count)
+    steps = {place: count for place, count in steps.items() if count}
+    apart = 0.001
+    while len(steps) > MOST_GROUPS:
+        steps, apart = _coarser(steps, apart), apart * 2
+    return tuple(Charge(rate, noise, count) for (rate, noise), count in sorted(steps.items()))
+
+
+def _coarser(steps: dict[tuple[float, float], int], apart: float) -> dict[tuple[float, float], int]:
+    """Neighbours together: the rate rounded up and the noise down, by at most `apart`. Neither makes it cheaper."""
+    merged: dict[tuple[float, float], int] = {}
+    for (rate, noise), count in steps.items():
+        more = min(1.0, max(rate, math.exp(math.ceil(math.log(rate) / apart) * apart)))
+        less = min(noise, math.exp(math.floor(math.log(noise) / apart) * apart)) if noise else 0.0
+        merged[more, less] = merged.get((more, less), 0) + count
+    return merged
 
 
 def _as_one(charges: Sequence[Charge]) -> Charge:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
-from cryptography.hazmat.primitives.ciphers.modes import CTR
+from cryptography.hazmat.primitives.ciphers.modes import GCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
@@ -35,7 +35,7 @@ def keystream(key: bytes, length: int) -> bytes:
 def add_masks(vector: Whole, plus: Sequence[bytes], minus: Sequence[bytes]) -> Whole:
     """Adds the masks of some keys to the vector and takes away those of others, in place, modulo 2**64.
 
-    A mask is the key's AES-256-CTR keystream, 8 bytes for each element.
+    A mask is the key's AES-256-CTR keystream from counter 2 on, 8 bytes for each element.
     """
     streams = [(_stream(key), np.add) for key in plus] + [(_stream(key), np.subtract) for key in minus]
     buffer = bytearray(CHUNK + BLOCK - 1)  # the cipher asks for this much room
@@ -51,4 +51,9 @@ def add_masks(vector: Whole, plus: Sequence[bytes], minus: Sequence[bytes]) -> W
 
 
 def _stream(key: bytes) -> CipherContext:
-    return Cipher(AES256(key), CTR(bytes(BLOCK))).encryptor()  # a key has one mask, so its counter starts at 0
+    """Of a key that is used once, so that the nonce may be the same for all.
+
+    GCM is CTR, counting from 2, with a checksum, which is not asked for here. OpenSSL has it with wider instructions
+    than CTR alone, so that it takes three fifths of the time.
+    """
+    return Cipher(AES256(key), GCM(bytes(12))).encryptor()

@@ -1,0 +1,81 @@
+"""Privacy planned and spent, on the terminal."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from wardround.cli.render import console
+
+if TYPE_CHECKING:
+    from wardround.artifacts.ledger import Spent
+    from wardround.privacyplan import Planned
+    from wardround.study import Study
+
+ADJACENCY = (
+    "Epsilon by one patient more or less; `replace` where one patient is exchanged for another. The unit is the "
+    "patient, with all rows. Numbers of rows and patients count as public."
+)
+
+
+def show_plan(study: "Study", planned: Sequence["Planned"], total: Mapping[str, Mapping[str, Any]]) -> None:
+    out = console()
+    if not planned:
+        out.print(
+            f"{study.name} has neither \\[privacy.example] nor \\[privacy.site]: it would spend nothing it counts."
+        )
+        return
+    table = Table(title=f"{study.name}: privacy before anything trains (first seed)", title_justify="left")
+    for name in ("arm", "site"):
+        table.add_column(name)
+    for name in ("patients", "rate", "steps", "noise", "epsilon", "replace", "by RDP", "delta", "target"):
+        table.add_column(name, justify="right")
+    for one in planned:
+        figures = (f"{one.epsilon:.3f}", f"{one.epsilon_replace:.3f}", f"{one.epsilon_rdp:.3f}", f"{one.delta:g}")
+        table.add_row(
+            escape(one.arm),
+            escape(one.site),
+            str(one.patients or ""),
+            f"{one.rate:.4f}",
+            str(one.steps),
+            f"{one.noise:.4g}",
+            *figures,
+            f"{one.epsilon_target:g}",
+        )
+    out.print(table)
+    out.print(ADJACENCY, soft_wrap=True)
+    for site, row in total.items():
+        out.print(
+            f"{site}: all {row['arms']} private arms with {row['seeds']} seeds together: epsilon {row['epsilon']:.2f} "
+            f"(replace {row['epsilon_replace']:.2f}) at delta {row['delta']:g}.",
+            soft_wrap=True,
+            markup=False,
+        )
+    out.print("A simulation draws its noise from the seed and so carries no guarantee; a deployment does.")
+
+
+def show_spent(files: Sequence[Path], total: Sequence["Spent"], parts: Sequence["Spent"]) -> None:
+    out = console()
+    if not total:
+        out.print("Nothing was charged.")
+        return
+    out.print(_table("Spent, everything together", total, ()))
+    out.print(_table("Of which", parts, ("study_name", "arm", "seed", "run")))
+    out.print(ADJACENCY, soft_wrap=True)
+    if not all(row.guarantee for row in total):
+        out.print("Entries of simulations carry no guarantee: their noise can be drawn again from the seed.")
+
+
+def _table(title: str, rows: Sequence["Spent"], parts: Sequence[str]) -> Table:
+    shown = [part for part in parts if any(getattr(row, part) is not None for row in rows)]
+    table = Table(title=title, title_justify="left")
+    for name in ("site", *(part.replace("study_name", "study") for part in shown)):
+        table.add_column(name)
+    for name in ("rounds", "steps", "epsilon", "replace", "delta"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        numbers = (str(row.rounds), str(row.steps), f"{row.add_remove:.3f}", f"{row.replace:.3f}", f"{row.delta:g}")
+        table.add_row(*map(escape, (row.site, *(str(getattr(row, part)) for part in shown))), *numbers)
+    return table

@@ -1,0 +1,169 @@
+"""What a study would spend, before anything trains, and how long patients' gradients are."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from wardround import seeds
+from wardround.plan import Plan
+from wardround.privacy.accountant import Charge, epsilon
+from wardround.privacy.example_dp import clipped_sum
+from wardround.privacy.protection import site_noise
+from wardround.rounds import site_model, start
+from wardround.study import Arm
+from wardround.trial import Run, Trial
+
+MOST_PATIENTS = 1000  # of a site whose gradients are measured
+BINS = np.logspace(-3, 3, 61)  # in clips
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One site in one arm, with the study's first seed."""
+
+    arm: str
+    site: str
+    rows: int
+    patients: int
+    rate: float
+    noise: float
+    steps: int  # of the whole run
+    rounds: int
+    delta: float
+    epsilon: float
+    epsilon_replace: float
+    epsilon_rdp: float
+    epsilon_target: float
+
+
+def planned_spending(plan: Plan) -> list[Planned]:
+    """Of every arm with [privacy.example], site by site; with [privacy.site], for each site as a whole."""
+    found = []
+    for arm in plan.study.arms:
+        if arm.privacy.example is None and arm.privacy.site is None:
+            continue
+        trial = plan.trial(arm, plan.study.evaluation.seeds.first)
+        plan.refuse_unsound(arm, trial, tuple(trial.model.init(0)[1]))
+        if trial.privacy.example is not None:
+            found += [_planned(arm, trial, number) for number in range(len(trial.sites))]
+        if trial.privacy.site is not None:
+            found.append(_planned_whole(arm, trial))
+    return found
+
+
+def _planned(arm: Arm, trial: Trial, number: int) -> Planned:
+    rule, example, site = trial.rule(number), trial.privacy.example, trial.sites[number]
+    epochs = trial.epochs(number)[: trial.stops(number)]
+    charge = trial.charge(number, sum(epochs))
+    if rule is None or example is None or charge is None:
+        raise ValueError("only arms with [privacy.example] have a rule")
+    return Planned(
+        arm=arm.name,
+        site=site.name,
+        rows=len(site.train),
+        patients=rule.patients,
+        rate=rule.rate,
+        noise=rule.noise,
+        steps=charge.steps,
+        rounds=sum(1 for one in epochs if one),
+        delta=example.delta,
+        **_epsilons(charge, example.delta),
+        epsilon_target=example.epsilon,
+    )
+
+
+def _planned_whole(arm: Arm, trial: Trial) -> Planned:
+    site, training = trial.privacy.site, trial.training
+    if site is None:
+        raise ValueError("only arms with [privacy.site] protect whole sites")
+    charge = Charge(training.share, site_noise(site, training.share, training.rounds), training.rounds)
+    return Planned(
+        arm=arm.name,
+        site="(each site as a whole)",
+        rows=0,
+        patients=0,
+        rate=charge.rate,
+        noise=charge.noise,
+        steps=charge.steps,
+        rounds=training.rounds,
+        delta=site.delta,
+        **_epsilons(charge, site.delta),
+        epsilon_target=site.epsilon,
+    )
+
+
+def _epsilons(charge: Charge, delta: float) -> dict[str, float]:
+    return {
+        "epsilon": epsilon([charge], delta),
+        "epsilon_replace": epsilon([charge], delta, "replace"),
+        "epsilon_rdp": epsilon([charge], delta, method="rdp"),
+    }
+
+
+def planned_total(plan: Plan, planned: Sequence[Planned]) -> dict[str, dict[str, float]]:
+    """By site: all arms and seeds together, which is what a hospital spends that runs the whole study."""
+    seeds_, found = plan.study.evaluation.seeds.count, {}
+    for site in dict.fromkeys(one.site for one in planned if one.patients):
+        own = [one for one in planned if one.site == site]
+        delta = min(one.delta for one in own)
+        charges = [Charge(one.rate, one.noise, one.steps * seeds_) for one in own]
+        found[site] = {
+            "epsilon": epsilon(charges, delta),
+            "epsilon_replace": epsilon(charges, delta, "replace"),
+            "delta": delta,
+            "arms": len(own),
+            "seeds": seeds_,
+        }
+    return found
+
+
+def as_plain(plan: Plan, planned: Sequence[Planned]) -> dict[str, Any]:
+    """For --json."""
+    return {
+        "study": {"name": plan.study.name, "hash": plan.study.hash},
+        "arms": [asdict(one) for one in planned],
+        "total": planned_total(plan, planned),
+    }
+
+
+def gradient_lengths(trial: Trial, run: Run) -> dict[str, Any] | None:
+    """How long patients' gradients are before clipping, in clips: of the first model and of the last, as histograms.
+
+    They speak of patients and are not charged, so only a simulation has them.
+    """
+    if trial.privacy.example is None:
+        return None
+    told: dict[str, Any] = {"bins": BINS.tolist(), "clip": trial.privacy.example.clip, "sites": {}}
+    for number, site in enumerate(trial.sites):
+        memory = run.memories[site.name]
+        clip = float(memory.protection["clip"]) if memory.protection else trial.privacy.example.clip
+        told["sites"][site.name] = {
+            "first": _histogram(trial, start(trial), number, trial.privacy.example.clip),
+            "last": _histogram(trial, run, number, clip),
+        }
+    return told
+
+
+def _histogram(trial: Trial, run: Run, number: int, clip: float) -> dict[str, Any]:
+    params, _ = site_model(trial, run, number)
+    rows = trial.sites[number].train
+    people = torch.unique(rows.people).numpy()
+    chosen = seeds.generator(trial.seed, "lengths", site=trial.sites[number].name).permutation(people)[:MOST_PATIENTS]
+    found = []
+    for part in np.array_split(chosen, -(-len(chosen) // 64)):
+        batch = torch.from_numpy(np.flatnonzero(np.isin(rows.people.numpy(), part)))
+        x, y = rows.take(batch, trial.dtype)
+        masks = trial.model.masks(seeds.generator(trial.seed, "lengths"), len(batch), trial.dtype)
+        found.append(clipped_sum(trial.model, params, x, y, masks, rows.people[batch], clip)[1])
+    lengths = torch.cat(found).double().numpy() / clip
+    counts = np.histogram(np.clip(lengths, BINS[0], BINS[-1]), BINS)[0]
+    return {
+        "counts": counts.tolist(),
+        "median": float(np.median(lengths)),
+        "clipped": float((lengths > 1).mean()),
+        "clip": clip,
+        "patients": len(lengths),
+    }
