@@ -145,7 +145,7 @@ class AdaptiveClip:
 
     quantile: Annotated[float, Range(low=0, high=1, low_open=True, high_open=True)] = 0.5
     rate: Positive = 0.2  # how fast it follows
-    count_noise: Positive | None = None  # SD on the number of patients below the clip; None: a twentieth of a step's
+    count_noise: Positive | None = None  # SD on the number of patients below the clip; None: enough to cost little
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from wardround.trial import Trial
 
 STACK_BYTES = 256 * 2**20  # a stack's tensors stay below this, as far as whole trials allow
 WORTH_WORKERS = 20_000  # rounds, over all trials: some seconds
+SLOWER = 20  # times, a round of a small model one site at a time, at least
 MOST_WORKERS = 8
 COPIES = 10  # of each lane's parameters while it works: start, gradient, correction, optimiser, update, ...
 
@@ -32,6 +33,7 @@ class Unit:
 
     engine: str
     members: tuple[tuple[str, int], ...]
+    small: bool = True  # its model; a large one uses all processors by itself
 
     def trials(self, plan: Plan) -> list[Trial]:
         return [plan.trial(plan.study.arm(arm), seed) for arm, seed in self.members]
@@ -79,7 +81,7 @@ def cut(plan: Plan, engine: str) -> list[Unit]:
             stacked = engine == "stacked" or (engine == "auto" and small)
             if not stacked:
                 refuse_batches_of_one(trial, look)
-                units.append(Unit("serial", ((arm.name, seed),)))
+                units.append(Unit("serial", ((arm.name, seed),), look.size < SMALL_MODEL))
                 continue
             refuse_buffers(trial, look)
             if alone:
@@ -152,11 +154,9 @@ def most_trials(trial: Trial, size: int) -> int:
 
 
 def workers_for(units: Sequence[Unit], rounds: int) -> int:
-    """How many units to run at a time: one for each processor, where the work is worth it.
-
-    Models that run one site at a time use all processors by themselves.
-    """
-    if rounds < WORTH_WORKERS or any(unit.engine != "stacked" for unit in units):
+    """How many units to run at a time: one for each processor, where the work is worth it."""
+    worth = WORTH_WORKERS if all(unit.engine == "stacked" for unit in units) else WORTH_WORKERS // SLOWER
+    if rounds < worth or not all(unit.small for unit in units):
         return 1
     return min(os.cpu_count() or 1, MOST_WORKERS)
 

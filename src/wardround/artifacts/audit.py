@@ -72,7 +72,7 @@ def verify(path: Path, head: str | Collection[str] | None = None) -> Audit:
     unfinished = lines.pop()
     before, seen = BEGINNING, {BEGINNING}
     for number, line in enumerate(lines):
-        problem = _wrong(line, number, before)
+        problem = wrong_line(line, number, before)
         if problem:
             return Audit(number, before, f"line {number + 1}: {problem}")
         before = json.loads(line)["hash"]
@@ -128,7 +128,7 @@ def changed_files(path: Path, names: Collection[str] | None = None) -> list[str]
     return wrong
 
 
-def _wrong(line: bytes, number: int, before: str) -> str | None:
+def wrong_line(line: bytes, number: int, before: str) -> str | None:
     try:
         entry = json.loads(line)
     except ValueError:

@@ -19,8 +19,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Literal
 
-from wardround.artifacts.audit import BEGINNING, AuditLog
-from wardround.artifacts.audit import _wrong as wrong_line
+from wardround.artifacts.audit import BEGINNING, AuditLog, wrong_line
 from wardround.errors import DeployError, RunError
 from wardround.privacy.accountant import Adjacency, Charge, epsilon
 

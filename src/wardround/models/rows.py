@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional as F
+from torch.nn.grad import conv2d_weight
 
 from wardround.tree import Tree, align
 
-Known = nn.Linear | nn.Conv2d | nn.GroupNorm | nn.LayerNorm
+ROUNDING = 64  # units of the last place, of a sum of some thousand products: more than their square root
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,8 @@ class Patients:
     def squared_lengths(self, each: Tensor) -> Tensor:
         """Of each patient's mean."""
         if not self.alone:
-            return _squared(self.means(each))
+            means = torch.linalg.vector_norm(self.means(each).flatten(1), dim=1, dtype=torch.float64)
+            return self._never_too_small(means.square(), torch.linalg.vector_norm(each.flatten(1), dim=1))
         squares = _squared(each)
         return squares.new_empty(squares.shape).index_copy_(0, self.place, squares)
 
@@ -58,11 +61,21 @@ class Patients:
         if self.alone:
             squares = left.square().sum(1) * right.square().sum(1)
             return squares.new_empty(squares.shape).index_copy_(0, self.place, squares)
-        # |sum of a_r b_r'|^2 is the sum over pairs of rows of (a_r.a_s)(b_r.b_s)
-        pairs = (left @ left.mT) * (right @ right.mT) * torch.outer(self.part, self.part)
-        own = self.place.unsqueeze(0) == self.place.unsqueeze(1)
-        by_row = (pairs * own).sum(1)
-        return by_row.new_zeros(self.count).index_add_(0, self.place, by_row).clamp_(min=0)
+        # |sum of a_r b_r'|^2 is the sum over pairs of rows of (a_r.a_s)(b_r.b_s); in double precision, because little
+        # may be left of it
+        wide, high, part = left.double(), right.double(), self.part.double()
+        pairs = (wide @ wide.mT) * (high @ high.mT) * torch.outer(part, part)
+        by_row = (pairs * (self.place.unsqueeze(0) == self.place.unsqueeze(1))).sum(1)
+        squares = by_row.new_zeros(self.count).index_add_(0, self.place, by_row)
+        return self._never_too_small(squares, left.norm(dim=1) * right.norm(dim=1))
+
+    def _never_too_small(self, squares: Tensor, rows: Tensor) -> Tensor:
+        """Where a patient's rows, whose lengths are `rows`, nearly cancel, rounding is all that is left. A length that
+        comes out too small would be a clip too large, so that what rounding may have taken is added."""
+        most = squares.new_zeros(self.count).index_add_(0, self.place, (rows * self.part).to(squares.dtype))
+        unsure = ROUNDING * torch.finfo(squares.dtype).eps * most.square()
+        lengths = (squares.clamp(min=0) + unsure).sqrt() + ROUNDING * torch.finfo(rows.dtype).eps * most
+        return lengths.square().to(rows.dtype)
 
 
 def _squared(each: Tensor) -> Tensor:
@@ -78,6 +91,8 @@ def of_layer(layer: nn.Module, x: Tensor, g: Tensor, patients: Patients, names: 
     """`x` went into the layer, `g` is the gradient at its output; `names` are the leaves' full names."""
     if isinstance(layer, nn.Linear) and x.dim() == 2:
         return _of_linear(x, g, patients, names)
+    if isinstance(layer, nn.Conv2d) and patients.alone and _pairs_are_fewer(layer, g):
+        return _of_deep_convolution(layer, x, g, patients, names)
     each: Tree = {}
     if isinstance(layer, nn.Linear):
         each = {"weight": torch.einsum("b...o,b...i->boi", g, x), "bias": g.flatten(1, -2).sum(1)}
@@ -114,19 +129,62 @@ def _of_linear(x: Tensor, g: Tensor, patients: Patients, names: dict[str, str]) 
     return squares, summed
 
 
-def _of_convolution(layer: nn.Conv2d, x: Tensor, g: Tensor) -> Tree:
+def _patches(layer: nn.Conv2d, x: Tensor) -> Tensor:
+    """What each place of the output saw: (rows, inputs of a place, places)."""
     kernel: Any = layer.kernel_size
-    patches = F.unfold(x.contiguous(), kernel, layer.dilation, layer.padding, layer.stride)  # type: ignore[arg-type]
-    at_output = g.flatten(2)
+    return F.unfold(x.contiguous(), kernel, layer.dilation, layer.padding, layer.stride)  # type: ignore[arg-type]
+
+
+def _pairs_are_fewer(layer: nn.Conv2d, g: Tensor) -> bool:
+    """Whether pairs of places are fewer than weights: deep in a network, where images are small and channels many
+    (Bu et al., NeurIPS 2022, arXiv:2205.10683)."""
+    return 2 * (g.shape[2] * g.shape[3]) ** 2 < layer.weight.numel()
+
+
+def _of_deep_convolution(
+    layer: nn.Conv2d, x: Tensor, g: Tensor, patients: Patients, names: dict[str, str]
+) -> LayerPart:
+    """As for a linear layer that runs at every place: lengths from pairs of places, sums by the convolution's own
+    gradient."""
+    patches, at_output = _patches(layer, x), g.flatten(2)
+    squares = torch.zeros(patients.count, dtype=x.dtype, device=x.device)
+    if "weight" in names:
+        pairs = torch.bmm(patches.mT, patches).mul_(torch.bmm(at_output.mT, at_output))
+        # places may cancel, and then rounding must not make a length too small: it is added as it may have been
+        most = (patches.norm(dim=1) * at_output.norm(dim=1)).sum(1).square()
+        by_row = (pairs.sum((1, 2)) + ROUNDING * torch.finfo(x.dtype).eps * most).clamp_(min=0)
+        squares = squares.index_copy(0, patients.place, by_row)
+    if "bias" in names:
+        squares = squares + patients.squared_lengths(at_output.sum(2))
+    del patches
+
+    def summed(factors: Tensor) -> Tree:
+        scaled = g * align(factors, g)
+        found: dict[str, Callable[[], Tensor]] = {
+            "weight": lambda: _weight_gradient(layer, x, scaled),
+            "bias": lambda: scaled.sum((0, 2, 3)),
+        }
+        return {name: found[short]() for short, name in names.items()}
+
+    return squares, summed
+
+
+def _weight_gradient(layer: nn.Conv2d, x: Tensor, g: Tensor) -> Tensor:
+    found: Tensor = conv2d_weight(x, layer.weight.shape, g, layer.stride, layer.padding, layer.dilation)  # type: ignore[no-untyped-call]
+    return found
+
+
+def _of_convolution(layer: nn.Conv2d, x: Tensor, g: Tensor) -> Tree:
+    patches, at_output = _patches(layer, x), g.flatten(2)
     weight = torch.bmm(at_output, patches.mT).reshape(len(x), *layer.weight.shape)
     return {"weight": weight, "bias": at_output.sum(2)}
 
 
 def is_known(layer: nn.Module) -> bool:
-    """Whether a layer's own weights have a rule here."""
-    if isinstance(layer, nn.Conv2d):
+    """Whether a layer's own weights have a rule here. A class that is derived from one of these may do anything."""
+    if type(layer) is nn.Conv2d:
         return layer.groups == 1 and not isinstance(layer.padding, str) and layer.padding_mode == "zeros"
-    return isinstance(layer, nn.Linear | nn.GroupNorm | nn.LayerNorm)
+    return type(layer) in (nn.Linear, nn.GroupNorm, nn.LayerNorm)
 
 
 class Caught:
@@ -135,8 +193,10 @@ class Caught:
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self.inputs: dict[str, Tensor] = {}
-        self.outputs: dict[str, Tensor] = {}
+        self.versions: dict[str, int] = {}
+        self.outputs: dict[str, GradientEdge] = {}
         self.twice = False
+        self.apart = False  # whether rows were seen to have nothing to do with each other
         self.layers = {name: part for name, part in module.named_modules() if list(part.parameters(recurse=False))}
         self.known = all(is_known(part) for part in self.layers.values()) and _unshared(module)
         for name, part in self.layers.items() if self.known else ():
@@ -145,12 +205,20 @@ class Caught:
     def _catch(self, name: str) -> Any:
         def hook(part: nn.Module, given: tuple[Tensor, ...], made: Tensor) -> None:
             self.twice = self.twice or name in self.inputs
-            self.inputs[name], self.outputs[name] = given[0].detach(), made
+            self.inputs[name], self.versions[name] = given[0], given[0]._version
+            # an edge of the graph, not the tensor: what comes next may write into it (`relu(inplace=True)`)
+            self.outputs[name] = get_gradient_edge(made)
 
         return hook
 
     def clear(self) -> None:
-        self.inputs, self.outputs, self.twice = {}, {}, False
+        self.inputs, self.versions, self.outputs, self.twice = {}, {}, {}, False
+
+    def usable(self, rows: int) -> bool:
+        """Whether every layer ran once, with rows along its first axis, and nobody wrote into what went into it."""
+        return not self.twice and all(
+            len(one) == rows and one._version == self.versions[name] for name, one in self.inputs.items()
+        )
 
 
 def _unshared(module: nn.Module) -> bool:
@@ -158,19 +226,36 @@ def _unshared(module: nn.Module) -> bool:
     return len(every) == len(set(every))
 
 
+def _rows_apart(caught: Caught, run: Callable[[Tensor], Tensor], x: Tensor) -> bool:
+    """Whether no row reaches another, which the rules here rest on. Tried out, once: with all rows but the first no
+    numbers, the first must come through every layer as a number, at the first place."""
+    others_lost = x.detach().clone()
+    others_lost[1:] = torch.nan
+    with torch.enable_grad():
+        losses = run(others_lost.requires_grad_())
+    seen = [losses.detach(), *(one.detach() for one in caught.inputs.values())]
+    caught.apart = caught.usable(len(x)) and all(bool(one[0].isfinite().all()) for one in seen)
+    caught.clear()
+    return caught.apart
+
+
 def by_layers(
     caught: Caught, trained: set[str], run: Callable[[Tensor], Tensor], x: Tensor, patients: Patients
 ) -> tuple[Tensor, Callable[[Tensor], Tree]] | None:
-    """`run` gives the rows' losses. None where a layer has no rule, or ran twice."""
+    """`run` gives the rows' losses. None where a layer has no rule or ran twice, or where rows reach each other."""
     if not caught.known:
         return None
     caught.clear()
+    if x.dim() == 4:
+        x = x.to(memory_format=torch.channels_last)  # as `Model.gradient` does it
+    if not caught.apart and len(x) > 1 and not _rows_apart(caught, run, x):
+        return None
     with torch.enable_grad():
         # something before the first layer must want a gradient for there to be one at its output
         total = run(x.detach().requires_grad_()).sum()
         names = list(caught.outputs)
         found = torch.autograd.grad(total, [caught.outputs[name] for name in names], allow_unused=True)
-    if caught.twice:
+    if not caught.usable(len(x)):
         caught.clear()
         return None
     squares: Tensor = torch.zeros(patients.count, dtype=x.dtype, device=x.device)
@@ -183,7 +268,7 @@ def by_layers(
             if f"{prefix}{short}" in trained
         }
         if own and g is not None:
-            part, summed = of_layer(caught.layers[name], caught.inputs[name], g.detach(), patients, own)
+            part, summed = of_layer(caught.layers[name], caught.inputs[name].detach(), g.detach(), patients, own)
             squares = squares + part
             sums.append(summed)
     caught.clear()

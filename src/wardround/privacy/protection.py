@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from wardround.data.site import Rows
+from wardround.errors import StudyError
 from wardround.privacy.accountant import Charge, affordable, noise_for
 from wardround.privacy.example_dp import Adaptation, Rule, poisson_order
 from wardround.privacy.noise import SeededStream, Stream
 from wardround.study import ExamplePrivacy, SitePrivacy
 from wardround.tree import Tree
 
-COUNT_NOISE = 1 / 20  # of a step's patients: what the count below an adaptive clip is blurred by, unless it is given
+COUNT_NOISE = 1 / 20  # of a step's patients: what the count below an adaptive clip is blurred by, at least
 Streams = Callable[[str], Stream]  # by purpose
 
 
@@ -47,12 +48,17 @@ def noise_of(example: ExamplePrivacy, sampling: Sampling, epochs: int) -> float:
 def rule_of(example: ExamplePrivacy, rows: Rows, batch_size: int, epochs: int) -> Rule:
     """For a site with these training rows. `epochs` are those of the whole run."""
     sampling = Sampling.of(len(rows), batch_size)
-    patients = len(torch.unique(rows.people))
-    adaptive, adaptation = example.adaptive, None
-    if adaptive is not None:
-        spread = adaptive.count_noise or max(1.0, COUNT_NOISE * sampling.rate * patients)
-        adaptation = Adaptation(adaptive.quantile, adaptive.rate, spread)
-    return Rule(sampling.rate, noise_of(example, sampling, epochs), example.clip, patients, adaptation)
+    patients, noise = len(torch.unique(rows.people)), noise_of(example, sampling, epochs)
+    adaptation = None
+    if example.adaptive is not None:
+        # with as much noise on the count as `noise` says, the gradient's grows by 15 %; more costs less
+        spread = example.adaptive.count_noise or max(noise, COUNT_NOISE * sampling.rate * patients)
+        if 2 * spread <= noise:
+            problem = f"{spread:g} on the count costs more than all that epsilon {example.epsilon:g} allows"
+            remedy = f"Raise it above {noise / 2:.3g}, or leave it out."
+            raise StudyError("privacy: example: adaptive: count_noise", problem, remedy)
+        adaptation = Adaptation(example.adaptive.quantile, example.adaptive.rate, spread)
+    return Rule(sampling.rate, noise, example.clip, patients, adaptation)
 
 
 @lru_cache(maxsize=4096)

@@ -5,7 +5,8 @@ these, and whatever else is changed while reading, is said in `Records.notes`, w
 A numeric column is float64 with NaN, a categorical one `object` with None, which pandas 2 and 3 treat alike.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal, get_args
@@ -20,8 +21,16 @@ from wardround.data.sources.table import Cells, Separator, Table, checked_names,
 from wardround.errors import DataError, StudyError, suggest
 
 Type = Literal["numeric", "categorical", "date", "id", "ignore"]
-Ranges = dict[str, tuple[float, float]]
 Sites = dict[str, Cells]  # one column at every hospital
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a study says of columns, by name."""
+
+    ranges: Mapping[str, tuple[float, float]]
+    levels: Mapping[str, tuple[str, ...]]
+
 
 AGE_NAMES = ("age", "age_years")
 SEX_NAMES = ("sex", "gender")
@@ -37,6 +46,7 @@ def csv(
     shared_ids: bool = False,
     types: dict[str, str] | None = None,
     ranges: dict[str, tuple[float, float]] | None = None,
+    levels: dict[str, tuple[str, ...]] | None = None,
     columns: Literal["same", "common", "all"] = "same",
     separator: Separator = "auto",
     age: str | None = None,
@@ -46,9 +56,10 @@ def csv(
 
     `classes` lists three or more classes, for hospitals none of which has them all. Hospitals mostly number their
     patients for themselves; `shared_ids` says that one number means one patient everywhere, so that copies are found.
+    `ranges` and `levels` are what is known of a column without looking at rows.
     """
-    types, ranges = dict(types or {}), dict(ranges or {})
-    _check_settings(files, target, patient, types, ranges)
+    types, known = dict(types or {}), Known(dict(ranges or {}), dict(levels or {}))
+    _check_settings(files, target, patient, types, known)
 
     def load() -> Records:
         tables = {site: read_table(path, separator, checked_names) for site, path in files.items()}
@@ -59,7 +70,8 @@ def csv(
         names, notes = _agree_on_columns(tables, columns, ignored)
         features = [name for name in names if name not in (target, patient)]
         recorded = {name for table in tables.values() for name in table} - {target, patient}
-        _refuse_unknown_columns([("types", name) for name in types] + [("ranges", name) for name in ranges], recorded)
+        declared = {"types": types, "ranges": known.ranges, "levels": known.levels}
+        _refuse_unknown_columns([(setting, name) for setting, names in declared.items() for name in names], recorded)
         _refuse_unknown_columns([("age", age), ("sex", sex)], features)
         tables, dropped = _rows_with_target(tables, target)
         class_names, labels, doubts = read_target(
@@ -68,7 +80,7 @@ def csv(
         across = {name: _column(name, tables) for name in features}
         sex_column = sex or _first_called(SEX_NAMES, across)
         groups, unusable = _groups(across, age, sex_column)
-        values, kept, changes = _features(across, types, ranges, sex_column)
+        values, kept, changes = _features(across, types, known, sex_column)
         patients, unknown = _patients(tables, patient, shared_ids)
         return Records(
             features=values,
@@ -85,7 +97,7 @@ def csv(
 
 
 def _check_settings(
-    files: dict[str, Path], target: str, patient: str | None, types: dict[str, str], ranges: Ranges
+    files: dict[str, Path], target: str, patient: str | None, types: dict[str, str], known: Known
 ) -> None:
     if not files:
         raise StudyError("data: files", "no hospital is named", 'Write `files = { hospital = "file.csv" }`.')
@@ -94,9 +106,12 @@ def _check_settings(
     for name, word in types.items():
         if word not in get_args(Type):
             raise StudyError(f"data: types: {name}", f"{word!r} is not a type", suggest(word, get_args(Type), "Types"))
-    for name, (low, high) in ranges.items():
+    for name, (low, high) in known.ranges.items():
         if not low < high:
             raise StudyError(f"data: ranges: {name}", "the limits are not in order", "Write [lowest, highest].")
+    for name, levels in known.levels.items():
+        if not levels or len(set(levels)) < len(levels):
+            raise StudyError(f"data: levels: {name}", "the list is empty or names one twice", "Name each level once.")
 
 
 def _require_column(setting: str, name: str | None, table: Table, path: Path) -> None:
@@ -151,7 +166,7 @@ def _column(name: str, tables: dict[str, Table]) -> Sites:
 
 
 def _features(
-    across: dict[str, Sites], types: dict[str, str], ranges: Ranges, sex: str | None
+    across: dict[str, Sites], types: dict[str, str], known: Known, sex: str | None
 ) -> tuple[pd.DataFrame, tuple[Column, ...], list[str]]:
     values: dict[str, pd.Series] = {}
     columns: list[Column] = []
@@ -163,16 +178,20 @@ def _features(
             left_out.setdefault(kind, []).append(name)
         elif kind == "categorical":
             values[name], coded, changes = _categories(name, sites, SEX_WORDS if name == sex else {})
-            columns.append(Column(name, "categorical", limits=ranges.get(name), coded=coded))
+            declared = known.levels.get(name)
+            columns.append(Column(name, "categorical", known.ranges.get(name), coded, declared))
             notes.extend(changes)
         else:
             values[name], changes = _numbers(name, sites, as_dates=kind == "date")
-            columns.append(Column(name, "numeric", limits=ranges.get(name)))
+            columns.append(Column(name, "numeric", known.ranges.get(name)))
             notes.extend(changes)
     for column in columns:
         if column.limits is not None and column.kind == "categorical" and not column.coded:
             remedy = f"Remove it, or declare another type for {column.name!r} under `types`."
             raise StudyError(f"data: ranges: {column.name}", "the column is text, which has no range", remedy)
+        if column.kind == "numeric" and column.name in known.levels:
+            remedy = f'Remove it, or declare "categorical" for {column.name!r} under `types`.'
+            raise StudyError(f"data: levels: {column.name}", "the column holds numbers, which have no levels", remedy)
     if not columns:
         raise DataError("data: files", "no feature is left", "Add columns, or declare their types under `types`.")
     reasons = {"id": "identifiers", "free text": "free text", "empty": "no values", "ignore": "ignored by the study"}
