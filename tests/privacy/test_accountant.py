@@ -132,7 +132,7 @@ def google(parts: Sequence[Charge], delta: float, adjacency: Adjacency = "add-re
     return float(made.get_epsilon(delta))
 
 
-MODERATE = [(0.01, 0.8, 100), (0.05, 1.0, 100), (0.25, 3.1, 32), (0.25, 1.3, 60), (0.5, 10.0, 300), (0.9, 2.0, 4)]
+MODERATE = [(0.02, 1.0, 50), (0.25, 3.1, 32), (0.5, 10.0, 100), (0.9, 2.0, 4)]
 FULL = list(product((0.002, 0.01, 0.05, 0.25, 0.5, 0.9), (0.7, 1.0, 2.0, 5.0, 20.0), (1, 10, 32, 300, 3000)))
 
 
@@ -206,7 +206,7 @@ def test_epsilons_whose_exponential_overflows_are_still_in_order() -> None:
 
 
 @given(charges, deltas, st.sampled_from(["add-remove", "replace"]))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_more_steps_less_noise_a_larger_rate_and_a_smaller_delta_cost_more(
     charge: Charge, delta: float, adjacency: Adjacency
 ) -> None:
@@ -223,7 +223,7 @@ def test_more_steps_less_noise_a_larger_rate_and_a_smaller_delta_cost_more(
 
 
 @given(st.lists(charges, min_size=1, max_size=4), deltas, st.randoms(use_true_random=False))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_neither_order_nor_division_of_charges_matters(parts: list[Charge], delta: float, shuffle: object) -> None:
     divided = [Charge(p.rate, p.noise, n) for p in parts for n in (p.steps // 3, p.steps - p.steps // 3)]
     shuffle.shuffle(divided)  # type: ignore[attr-defined]
@@ -243,7 +243,7 @@ def test_very_many_different_charges_are_rounded_together_and_never_downwards(mo
 
 
 @given(charges)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_an_exchange_costs_more_than_a_removal_and_less_than_a_removal_and_an_addition(charge: Charge) -> None:
     delta = 1e-7
     once = epsilon([charge], delta)

@@ -85,7 +85,7 @@ def test_the_bytes_of_the_protocol_stay_as_they_are() -> None:
         said.update(advert.seal_key + advert.mask_key + advert.seed_hash)
         said.update(b"".join(sealed for _, sealed in sorted(played.sealed[site].items())))
         said.update(played.masked[site].astype("<u8").tobytes())
-    assert said.hexdigest() == "a8141b34441abcba8f2cf30df805a6bb9fc5ce90bbab760fb4bae88e3b143bea"
+    assert said.hexdigest() == "de4f9d3caf2daa99b441cd0f1f8b856f0e1fe88f94ed465214576b276d6d463d"
 
 
 @pytest.mark.parametrize("stage", ["advertise", "share", "mask", "confirm", "reveal"])
@@ -197,11 +197,13 @@ def test_terms_differ_in_every_part() -> None:
     digests = {
         Terms(b"round", ("a", "b", "c", "d"), 3).digest,
         Terms(b"round", ("a", "b", "c", "d"), 4).digest,
+        Terms(b"round", ("a", "b", "c", "d"), 3, b"model").digest,
+        Terms(b"roundmodel", ("a", "b", "c", "d"), 3).digest,
         Terms(b"round 2", ("a", "b", "c", "d"), 3).digest,
         Terms(b"round", ("a", "b", "cd", "e"), 3).digest,
         Terms(b"round", ("a", "bc", "d", "e"), 3).digest,
     }
-    assert len(digests) == 5
+    assert len(digests) == 7
 
 
 def test_a_member_needs_its_name_secret_and_keys() -> None:

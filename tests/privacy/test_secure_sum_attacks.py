@@ -245,6 +245,15 @@ def test_a_site_shares_with_the_signed_keys_of_the_roster_only(
         played.members["site-00"].share(adverts(played))
 
 
+def test_sites_that_were_sent_different_models_have_no_sum() -> None:
+    played = Round(replace(terms_of(4), question=b"model 1")).play("advertise")
+    misled = member("site-03", replace(terms_of(4), question=b"model 2"))
+    with pytest.raises(SecureSumError, match="site-00 are not signed by it for this sum"):
+        misled.share([*played.adverts[:3], misled.advertise()])
+    with pytest.raises(SecureSumError, match="site-03 are not signed by it for this sum"):
+        played.members["site-00"].share([*played.adverts[:3], misled.advertise()])
+
+
 # A coordinator that asks for too much
 
 
@@ -392,11 +401,13 @@ def test_shares_for_others_than_those_that_advertised_are_refused() -> None:
 # The same round a second time: the site has said something before, and keeps to it
 
 
-def test_a_second_attempt_with_another_roster_or_threshold_is_refused() -> None:
+def test_a_second_attempt_with_another_roster_threshold_or_question_is_refused() -> None:
     kept = InMemory()
     member("site-00", terms_of(5), kept)
-    for other in (terms_of(4, threshold=4), terms_of(5, threshold=5)):
-        with pytest.raises(SecureSumError, match="second time in this round, with another roster or threshold"):
+    for other in (terms_of(4, threshold=4), terms_of(5, threshold=5), replace(terms_of(5), question=b"model 2")):
+        with pytest.raises(
+            SecureSumError, match="second time in this round, with another roster, threshold or question"
+        ):
             member("site-00", other, kept)
     member("site-00", terms_of(5), kept)
     member("site-00", terms_of(4, b"round 2"), kept)

@@ -12,7 +12,8 @@ Noise is in units of the clip, and a row is in a step with probability `rate`, e
   (1 - q) N(0, s^2) + q N(-1, s^2) from (1 - q) N(0, s^2) + q N(1, s^2): a group of one deletion and one insertion in
   Schuchardt et al. (NeurIPS 2024, arXiv:2403.04867). dp-accounting composes this pair itself ("pld" only).
 
-Every epsilon is rounded upwards, never down: "pld" lies up to about 0.1 % above the true value.
+Every epsilon is rounded upwards, never down: "pld" mostly lies 0.05 % above the true value, at small rates up to 0.4 %
+and, where over 200 different charges are composed, more.
 """
 
 import logging

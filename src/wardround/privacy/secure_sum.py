@@ -46,7 +46,7 @@ from wardround.privacy.secure_terms import (
 
 NONCE = bytes(12)  # each key seals one message only
 OTHER = {
-    "roster": "another roster or threshold",
+    "roster": "another roster, threshold or question",
     "adverts": "other keys",
     "shares": "other shares",
     "vector": "another vector",

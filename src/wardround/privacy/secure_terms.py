@@ -47,11 +47,17 @@ def default_threshold(sites: int) -> int:
 
 @dataclass(frozen=True)
 class Terms:
-    """What all must agree on before a sum: which round of which run it is, who takes part, how many must remain."""
+    """What all must agree on before a sum: which round of which run it is, who takes part, how many must remain.
+
+    `question` is a hash of what the sites were sent to work on. Sites that were sent different models then have no
+    common sum; else all but one could be sent a model that makes their updates zero (Pasquini et al., CCS 2022,
+    arXiv:2111.07380).
+    """
 
     context: bytes
     roster: tuple[str, ...]
     threshold: int
+    question: bytes = b""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "roster", tuple(sorted(self.roster)))  # one order for all: it numbers the shares
@@ -71,7 +77,7 @@ class Terms:
     def digest(self) -> bytes:
         """In every key and under every signature, so that nothing of one sum is of use in another."""
         names = (name.encode() for name in self.roster)
-        return digest(b"wardround secure sum 1", self.context, str(self.threshold).encode(), *names)
+        return digest(b"wardround secure sum 1", self.context, self.question, str(self.threshold).encode(), *names)
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,11 @@ import os
 from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from wardround.errors import SecureSumError
 from wardround.privacy.fixed_point import Whole
+from wardround.privacy.run_keys import RunKey
 from wardround.privacy.secure_sum import Collector, Member
 from wardround.privacy.secure_terms import InMemory, Terms, default_threshold
 
@@ -17,20 +17,10 @@ class SimulatedKey:
     """Signs and verifies in one site's name."""
 
     def __init__(self) -> None:
-        self._private = Ed25519PrivateKey.generate()
-        self._public = self._private.public_key()
+        key = RunKey(Ed25519PrivateKey.generate())
+        self.sign = key.sign
         # What one simulated site has checked, the others need not: a signature is verified once, not once at each.
-        self.verify = lru_cache(maxsize=8)(self._verify)
-
-    def sign(self, content: bytes) -> bytes:
-        return self._private.sign(content)
-
-    def _verify(self, signature: bytes, content: bytes) -> bool:
-        try:
-            self._public.verify(signature, content)
-        except InvalidSignature:
-            return False
-        return True
+        self.verify = lru_cache(maxsize=8)(key.public.verify)
 
 
 @cache  # a site keeps its key, as in a deployment
