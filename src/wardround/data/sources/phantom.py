@@ -12,10 +12,11 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
+from wardround.data.images.findings import FINDINGS
 from wardround.data.records import BOX_COLUMNS, Records
 from wardround.data.sources.phantom_drawing import TRAITS, draw_chest, stand, vessel_trees
 from wardround.data.sources.phantom_findings import CHANCES, add_findings, place, reshape
-from wardround.data.sources.phantom_labels import FINDINGS, SHARE_AP, draw_labels
+from wardround.data.sources.phantom_labels import SHARE_AP, draw_labels
 from wardround.data.sources.phantom_scanner import Scanner, expose, scanner_of
 from wardround.data.sources.source import Source
 from wardround.seeds import generator

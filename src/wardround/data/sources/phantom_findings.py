@@ -9,9 +9,9 @@ from dataclasses import fields, replace
 
 import numpy as np
 
+from wardround.data.images.findings import FINDINGS
 from wardround.data.records import BOX_COLUMNS
 from wardround.data.sources.phantom_drawing import Body, Chest, clouds
-from wardround.data.sources.phantom_labels import FINDINGS
 from wardround.data.sources.phantom_signs import SIGNS, Box, Spots
 
 CHANCES = len(fields(Spots))  # uniform numbers that place a finding

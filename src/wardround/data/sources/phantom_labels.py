@@ -9,22 +9,8 @@ from functools import cache
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-FINDINGS = (
-    "Atelectasis",
-    "Cardiomegaly",
-    "Effusion",
-    "Infiltration",
-    "Mass",
-    "Nodule",
-    "Pneumonia",
-    "Pneumothorax",
-    "Consolidation",
-    "Edema",
-    "Emphysema",
-    "Fibrosis",
-    "Pleural_Thickening",
-    "Hernia",
-)
+from wardround.data.images.findings import FINDINGS
+
 IMAGES = {"AP": 44_810, "PA": 67_310}
 WITH_FINDING = {  # images with each finding
     "AP": (5831, 1213, 6728, 10541, 2215, 2154, 801, 1895, 3146, 2027, 1017, 278, 967, 35),
