@@ -15,6 +15,7 @@ from tests.mutant import TESTS, Mutant
 from tests.mutants_of_deployment import MUTANTS as MUTANTS_OF_DEPLOYMENT
 from tests.mutants_of_evidence import MUTANTS as MUTANTS_OF_EVIDENCE
 from tests.mutants_of_imaging import MUTANTS as MUTANTS_OF_IMAGING
+from tests.mutants_of_privacy import MUTANTS as MUTANTS_OF_PRIVACY
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "wardround"
@@ -41,6 +42,7 @@ MUTANTS = (
     *MUTANTS_OF_EVIDENCE,
     *MUTANTS_OF_IMAGING,
     *MUTANTS_OF_DEPLOYMENT,
+    *MUTANTS_OF_PRIVACY,
     Mutant(
         "scaffold drops the memory that it returns",
         "algorithms/scaffold.py",
@@ -221,15 +223,15 @@ MUTANTS = (
     Mutant(
         "sites count alike instead of by rows",
         "intake.py",
-        "return float(len(assignment.site.train)) if by_rows else 1.0",
+        "return float(len(site.train)) if by_rows else 1.0",
         "return 1.0",
         "fedavg",
     ),
     Mutant(
         "sites count by the rows that they visited",
         "intake.py",
-        "float(len(assignment.site.train)) if",
-        "float(len(assignment.site.train) * assignment.epochs) if",
+        "return weight_of(self.trial, assignment.site)",
+        "return weight_of(self.trial, assignment.site) * assignment.epochs",
         "fedavg",
     ),
     Mutant(

@@ -17,7 +17,17 @@ from wardround.deploy.sitefile import SiteFile
 from wardround.errors import WardroundError
 from wardround.models import MODELS
 from wardround.settings import settings_of
-from wardround.study import METRICS, Deployment, Evaluation, Preparation, Training
+from wardround.study import (
+    METRICS,
+    AdaptiveClip,
+    Deployment,
+    Evaluation,
+    ExamplePrivacy,
+    Preparation,
+    SecureSum,
+    SitePrivacy,
+    Training,
+)
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "wardround"
@@ -31,7 +41,7 @@ LAYERS = [
     ["privacy"],
     ["local"],
     ["trial"],
-    ["intake"],
+    ["intake", "promises"],
     ["rounds"],
     ["engines", "evaluation"],
     ["artifacts"],
@@ -102,7 +112,9 @@ def test_every_member_and_its_settings_are_in_the_reference(family: dict[str, ob
             assert f"`{setting}`" in reference, f"{name}: {setting} is not in docs/reference/study-file.md"
 
 
-@pytest.mark.parametrize("block", [Preparation, Training, Evaluation, Deployment])
+@pytest.mark.parametrize(
+    "block", [Preparation, Training, Evaluation, Deployment, ExamplePrivacy, AdaptiveClip, SitePrivacy, SecureSum]
+)
 def test_every_setting_of_the_study_is_in_the_reference(block: type) -> None:
     for setting in settings_of(block):
         assert f"`{setting}`" in DOCS["study-file.md"]

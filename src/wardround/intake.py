@@ -6,9 +6,10 @@ import numpy as np
 
 from wardround import tree
 from wardround.algorithms.algorithm import Arrival, Work, setting
+from wardround.data.site import Site
 from wardround.errors import SecureSumError
 from wardround.local import Memory, Outcome
-from wardround.privacy.noise import Stream, normal_like
+from wardround.privacy.noise import Stream, with_noise
 from wardround.privacy.protection import seeded_streams, site_noise
 from wardround.privacy.vectors import Shapes, arrays_of, encoding_of, mean_of, shapes_of
 from wardround.tree import State, Tree
@@ -46,9 +47,14 @@ class Intake:
             self._add(assignment, outcome)
 
     def weight_of(self, assignment: Assignment) -> float:
-        """Privacy for whole sites holds for sites that weigh the same."""
-        by_rows = self.algorithm.weighting == "samples" and self.trial.privacy.site is None
-        return float(len(assignment.site.train)) if by_rows else 1.0
+        return weight_of(self.trial, assignment.site)
+
+    def came(self, assignments: Iterable[Assignment], sent: int) -> None:
+        """Work that was done elsewhere and comes as part of a sum. `sent` are the bytes that each sent."""
+        for assignment in assignments:
+            self.names.append(assignment.site.name)
+            self.epochs[assignment.number] = assignment.epochs
+            self.bytes += sent
 
     def _note(self, assignment: Assignment, outcome: Outcome) -> None:
         # only now: a dropped update leaves the old memory in force
@@ -143,8 +149,7 @@ class Intake:
             if part in self.algorithm.data_free:
                 noisy[part] = tree.scale(leaves, 1 / max(self.count, 1))
             else:
-                more = normal_like(stream, leaves, spread)
-                noisy[part] = tree.scale(tree.add(leaves, more), 1 / expected)
+                noisy[part] = tree.scale(with_noise(stream, leaves, spread), 1 / expected)
         return self.algorithm.aggregate(server, noisy, trial.training.share)
 
     def _nothing(self, server: State) -> State:
@@ -185,6 +190,12 @@ class Intake:
             stopped=stopped(trial, before.round),
             failed=self.failed,
         )
+
+
+def weight_of(trial: Trial, site: Site) -> float:
+    """Privacy for whole sites holds for sites that weigh the same."""
+    by_rows = trial.algorithm.weighting == "samples" and trial.privacy.site is None
+    return float(len(site.train)) if by_rows else 1.0
 
 
 def _distance(before: Tree, after: Tree) -> float:

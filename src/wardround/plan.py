@@ -14,7 +14,8 @@ from wardround.data.site import Rows, Site, join
 from wardround.data.split import Split
 from wardround.errors import MachineError, StudyError, suggest
 from wardround.models import SMALL_MODEL, Model, ModelBuilder, Shape, weights_digest
-from wardround.privacy.validate import LEAST_SITES, refuse_unsound
+from wardround.privacy.validate import refuse_unsound
+from wardround.promises import refuse_unkept
 from wardround.rounds import site_model, start
 from wardround.study import Arm, Choice, Privacy, Study
 from wardround.studyfile import Families
@@ -150,7 +151,7 @@ class Plan:
         overlapping = self.families.partitioners[arm.sites.name](**arm.sites.options).overlapping
         tables = self.cohort_of(arm).records.is_table
         refuse_unsound(arm, trial.algorithm, buffers, tables, overlapping)
-        refuse_few_sites(arm, trial)
+        refuse_unkept(trial)
 
     def check_all(self) -> None:
         """Every set of sites with every seed, before anything trains: what is refused costs no training."""
@@ -300,16 +301,6 @@ def refuse_outsiders(trial: Trial, buffers: Sequence[str]) -> None:
     if outside and not trial.algorithm.pools and (buffers or trial.model.private):
         problem = "the model keeps a part of itself at each site, and a site that does not train has none"
         raise StudyError(f"arms: {trial.arm}", problem, "Let all sites train, or choose another model.")
-
-
-def refuse_few_sites(arm: Arm, trial: Trial) -> None:
-    """A secure sum of two tells each of them the other."""
-    if trial.privacy.secure_sum is None:
-        return
-    fewest = min(len(trial.roster(number).numbers) for number in range(trial.training.rounds))
-    if fewest < LEAST_SITES:
-        problem = f"a round has {fewest} sites, and a sum of fewer than {LEAST_SITES} hides nothing from them"
-        raise StudyError(f"arms: {arm.name}: privacy: secure_sum", problem, "Let more sites take part in each round.")
 
 
 def refuse_augmented_tables(trial: Trial) -> None:

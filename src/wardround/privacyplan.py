@@ -16,6 +16,7 @@ from wardround.rounds import site_model, start
 from wardround.study import Arm
 from wardround.trial import Run, Trial
 
+POOLED = "pooled"  # the name of all rows at one place
 MOST_PATIENTS = 1000  # of a site whose gradients are measured
 BINS = np.logspace(-3, 3, 61)  # in clips
 
@@ -106,8 +107,11 @@ def _epsilons(charge: Charge, delta: float) -> dict[str, float]:
 def planned_total(plan: Plan, planned: Sequence[Planned]) -> dict[str, dict[str, float]]:
     """By site: all arms and seeds together, which is what a hospital spends that runs the whole study."""
     seeds_, found = plan.study.evaluation.seeds.count, {}
-    for site in dict.fromkeys(one.site for one in planned if one.patients):
-        own = [one for one in planned if one.site == site]
+    pooling = [one for one in planned if one.site == POOLED]  # which touches the patients of every site
+    for site in dict.fromkeys(
+        one.site for one in planned if one.patients and (one.site != POOLED or len(planned) == 1)
+    ):
+        own = [one for one in planned if one.site == site] + (pooling if site != POOLED else [])
         delta = min(one.delta for one in own)
         charges = [Charge(one.rate, one.noise, one.steps * seeds_) for one in own]
         found[site] = {

@@ -8,6 +8,7 @@ import torch
 from wardround import seeds, tree
 from wardround.intake import Intake
 from wardround.local import Memory, Outcome
+from wardround.privacy.noise import Stream
 from wardround.tree import Tree
 from wardround.trial import Assignment, RoundRecord, Run, Trial, assign
 
@@ -68,9 +69,11 @@ def rounds(run: Run, trial: Trial, train_sites: TrainSites) -> Iterator[tuple[Ru
         yield run, record
 
 
-def close(run: Run, trial: Trial, assignments: Sequence[Assignment], intake: Intake) -> tuple[Run, RoundRecord]:
-    """The run after a round, from what has been taken in."""
-    server = tree.settle(intake.aggregate(run.server))
+def close(
+    run: Run, trial: Trial, assignments: Sequence[Assignment], intake: Intake, noise: Stream | None = None
+) -> tuple[Run, RoundRecord]:
+    """The run after a round, from what has been taken in. `noise` is a deployment's, for whole sites."""
+    server = tree.settle(intake.aggregate(run.server, noise))
     down = sum(tree.count_bytes(trial.algorithm.broadcast(run.server, a.number)) for a in assignments)
     record = intake.record(server, down)
     if trial.algorithm.pools:

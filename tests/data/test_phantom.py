@@ -16,13 +16,13 @@ from sklearn.metrics import roc_auc_score
 from torch import nn
 
 from tests.shared_data import shared_data
+from wardround.data.images.findings import FINDINGS
 from wardround.data.records import BOX_COLUMNS, Records
 from wardround.data.sources.phantom import phantom
 from wardround.data.sources.phantom_drawing import TRAITS, Chest, clouds, draw_chest, stand, vessel_trees, wall_at
 from wardround.data.sources.phantom_findings import CHANCES, add_findings, place, reshape
 from wardround.data.sources.phantom_labels import (
     AGE_PULL,
-    FINDINGS,
     IMAGES,
     SHARE_AP,
     WITH_BOTH,

@@ -7,6 +7,7 @@ import typer
 
 from wardround.cli import (
     approve,
+    attack,
     check,
     coordinate,
     data,
@@ -39,6 +40,7 @@ app.command("compare")(report.compare)
 app.command("results")(results.results)
 app.command("plots")(results.plots)
 app.command("check")(check.check)
+app.command("attack")(attack.attack)
 app.command("studies")(studies.studies)
 app.add_typer(data.app, name="data")
 app.add_typer(log.app, name="log")

@@ -18,9 +18,11 @@ from rich.text import Text
 from wardround.cli.render import INTERRUPTED, console, show_json, warn
 
 if TYPE_CHECKING:
+    from wardround.artifacts.ledger import Spent
     from wardround.deploy.correspondence import Step
     from wardround.deploy.demo import Demo
     from wardround.deploy.kit import CoordinatorKit
+    from wardround.deploy.parity import Parity
     from wardround.deploy.sitefile import SiteFile
     from wardround.health import Condition
     from wardround.study import Study
@@ -150,25 +152,45 @@ def plain_lines(shown: bool) -> Callable[[str], None]:
 def show_demo(found: "Demo", as_json: bool) -> None:
     parity = found.parity
     if as_json:
-        show_json(
-            {
-                "equal": parity.equal,
-                "deployed": parity.deployed,
-                "simulated": parity.simulated,
-                "largest_difference": parity.largest,
-                "models": parity.models,
-                "sites": list(found.sites),
-                "folder": None if found.folder is None else str(found.folder),
-            }
-        )
+        equal = {"equal": None} if parity is None else _parity(parity)
+        spent = {row.site: {"epsilon": row.add_remove, "delta": row.delta, "rounds": row.rounds} for row in found.spent}
+        folder = None if found.folder is None else str(found.folder)
+        show_json({**equal, "spent": spent, "sites": list(found.sites), "folder": folder})
         return
     out = console()
-    out.print(f"{parity.models} models, {len(found.sites)} hospitals in processes of their own, TLS and a key for each")
-    out.print(f"deployed   {parity.deployed}")
-    out.print(f"simulated  {parity.simulated}")
-    if parity.equal:
-        out.print("deployed = simulated", style="bold green")
+    out.print(f"{len(found.sites)} hospitals in processes of their own, TLS and a key for each")
+    if parity is None:
+        _show_spent(found.spent)
     else:
-        out.print(f"deployed and simulated differ, by {parity.largest:.1e} at most", style="bold red")
+        out.print(f"{parity.models} models")
+        out.print(f"deployed   {parity.deployed}")
+        out.print(f"simulated  {parity.simulated}")
+        if parity.equal:
+            out.print("deployed = simulated", style="bold green")
+        else:
+            out.print(f"deployed and simulated differ, by {parity.largest:.1e} at most", style="bold red")
     if found.folder is not None:
         out.print(f"Everything is in {found.folder}", soft_wrap=True)
+
+
+def _parity(parity: "Parity") -> dict[str, Any]:
+    return {
+        "equal": parity.equal,
+        "deployed": parity.deployed,
+        "simulated": parity.simulated,
+        "largest_difference": parity.largest,
+        "models": parity.models,
+    }
+
+
+def _show_spent(spent: Sequence["Spent"]) -> None:
+    table = Table("hospital", "epsilon", "delta", "rounds", title="Spent, by each hospital's own ledger")
+    for row in spent:
+        table.add_row(row.site, f"{row.add_remove:.3f}", f"{row.delta:g}", str(row.rounds))
+    out = console()
+    out.print(table)
+    out.print(
+        "The coordinator saw masked vectors and their sums. Noise comes from secrets that were destroyed, so that no "
+        "simulation can repeat this run.",
+        soft_wrap=True,
+    )

@@ -29,7 +29,7 @@ def show_plan(study: "Study", planned: Sequence["Planned"], total: Mapping[str, 
         return
     table = Table(title=f"{study.name}: privacy before anything trains (first seed)", title_justify="left")
     for name in ("arm", "site"):
-        table.add_column(name)
+        table.add_column(name, overflow="fold")
     for name in ("patients", "rate", "steps", "noise", "epsilon", "replace", "by RDP", "delta", "target"):
         table.add_column(name, justify="right")
     for one in planned:

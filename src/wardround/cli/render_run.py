@@ -69,6 +69,7 @@ def show_run(run: "StudyRun", report: str | None) -> None:
     from wardround.report.words import SYNTHETIC, answer
     from wardround.report.words_findings import left_out_words
     from wardround.report.words_on_data import ranking_words
+    from wardround.report.words_privacy import spent_lines
 
     results, out = run.results, console()
     evidence = read_evidence(RunFolder(run.folder), checked=True)  # the report has checked what it stands on
@@ -107,6 +108,8 @@ def show_run(run: "StudyRun", report: str | None) -> None:
     for claim in results["claims"]:
         out.print(Text(f"{claim['text']} ({claim['source']})"), soft_wrap=True)
         out.print(Text(f"  {claim['verdict']}", style="bold"), soft_wrap=True)
+    for line in spent_lines(evidence):
+        out.print(Text(line), soft_wrap=True)
     _show_warnings(out, [*([SYNTHETIC] if evidence.synthetic else []), *results["warnings"]])
     out.print(Text("\nAnswer", style="bold"))
     for sentence in answer(evidence):

@@ -20,6 +20,8 @@ def augmenter(settings: Augmentation | None, rng: np.random.Generator) -> Callab
         return None
 
     def change(x: Tensor) -> Tensor:
+        if not len(x):  # a step for which nobody was drawn
+            return x
         if settings.flip != "none":
             x = _mirrored(x, -1, rng)
         if settings.flip == "both":

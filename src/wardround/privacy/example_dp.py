@@ -18,7 +18,7 @@ from torch.func import grad, vmap
 
 from wardround.models.model import Gradient, Model
 from wardround.models.rows import Patients
-from wardround.privacy.noise import Stream, chosen, normal_like
+from wardround.privacy.noise import Stream, chosen, with_noise
 from wardround.tree import Tree, align
 
 CHUNK_BYTES = 64 * 2**20  # of gradients of single rows that are held at a time
@@ -55,7 +55,9 @@ class Rule:
         if self.adaptation is None:
             return self.noise
         rest = self.noise**-2 - (2 * self.adaptation.count_noise) ** -2
-        return rest**-0.5 if rest > 0 else math.inf
+        if rest <= 0:
+            raise ValueError("the count of an adaptive clip costs more than both releases may")
+        return float(rest**-0.5)
 
 
 def poisson_order(patients: Tensor, rate: float, steps: int, stream: Stream) -> list[Tensor]:
@@ -84,9 +86,8 @@ class PrivateGradient:
     def __call__(self, params: Tree, buffers: Tree, x: Tensor, y: Tensor, masks: Tree, patients: Tensor) -> Gradient:
         clip = self.clip
         total, lengths = clipped_sum(self.model, params, x, y, masks, patients, clip)
-        noise = normal_like(self.stream, total, self.rule.gradient_noise * clip)
-        expected = self.rule.expected
-        gradient = {name: (leaf + noise[name]).div_(expected) for name, leaf in total.items()}
+        noisy = with_noise(self.stream, total, self.rule.gradient_noise * clip)
+        gradient = {name: leaf.div_(self.rule.expected) for name, leaf in noisy.items()}
         if self.model.penalty is not None:
             gradient = _with_penalty(self.model.penalty, params, gradient)
         if self.rule.adaptation is not None:
@@ -109,7 +110,7 @@ def clipped_sum(
     """The sum of the patients' clipped gradients without penalty, and their lengths before clipping."""
     if not len(x):
         return {name: torch.zeros_like(leaf) for name, leaf in params.items()}, torch.zeros(0, dtype=_dtype(params))
-    groups = Patients.of(patients, _dtype(params))
+    groups = Patients.of(patients.to(x.device), _dtype(params))
     found = model.row_gradients(params, x, y, masks, groups) if model.row_gradients is not None else None
     if found is not None and bool(found[0].isfinite().all()):
         lengths, summed = found

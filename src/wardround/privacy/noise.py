@@ -24,7 +24,7 @@ class Stream(Protocol):
         """Uniform in (0, 1]."""
 
     def normal(self, count: int, dtype: torch.dtype) -> Tensor:
-        """Standard normal."""
+        """Standard normal, in this precision or in double."""
 
 
 class SeededStream:
@@ -56,12 +56,11 @@ class SecretStream:
         return ((whole >> np.uint64(11)).astype(np.float64) + 1) * 2.0**-53
 
     def normal(self, count: int, dtype: torch.dtype) -> Tensor:
-        """Box and Muller (1958), always in double precision: rounded to a model's precision afterwards, the numbers
-        have none of the gaps by which noise made in single precision can be told apart (Mironov, CCS 2012)."""
+        """Box and Muller (1958), whatever `dtype` is in double precision: see `with_noise`."""
         half = -(-count // 2)
         both = torch.from_numpy(self.uniform(2 * half))
         radius, angle = both[:half].log().mul_(-2).sqrt_(), both[half:].mul_(2 * math.pi)
-        return torch.cat([radius * angle.cos(), radius.mul_(angle.sin_())])[:count].to(dtype)
+        return torch.cat([radius * angle.cos(), radius.mul_(angle.sin_())])[:count]
 
 
 def chosen(stream: Stream, count: int, rate: float) -> np.ndarray:
@@ -69,13 +68,19 @@ def chosen(stream: Stream, count: int, rate: float) -> np.ndarray:
     return np.flatnonzero(stream.uniform(count) <= rate)
 
 
-def normal_like(stream: Stream, leaves: Tree, spread: float) -> Tree:
-    """Noise of this standard deviation for every number of a tree, drawn as one vector."""
+def with_noise(stream: Stream, leaves: Tree, spread: float) -> Tree:
+    """A tree with noise of this standard deviation on every number, drawn as one vector.
+
+    Noise in double precision is added in double precision, and only the sum is rounded to the tree's own. Single
+    numbers of a noise that was itself rounded to single precision have gaps, and a sum that falls where only one of two
+    values could have brought it tells which it was (Mironov, CCS 2012).
+    """
     sizes = [leaf.numel() for leaf in leaves.values()]
     drawn = stream.normal(sum(sizes), next(iter(leaves.values())).dtype).mul_(spread)
     parts = torch.split(drawn, sizes)
     return {
-        name: part.reshape(leaf.shape).to(leaf.device) for (name, leaf), part in zip(leaves.items(), parts, strict=True)
+        name: (leaf + part.reshape(leaf.shape).to(leaf.device)).to(leaf.dtype)
+        for (name, leaf), part in zip(leaves.items(), parts, strict=True)
     }
 
 

@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 
 from wardround.errors import SecureSumError
 from wardround.privacy.masks import derive, pack
+from wardround.privacy.validate import LEAST_SITES as LEAST_SITES
 
-LEAST_SITES = 3  # of a sum of two, each of them can work out the other's part
 DISTRUST = "Find out who changed the messages before the site takes part again. Nothing was given away."
 
 

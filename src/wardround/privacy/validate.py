@@ -7,7 +7,7 @@ from wardround.errors import StudyError
 from wardround.study import Arm
 
 PUBLIC_SCALES = ("ranges", "image", "none")
-LEAST_SITES = 3  # of a secure sum
+LEAST_SITES = 3  # of a secure sum: of two, each can work out the other's part
 
 
 def refuse_unsound(arm: Arm, algorithm: Algorithm, buffers: Sequence[str], tables: bool, overlapping: bool) -> None:
@@ -20,7 +20,7 @@ def refuse_unsound(arm: Arm, algorithm: Algorithm, buffers: Sequence[str], table
     if arm.privacy.example is not None:
         _check_example(arm, algorithm, buffers, tables, overlapping, refuse)
     if arm.privacy.site is not None and algorithm.federated:
-        _check_site(algorithm, refuse)
+        _check_site(arm, algorithm, refuse)
     if arm.privacy.secure_sum is not None and algorithm.needs == "each" and algorithm.federated:
         problem = f"{arm.algorithm.name} looks at each site's update, and a secure sum shows none of them"
         refuse("privacy: secure_sum", problem, 'Write `"privacy.secure_sum" = "off"` in this arm.')
@@ -69,8 +69,14 @@ def _check_preparation(arm: Arm, tables: bool, refuse: Callable[[str, str, str],
         refuse("data: public", problem, f"Write `public = true` in [data], {off}")
 
 
-def _check_site(algorithm: Algorithm, refuse: Callable[[str, str, str], None]) -> None:
+def _check_site(arm: Arm, algorithm: Algorithm, refuse: Callable[[str, str, str], None]) -> None:
     off = 'Choose another algorithm, or write `"privacy.site" = "off"` in this arm.'
+    if algorithm.data_free:
+        problem = f"{arm.algorithm.name} sends how many steps a site made, which tells its size, and gets no noise"
+        refuse("privacy: site", problem, off)
+    if arm.training.stragglers is not None:
+        problem = "who is slow depends on who else is there, so that one site more changes what others send"
+        refuse("training: stragglers", problem, 'Leave them out, or write `"privacy.site" = "off"` in this arm.')
     if algorithm.needs == "each":
         refuse("privacy: site", "noise is on the sum, and the algorithm looks at each site's update", off)
     if algorithm.needs_start_loss:

@@ -10,10 +10,11 @@ from jinja2 import Environment, StrictUndefined
 
 from wardround.artifacts.folder import RunFolder, write_atomically
 from wardround.evaluation.claims import said
+from wardround.report.attacked import attack_words, failed_words
 from wardround.report.checklist import checklist
 from wardround.report.citations import citations
 from wardround.report.evidence import Evidence, read_evidence, rows_of
-from wardround.report.figures import FIGURES, draw_all, left_out
+from wardround.report.figures import FIGURES, attack_figures, draw_all, left_out
 from wardround.report.table import few, write_tables
 from wardround.report.tables import all_tables
 from wardround.report.words import SYNTHETIC, answer, best_single_words, design, groups_title, hospital_words
@@ -52,6 +53,9 @@ def build_report(path: str | Path, workers: int = 1) -> Path:
         per_site={site: _about(evidence, site) for site in evidence.sites[:MOST_SITES]},
         claims=[_claim(claim) for claim in evidence.results["claims"]],
         privacy=privacy(evidence),
+        failed=failed_words(evidence),
+        attack=attack_words(evidence),
+        attack_figures=attack_figures(folder.path / "figures") if evidence.attack else {},
         limits=limits(evidence),
         citations=citations(evidence),
         checklist=items,

@@ -3,7 +3,9 @@
 What a run cannot know (why, who, ethics, registration) is left to the authors, and says so.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from wardround.report.evidence import Evidence
 from wardround.report.words import design
@@ -44,7 +46,7 @@ def checklist(evidence: Evidence) -> list[Item]:
         "7": f"Images, scale = {data['scale']}"
         if evidence.of_images
         else f"missing = {data['missing']}, categories = {data['categories']}, "
-        f"scale = {data['scale']}; fitted on training rows",
+        f"scale = {data['scale']}; {_fitted(data)}",
         "8": f"Findings, of which a row may have several: {', '.join(evidence.findings)}"
         if evidence.findings
         else f"Target with the classes {', '.join(evidence.classes)}",
@@ -54,8 +56,7 @@ def checklist(evidence: Evidence) -> list[Item]:
         if evidence.of_images
         else "Rows with gaps were left out"
         if data["missing"] == "drop"
-        else f"Filled with the site's own {data['missing']}"
-        + (", with indicator columns" if data["indicator"] else ""),
+        else f"Filled with {_filled(data['missing'])}" + (", with indicator columns" if data["indicator"] else ""),
         "12": f"{made['model']}; {made['training']}; {made['split']}; {arms}",
         "13": f"Classes: {imbalance}{', without sites that withhold them' if withheld else ''}. {weighting}.",
         "14": f"Results by {', '.join(groups)}, by site, and the spread between sites" if groups else "Results by site",
@@ -82,6 +83,14 @@ def checklist(evidence: Evidence) -> list[Item]:
         "26": "See the section on limits",
     }
     return [Item(number, topic, filled.get(number, AUTHORS)) for number, topic in TOPICS.items()]
+
+
+def _fitted(data: Mapping[str, Any]) -> str:
+    return "from public ranges and levels, nothing fitted" if data.get("public") else "fitted on training rows"
+
+
+def _filled(missing: str) -> str:
+    return "the middle of the column's public range" if missing == "range" else f"the site's own {missing}"
 
 
 TOPICS = {

@@ -3,6 +3,7 @@
 # ruff: noqa: E501 - a reference is one line
 
 from wardround.report.evidence import Evidence
+from wardround.report.spent import protected_arms
 
 ALGORITHMS = {
     "fedavg": "McMahan et al. Communication-efficient learning of deep networks from decentralized data. AISTATS 2017. arXiv:1602.05629",
@@ -30,6 +31,18 @@ MODELS = {
     "residual": "He, Zhang, Ren, Sun. Deep residual learning for image recognition. CVPR 2016. arXiv:1512.03385",
     "densenet": "Huang, Liu, van der Maaten, Weinberger. Densely connected convolutional networks. CVPR 2017. arXiv:1608.06993",
 }
+PRIVACY = {
+    "example": "Abadi et al. Deep learning with differential privacy. CCS 2016. arXiv:1607.00133",
+    "site": "McMahan, Ramage, Talwar, Zhang. Learning differentially private recurrent language models. ICLR 2018. arXiv:1710.06963",
+    "adaptive": "Andrew, Thakkar, McMahan, Ramaswamy. Differentially private learning with adaptive clipping. NeurIPS 2021. arXiv:1905.03871",
+    "accountant": "Doroshenko, Ghazi, Kamath, Kumar, Manurangsi. Connect the dots: tighter discrete approximations of privacy loss distributions. PoPETs 2022. arXiv:2207.04380",
+    "secure_sum": "Bonawitz et al. Practical secure aggregation for privacy-preserving machine learning. CCS 2017. IACR ePrint 2017/281",
+}
+ATTACKS = {
+    "canary": "Nasr et al. Adversary instantiation: lower bounds for differentially private machine learning. S&P 2021. arXiv:2101.04535",
+    "membership": "Carlini et al. Membership inference attacks from first principles. S&P 2022. arXiv:2112.03570",
+    "inversion": "Geiping, Bauermeister, Dröge, Moeller. Inverting gradients: how easy is it to break privacy in federated learning? NeurIPS 2020. arXiv:2003.14053",
+}
 STATISTICS = {
     "corrected": "Nadeau, Bengio. Inference for the generalization error. Machine Learning 52, 2003",
     "holm": "Holm. A simple sequentially rejective multiple test procedure. Scandinavian Journal of Statistics 6, 1979",
@@ -56,5 +69,15 @@ def citations(evidence: Evidence) -> list[str]:
         used += [STATISTICS["calibration"], STATISTICS["decision"]]
     if any(described["heterogeneity"]["mmd"] is not None for described in results["sites"]):
         used.append(STATISTICS["mmd"])
+    used += [text for name, text in ATTACKS.items() if name in (evidence.attack or {})]
+    used += [PRIVACY[name] for name in _protections(evidence)]
     used.append(STATISTICS["tripod"])
     return list(dict.fromkeys(text for text in used if text))
+
+
+def _protections(evidence: Evidence) -> list[str]:
+    arms = protected_arms(evidence).values()
+    used = [name for name in ("example", "site", "secure_sum") if any(arm[name] for arm in arms)]
+    if any((arm["example"] or {}).get("adaptive") for arm in arms):
+        used.append("adaptive")
+    return [*used, "accountant"] if {"example", "site"} & set(used) else used

@@ -16,6 +16,7 @@ from wardround.report.headline import Headline, headline_of
 from wardround.study import Deployment
 
 KNOWN_SCHEMA = 1
+KNOWN_ATTACK = 1  # `schema` of attack.json
 STAY = "predictions stay at their hospital"  # why something that needs rows is not in a report
 NEEDED = {"arms", "seeds", "variants", "curves", "selection", "sites"}
 KINDS = ("sex", "age", "view")  # of groups, in the order in which they are named
@@ -28,6 +29,7 @@ class Evidence:
     study: Mapping[str, Any]  # study.toml
     environment: Mapping[str, Any]
     samples: Mapping[str, np.ndarray] = field(default_factory=dict)  # images that may be shown: images, site, caption
+    attack: Mapping[str, Any] | None = None  # attack.json, where the run was attacked
 
     @cached_property
     def headline(self) -> Headline:
@@ -217,7 +219,7 @@ def read_evidence(folder: RunFolder, checked: bool = False) -> Evidence:
     environment = folder.read_json("environment.json")
     if not isinstance(environment, dict) or not set(environment) >= ENVIRONMENT:
         raise RunError(str(folder.path / "environment.json"), "lacks what a run writes there", "Run the study again.")
-    return Evidence(results, document, environment, folder.samples())
+    return Evidence(results, document, environment, folder.samples(), read_attack(folder, results))
 
 
 def read_results(folder: RunFolder) -> dict[str, Any]:
@@ -227,6 +229,19 @@ def read_results(folder: RunFolder) -> dict[str, Any]:
         problem = "was written by another version of wardround, or changed"
         raise RunError(str(folder.path / "results.json"), problem, "Run the study again with --again.")
     return results
+
+
+def read_attack(folder: RunFolder, results: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What `wardround attack` found; refused where another version wrote it, or where it speaks of another study."""
+    path = folder.path / "attack.json"
+    if not path.is_file():
+        return None
+    found, remedy = folder.read_json("attack.json"), f"Repeat `wardround attack {folder.path}`, or delete the file."
+    if not isinstance(found, dict) or found.get("schema") != KNOWN_ATTACK or "passed" not in found:
+        raise RunError(str(path), "was written by another version of wardround, or changed", remedy)
+    if (found.get("study") or {}).get("hash") != results["study"]["hash"]:
+        raise RunError(str(path), "is of another study", remedy)
+    return found
 
 
 def _check_base(folder: RunFolder, results: Mapping[str, Any], base: str) -> None:

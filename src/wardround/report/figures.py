@@ -11,13 +11,27 @@ from warnings import catch_warnings, simplefilter
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from wardround.report import plots_curves, plots_data, plots_findings, plots_grid, plots_images, plots_results
+from wardround.report import (
+    plots_curves,
+    plots_data,
+    plots_findings,
+    plots_grid,
+    plots_images,
+    plots_privacy,
+    plots_results,
+)
 from wardround.report.evidence import STAY, Evidence
 from wardround.report.headline import HEADLINES, headline_of
 from wardround.report.style import STYLE, as_svg, for_page, save_png
-from wardround.report.table import FEWEST
-from wardround.report.words import listed
+from wardround.report.table import FEWEST, listed
 
+ATTACK = "attack_"  # how figures of `wardround attack` are called
+ATTACK_FIGURES = {
+    "attack_canary": "Epsilon that is claimed, and what an attack could show of it",
+    "attack_pictures": "Images, and what was rebuilt from an update",
+    "attack_inversion": "Patients' rows that were rebuilt from an update",
+    "attack_membership": "Telling who was trained on",
+}
 SYNTHETIC_IMAGES = "SYNTHETIC: made by a program, no patient is behind any of it. "
 
 
@@ -214,6 +228,26 @@ FIGURES = {
         plots_curves.movement,
         tall=True,
     ),
+    "epsilon-cost": Drawing(
+        "{Metric} against epsilon",
+        "On all sites' test rows, with 95 % intervals. A line joins arms that differ in epsilon alone; right of the "
+        "dotted line stand arms without noise.",
+        plots_privacy.cost_of_epsilon,
+    ),
+    "epsilon-spent": Drawing(
+        "Budget spent in each round at each site",
+        "From the ledger, with the seed that cost a site most; one patient more or less. Dashed: the epsilon that the "
+        "study allows. A cross: the site stopped there, because its next round would have exceeded it.",
+        plots_privacy.budget,
+        tall=True,
+    ),
+    "gradient-lengths": Drawing(
+        "Lengths of patients' gradients before and after clipping",
+        f"All sites together, first seed, in clips; the dashed line is the clip. Bars below {FEWEST} patients are "
+        "withheld. A simulation can show this; in a run across hospitals nobody sees it.",
+        plots_privacy.lengths,
+        tall=True,
+    ),
 }
 
 
@@ -225,8 +259,7 @@ def left_out(evidence: Evidence, drawn: Collection[str]) -> str:
 
 def draw_all(evidence: Evidence, folder: Path, workers: int = 1) -> dict[str, str]:
     """Write every figure that there is something to draw for; the SVGs as elements of a page, by name."""
-    rmtree(folder, ignore_errors=True)
-    folder.mkdir()
+    _empty(folder)
     shares = [list(FIGURES)[number::workers] for number in range(workers)]
     # a forked process has the evidence at hand; it draws with numpy and matplotlib alone
     helpers = [get_context("fork").Process(target=_draw, args=(evidence, folder, share)) for share in shares[1:]]
@@ -245,6 +278,26 @@ def draw_all(evidence: Evidence, folder: Path, workers: int = 1) -> dict[str, st
         for name, path in written.items()
         if path.is_file()
     }
+
+
+def attack_figures(folder: Path) -> dict[str, str]:
+    """The SVGs that `wardround attack` drew, as elements of a page, by their titles."""
+    written = {name: folder / f"{name}.svg" for name in ATTACK_FIGURES}
+    return {
+        ATTACK_FIGURES[name]: for_page(path.read_text(encoding="utf-8"), name, ATTACK_FIGURES[name])
+        for name, path in written.items()
+        if path.is_file()
+    }
+
+
+def _empty(folder: Path) -> None:
+    """Without the figures of an earlier report; those of `wardround attack` cannot be drawn from the results again."""
+    folder.mkdir(exist_ok=True)
+    for path in folder.iterdir():
+        if path.is_dir():
+            rmtree(path)
+        elif not path.name.startswith(ATTACK):
+            path.unlink()
 
 
 def _draw(evidence: Evidence, folder: Path, names: Sequence[str]) -> None:

@@ -105,6 +105,10 @@ def count_text(value: Any) -> str:
     return one(value) if isinstance(value, float) else str(value)
 
 
+def listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
 def p_text(value: float) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from wardround.report.arms import partition_title
+from wardround.report.attacked import audit_table, inversion_table, membership_table
 from wardround.report.evidence import STAY, Evidence, rows_of
 from wardround.report.table import (
     FEWEST,
@@ -28,6 +29,7 @@ from wardround.report.tables_findings import (
     prevalence_table,
 )
 from wardround.report.tables_grid import grid_table, heterogeneity_table, sides_table
+from wardround.report.tables_privacy import length_table, protection_table, spent_table, total_table
 from wardround.report.tables_sites import (
     benefit_table,
     best_single_table,
@@ -84,6 +86,13 @@ def all_tables(evidence: Evidence) -> dict[str, Table]:
         all_findings_at_sites_table,
         claim_table,
         cost_table,
+        protection_table,
+        spent_table,
+        total_table,
+        length_table,
+        audit_table,
+        inversion_table,
+        membership_table,
     )
     made = [maker(evidence) for maker in makers]
     return {table.name: table for table in made if table is not None and table.rows}

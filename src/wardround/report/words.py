@@ -1,11 +1,13 @@
 """The sentences of a report, each computed from the evidence."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from wardround.evaluation.compare import ALPHA, in_words
+from wardround.report.attacked import failed_words
 from wardround.report.evidence import Evidence
 from wardround.report.headline import headline_of
+from wardround.report.table import listed
+from wardround.report.words_privacy import asked_words, cost_words
 
 SYNTHETIC = "Synthetic data: made by a program. No patient is behind any row, and nothing here is true of patients."
 OF_COLUMNS = ("missing", "indicator", "categories", "least_level")  # settings that say nothing of images
@@ -15,15 +17,17 @@ UNLIKE = 20  # per cent by which disease rates must differ to be named as a reas
 def answer(evidence: Evidence) -> list[str]:
     """Three sentences: the arms against the reference, federation against staying alone, and what was published.
 
-    Before them a fourth, where no patient is behind it all.
+    Before them one where an audit failed and one where no patient is behind it all, after them what privacy cost.
     """
     return [
         sentence
         for sentence in (
+            *failed_words(evidence),
             SYNTHETIC if evidence.synthetic else None,
             _against_reference(evidence),
             _against_alone(evidence),
             _claims(evidence) or _newcomers(evidence),
+            cost_words(evidence),
         )
         if sentence is not None
     ]
@@ -234,6 +238,7 @@ def design(evidence: Evidence) -> dict[str, str]:
         "sites": _settings(partition.pop("partition"), partition),
         "model": _settings(model.pop("kind"), model),
         "training": f"{steps}, {training['optimiser']}, {rate}{_extras(training)}",
+        **({"privacy": asked_words(study["privacy"])} if study.get("privacy") else {}),
         "split": split,
         "seeds": f"{evidence.seeds}; a seed draws anew: {', '.join(evaluation['vary'])}",
         "intervals": f"{evidence.results['interval']['method']}; they cover {evidence.results['interval']['covers']}",
@@ -284,7 +289,3 @@ def _plainly(value: Any) -> str:
         pairs = all(isinstance(item, list) for item in value)
         return " / ".join("-".join(map(str, item)) if pairs else _plainly(item) for item in value)
     return str(value)
-
-
-def listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,7 +1,7 @@
 """The sentences of a report on findings: which are in averages, and from which score on they are called."""
 
 from wardround.report.evidence import Evidence
-from wardround.report.words import listed
+from wardround.report.table import listed
 
 
 def finding_words(evidence: Evidence) -> list[str]:

@@ -1,7 +1,8 @@
 """The sentences of a report on what left the sites, and on what its figures cannot say."""
 
 from wardround.report.evidence import STAY, Evidence
-from wardround.report.words import listed
+from wardround.report.table import listed
+from wardround.report.words_privacy import privacy_limits, protection_words
 
 FEW_SEEDS = 5
 
@@ -21,15 +22,16 @@ def privacy(evidence: Evidence) -> list[str]:
         "The run was across hospitals: each one's own machine trained on its rows, and the coordinator's had none."
         if evidence.deployed
         else "This was a simulation on one machine that could read all sites' rows. Nothing was sent over a network.",
-        "Neither differential privacy nor secure aggregation was used: whoever sees single updates may learn something "
-        "about single patients from them.",
+        *protection_words(evidence),
     ]
-    columns = not evidence.of_images
+    columns = not evidence.of_images and not prepared.get("public")
     shared = ["the levels of categorical columns"] if columns and prepared.get("categories") == "one-hot" else []
-    if columns and prepared.get("missing") != "drop":
+    if columns and prepared.get("missing") not in ("drop", "range"):
         shared += ["which columns have gaps", "a typical value of each column, for sites that never recorded it"]
     if prepared.get("scale") == "federated":
         shared.append("each column's count, sum and sum of squares")
+    if prepared.get("public") and not evidence.of_images:
+        lines.append("Columns, their levels and ranges were taken from what is publicly known, not from patients.")
     if shared:
         lines.append(f"Before training, sites told each other: {'; '.join(shared)}.")
     if any(found["rows"] for sites in results["leakage"].values() for found in sites.values()):
@@ -87,7 +89,7 @@ def limits(evidence: Evidence) -> list[str]:
             where = f"In the variant {name}" if name else "Here"
             lines.append(f"{where}, intervals cover {variant['covers']}; they do not speak of other test patients.")
     prepared = evidence.study.get("data", {})
-    filled = prepared.get("missing") != "drop" and not evidence.of_images
+    filled = prepared.get("missing") not in ("drop", "range") and not evidence.of_images
     if evidence.local and (prepared.get("scale") == "federated" or filled):
         lines.append(
             "Training alone shares the study's preparation (the columns' scale where it is federated, values for "
@@ -122,6 +124,7 @@ def limits(evidence: Evidence) -> list[str]:
         if evidence.deployed:
             why += f", or because figures of fewer than {evidence.deployment.smallest_cell} patients stay at a hospital"
         lines.append(f"Cannot be computed, {why}: {listed(undefined)}.")
+    lines += privacy_limits(evidence)
     return lines + (_without_rows(evidence) if evidence.deployed else [])
 
 

@@ -1,0 +1,64 @@
+"""Promises of [privacy] that these sites cannot keep: known with their rows, before anything trains."""
+
+from itertools import combinations
+
+import numpy as np
+
+from wardround.errors import StudyError
+from wardround.trial import Trial
+
+
+def refuse_unkept(trial: Trial) -> None:
+    if trial.privacy.example is not None:
+        _check_example(trial)
+    if trial.privacy.site is not None and trial.privacy.site.delta >= 1 / len(trial.sites):
+        problem = f"{trial.privacy.site.delta:g} is no less than one in {len(trial.sites)} sites"
+        raise _wrong(trial, "site: delta", problem, "A delta of 1/n may give one of n away: write a much smaller one.")
+    if trial.privacy.secure_sum is not None:
+        _check_secure_sum(trial)
+
+
+def _check_example(trial: Trial) -> None:
+    example = trial.privacy.example
+    for number, site in enumerate(trial.sites):
+        rule = trial.rule(number)  # which refuses a count that is told too exactly
+        if example is not None and rule is not None and example.delta >= 1 / rule.patients:
+            problem = f"{example.delta:g} is no less than one in the {rule.patients} patients of {site.name}"
+            remedy = "A delta of 1/n may give one of n patients away: write a much smaller one."
+            raise _wrong(trial, "example: delta", problem, remedy)
+    for one, other in combinations(trial.sites, 2):
+        both = len(np.intersect1d(one.train.people.numpy(), other.train.people.numpy())) if _named(trial) else 0
+        if both:
+            problem = f"{both} patients train at both {one.name} and {other.name}, and their two epsilons would add up"
+            remedy = "Choose sites that share no patients, or give ids that tell them apart."
+            raise _wrong(trial, "example", problem, remedy)
+
+
+def _named(trial: Trial) -> bool:
+    """Whether patients' numbers mean the same at all sites. In a deployment each hospital has its own."""
+    return all(site.train.patients is not None for site in trial.sites)
+
+
+def _check_secure_sum(trial: Trial) -> None:
+    from wardround.errors import SecureSumError
+    from wardround.privacy.secure_terms import Terms, default_threshold
+    from wardround.privacy.vectors import encoding_of
+
+    secure = trial.privacy.secure_sum
+    if secure is None:
+        return
+    for count in sorted({len(trial.roster(number).numbers) for number in range(trial.training.rounds)}):
+        try:
+            names = tuple(site.name for site in trial.sites[:count])
+            Terms(b"", names, secure.threshold or default_threshold(count))
+        except SecureSumError as error:
+            raise _wrong(trial, "secure_sum", f"in some round {error.problem}", error.remedy) from None
+    encoding_of(secure, len(trial.sites))
+    for site in trial.sites:
+        if len(site.train) > secure.most_rows:
+            problem = f"{site.name} has more training rows than {secure.most_rows}"
+            raise _wrong(trial, "secure_sum: most_rows", problem, "Raise it: it is a public bound of any site's rows.")
+
+
+def _wrong(trial: Trial, where: str, problem: str, remedy: str) -> StudyError:
+    return StudyError(f"arms: {trial.arm}: privacy: {where}", problem, remedy)

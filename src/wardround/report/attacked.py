@@ -1,0 +1,171 @@
+"""What `wardround attack` found, in a report: a bound on epsilon beside the claim, who was found, what was rebuilt.
+
+The attacks write attack.json into the run folder; a folder without one was not attacked.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from wardround.report.evidence import Evidence
+from wardround.report.table import Format, Table, decimals, listed, make_table, without_empty
+from wardround.report.tables_privacy import exact, said
+
+KINDS = {"threshold": "by the loss", "likelihood_ratio": "by shadow models"}
+METHODS = {"quotient": "in closed form", "search": "by search"}
+CHANCE = 0.5  # AUC of an attack that only guesses
+
+
+def failed_words(evidence: Evidence) -> list[str]:
+    """A claim that an attack has disproved; it must stand above everything else."""
+    broken = [(arm, one) for arm, one in _audits(evidence) if not one["holds"]]
+    if not broken:
+        return []
+    told = listed(
+        [f"{arm} at {one['site']} (at least {one['bound']:.2f}, claimed {said(one['claim'])})" for arm, one in broken]
+    )
+    return [
+        f"THE AUDIT FAILED: an attack shows a larger epsilon than is claimed: {told}. The protection does not do what "
+        "this report says of it. Do not pass on the models."
+    ]
+
+
+def attack_words(evidence: Evidence) -> list[str]:
+    if evidence.attack is None:
+        return []
+    quick = " A quick one: it tried less than it could." if evidence.attack.get("quick") else ""
+    return [
+        f"The run was attacked with `wardround attack`.{quick}",
+        *failed_words(evidence),
+        *_audit_words(evidence),
+        *_inversion_words(evidence),
+        *_member_words(evidence),
+    ]
+
+
+def _audits(evidence: Evidence) -> list[tuple[str, Mapping[str, Any]]]:
+    found = (evidence.attack or {}).get("canary") or {}
+    return [(arm, one) for arm, sites in found.items() for one in sites]
+
+
+def _audit_words(evidence: Evidence) -> list[str]:
+    audits = _audits(evidence)
+    held = [(arm, one) for arm, one in audits if one["holds"]]
+    if not held:
+        return []
+    weak = list(dict.fromkeys(arm for arm, one in held if not one["can_fail"]))
+    arm, closest = max(held, key=lambda pair: pair[1]["bound"] / pair[1]["claim"])
+    told = (
+        "Audit: the worst patient was planted and what the site releases was attacked; in "
+        f"{len(held)} of {len(audits)} cases what could be shown stays below the claim. Closest to it: {arm} at "
+        f"{closest['site']}, at least {closest['bound']:.2f} shown, {said(closest['claim'])} claimed "
+        f"(delta {closest['delta']:g})."
+    )
+    if weak:
+        told += f" In {listed(weak)} the claim is so large that no number of draws here could have disproved it."
+    return [told]
+
+
+def _inversion_words(evidence: Evidence) -> list[str]:
+    arms = ((evidence.attack or {}).get("inversion") or {}).get("arms", {})
+    open_ = {name: found["without"] for name, found in arms.items() if found.get("without")}
+    if not open_:
+        return []
+    best = max(open_.values(), key=lambda found: found["recovered"] / found["of"])
+    told = f"From one update without protection, {best['recovered']} of {best['of']} patients' rows were rebuilt"
+    noisy = {name: found["with"] for name, found in arms.items() if found.get("with")}
+    if noisy:
+        rebuilt, tried = (sum(found[key] for found in noisy.values()) for key in ("recovered", "of"))
+        exposed = [name for name, found in noisy.items() if found["recovered"]]
+        told += f"; from updates with noise, {rebuilt} of {tried}{f' ({listed(exposed)})' if exposed else ''}"
+    return [f"{told}. (An update of one step on one row: the worst that can be sent.)"]
+
+
+def _member_words(evidence: Evidence) -> list[str]:
+    found = _measures(evidence)
+    if not found:
+        return []
+    parts = []
+    for noisy, words in ((False, "without differential privacy"), (True, "with it")):
+        arms = [(one["auc"], arm) for arm, _, one in found if (_epsilon(evidence, arm) is not None) == noisy]
+        if arms:
+            parts.append(f"{max(arms)[0]:.2f} {words} ({max(arms)[1]})")
+    return [
+        "Who was trained on: the best attack on a finished model tells members from others with an AUC of "
+        f"{listed(parts)}; {CHANCE} is a guess."
+    ]
+
+
+def _measures(evidence: Evidence) -> list[tuple[str, str, Mapping[str, Any]]]:
+    """Arm, kind of attack and what it measured over all sites."""
+    arms = (evidence.attack or {}).get("membership") or {}
+    return [
+        (arm, kind, found[kind])
+        for arm, found in arms.items()
+        for kind in KINDS
+        if kind in found and found[kind].get("auc") is not None
+    ]
+
+
+def audit_table(evidence: Evidence) -> Table | None:
+    rows = [
+        [arm, one["site"], one["claim"], one["bound"], one["limit"], one["draws"], one["delta"], _verdict(one)]
+        for arm, one in _audits(evidence)
+    ]
+    columns: dict[str, Format | None] = {"arm": None, "site": None, "epsilon claimed": exact, "at least": decimals}
+    columns |= {"could have shown": decimals, "draws": str, "delta": "{:g}".format, "verdict": None}
+    note = (
+        "At least: a lower bound on epsilon that an attacker reaches; all bounds together hold with 95 % confidence. "
+        "Could have shown: what as many draws would have shown without any noise."
+    )
+    return make_table("audit", "The claim, and what an attack could show", columns, rows, note)
+
+
+def _verdict(one: Mapping[str, Any]) -> str:
+    if not one["holds"]:
+        return "FAILED"
+    return "holds" if one["can_fail"] else "holds, but could not have failed"
+
+
+def membership_table(evidence: Evidence) -> Table | None:
+    found = _measures(evidence)
+    alarms = sorted({caught["false_alarms"] for _, _, one in found for caught in one.get("caught", ())}, reverse=True)
+    rows = []
+    for arm, kind, one in found:
+        shares = {caught["false_alarms"]: caught["share"] for caught in one.get("caught", ())}
+        head = [arm, _epsilon(evidence, arm), KINDS[kind], one["auc"], *one["interval"], one["members"], one["others"]]
+        rows.append([*head, *(shares.get(alarm) for alarm in alarms)])
+    columns: dict[str, Format | None] = {"arm": None, "epsilon": "{:g}".format, "attack": None, "AUC": decimals}
+    columns |= {"from": decimals, "to": decimals, "members": str, "others": str}
+    columns |= {f"found at {100 * alarm:g} % false alarms": decimals for alarm in alarms}
+    note = (
+        f"On the finished models, over all sites. {CHANCE} is a guess; epsilon is empty without differential privacy."
+    )
+    return without_empty(make_table("membership", "Telling who was trained on", columns, rows, note))
+
+
+def inversion_table(evidence: Evidence) -> Table | None:
+    arms = ((evidence.attack or {}).get("inversion") or {}).get("arms", {})
+    rows = [
+        [arm, _epsilon(evidence, arm), METHODS.get(found["method"], found["method"]), *_counts(found)]
+        for arm, found in arms.items()
+        if found.get("without")
+    ]
+    columns: dict[str, Format | None] = {"arm": None, "epsilon": "{:g}".format, "attack": None}
+    columns |= {"tried": str, "rebuilt without protection": str, "rebuilt with it": str}
+    candidates = ((evidence.attack or {}).get("inversion") or {}).get("candidates", 0)
+    note = (
+        f"Rebuilt: of {candidates} rows the true one is nearest to what was made of the update, and what was made is "
+        "nearer to it than anything that could be had without the update."
+    )
+    return make_table("inversion", "Rebuilding a patient's row from an update", columns, rows, note)
+
+
+def _counts(found: Mapping[str, Any]) -> list[Any]:
+    without, with_ = found["without"], found.get("with")
+    return [without["of"], without["recovered"], with_["recovered"] if with_ else None]
+
+
+def _epsilon(evidence: Evidence, arm: str) -> float | None:
+    described = ((evidence.attack or {}).get("arms") or {}).get(arm) or {}
+    value = described.get("epsilon")
+    return None if value is None else float(value)

@@ -1,0 +1,101 @@
+"""`privacy` of results.json as figures, tables and sentences need it: who is protected how, and which arms compare."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from wardround.artifacts.spending import EACH_SITE
+from wardround.report.evidence import Evidence
+from wardround.sweep import flatten
+
+
+@dataclass(frozen=True)
+class Line:
+    """Arms that differ in epsilon and in nothing else, and the arm that is like them without noise."""
+
+    title: str
+    arms: tuple[tuple[float, str], ...]  # by the epsilon that was spent, smallest first
+    unprotected: str | None
+
+
+def protected_arms(evidence: Evidence) -> dict[str, Any]:
+    """Arms of the study as it stands that protect something, by name; none in folders of older versions."""
+    told = (evidence.results.get("privacy") or {}).get("arms", {})
+    return {name: found for name, found in told.items() if name in evidence.arms or name in evidence.partial}
+
+
+def noisy_arms(evidence: Evidence) -> dict[str, Any]:
+    """Those with differential privacy, for patients or for sites; a secure sum alone adds no noise."""
+    return {name: found for name, found in protected_arms(evidence).items() if found["example"] or found["site"]}
+
+
+def spent_epsilon(arm: Mapping[str, Any], key: str = "epsilon") -> float | None:
+    """What the site spent that spent most, by the ledger: of its patients' budget, or else of its own as a whole."""
+    patients = [found[key] for site, found in arm["sites"].items() if site != EACH_SITE and found[key] is not None]
+    whole = [found[key] for site, found in arm["sites"].items() if site == EACH_SITE and found[key] is not None]
+    return max(patients if arm["example"] else whole, default=None)
+
+
+def epsilon_lines(evidence: Evidence) -> list[Line]:
+    """One line for each way of training, with as many arms as it has epsilons. Arms that spent nothing are on none."""
+    lines: dict[str, list[tuple[float, str]]] = {}
+    for name, arm in noisy_arms(evidence).items():
+        spent = spent_epsilon(arm)
+        if name in evidence.arms and spent is not None:
+            lines.setdefault(f"{_setting(evidence, name)} {_protection(arm)}", []).append((spent, name))
+    plain = {_setting(evidence, name): name for name in reversed(unprotected_arms(evidence))}
+    return [
+        Line(
+            _title(evidence, [name for _, name in arms]), tuple(sorted(arms)), plain.get(_setting(evidence, arms[0][1]))
+        )
+        for arms in lines.values()
+    ]
+
+
+def unprotected_arms(evidence: Evidence) -> list[str]:
+    """Arms without differential privacy. What a selection put together is not among them where its members are not."""
+    noisy = noisy_arms(evidence)
+    families = {evidence.results["arms"][name]["family"] for name in noisy}
+    return [
+        name
+        for name, arm in evidence.arms.items()
+        if name not in noisy and not (name.endswith("[selected]") and arm["family"] in families)
+    ]
+
+
+def _setting(evidence: Evidence, name: str) -> str:
+    """All in which arms may differ except their protection, as one text."""
+    arm = evidence.results["arms"][name]
+    entries = evidence.study.get("arms", [])
+    entry: dict[str, Any] = next((one for one in entries if one.get("name", one.get("algorithm")) == arm["family"]), {})
+    overrides = flatten(entry)
+    private = {key.rpartition(".")[2] for key in overrides if key.startswith("privacy")} | {
+        key for key in overrides if key.startswith("privacy")
+    }
+    swept = [part for part in _swept(name) if part.partition("=")[0] not in private]
+    fixed = {key: value for key, value in overrides.items() if key.startswith(("training.", "model.", "data."))}
+    shared = {key: value for key, value in fixed.items() if not any(part.startswith(_last(key)) for part in swept)}
+    parts = [arm[key] for key in ("algorithm", "data", "partition", "stragglers", "train_at")]
+    return repr((parts, sorted(shared.items()), swept))
+
+
+def _swept(name: str) -> list[str]:
+    """`epsilon=1.0` and `mu=0.1` of an arm that is called after them."""
+    return name.partition("[")[2].removesuffix("]").split(",") if "[" in name else []
+
+
+def _last(key: str) -> str:
+    return f"{key.rpartition('.')[2]}="
+
+
+def _protection(arm: Mapping[str, Any]) -> str:
+    """Without epsilon; a secure sum does not change what a model learns."""
+    parts = [{k: v for k, v in (arm[kind] or {}).items() if k != "epsilon"} for kind in ("example", "site")]
+    return repr((parts, not arm["example"]))
+
+
+def _title(evidence: Evidence, names: list[str]) -> str:
+    families = list(dict.fromkeys(evidence.results["arms"][name]["family"] for name in names))
+    entries = [part for part in _swept(names[0]) if all(part in _swept(name) for name in names)]
+    rest = [part for part in entries if not part.startswith("epsilon=") or len(names) > 1]
+    return " / ".join(families) + (f"[{','.join(rest)}]" if rest else "")

@@ -1,0 +1,290 @@
+"""The report on privacy: figures from the ledger, plain words for whoever answers for data, and no empty promise."""
+
+import copy
+import csv
+import math
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import wardround
+from tests.report.private_study import PRIVATE
+from tests.report.test_report import page_of
+from wardround.artifacts.folder import RunFolder
+from wardround.artifacts.spending import EACH_SITE
+from wardround.evaluation.compare import signed
+from wardround.report import figures, plots_privacy
+from wardround.report.citations import citations
+from wardround.report.evidence import Evidence, read_evidence
+from wardround.report.spent import epsilon_lines, spent_epsilon, unprotected_arms
+from wardround.report.tables_privacy import exact, length_table, protection_table, spent_table, total_table
+from wardround.report.words import answer, design
+from wardround.report.words_on_data import limits, privacy
+from wardround.report.words_privacy import UNPROTECTED, asked_words, cost_words, spent_lines
+
+PRIVACY_FIGURES = {"epsilon-cost", "epsilon-spent", "gradient-lengths"}
+PRIVACY_TABLES = {"protection", "spent", "spent-in-all", "gradient-lengths"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> wardround.StudyRun:
+    made = wardround.run_study(PRIVATE, tmp_path_factory.mktemp("runs"))
+    wardround.build_report(made.folder)
+    return made
+
+
+@pytest.fixture(scope="module")
+def evidence(run: wardround.StudyRun) -> Evidence:
+    return read_evidence(RunFolder(run.folder), checked=True)
+
+
+def changed(evidence: Evidence, **privacy: Any) -> Evidence:
+    """With other entries under `privacy`; those of arms are laid over what is there."""
+    results = copy.deepcopy(dict(evidence.results))
+    for name, arm in privacy.pop("arms", {}).items():
+        results["privacy"]["arms"][name] |= arm
+    results["privacy"] |= privacy
+    return replace(evidence, results=results)
+
+
+def rows_of(table: Any) -> list[dict[str, str]]:
+    return list(csv.DictReader(StringIO(table.csv())))
+
+
+def test_the_page_has_every_table_and_figure_once(run: wardround.StudyRun) -> None:
+    page = page_of(run.folder)
+    assert {f"figure-{name}" for name in PRIVACY_FIGURES} | {f"table-{name}" for name in PRIVACY_TABLES} <= set(
+        page.ids
+    )
+    assert len(page.ids) == len(set(page.ids))
+    for name in PRIVACY_FIGURES:
+        assert (run.folder / "figures" / f"{name}.png").stat().st_size > 5000
+    for name in PRIVACY_TABLES:
+        assert (run.folder / "tables" / f"{name}.tex").is_file()
+    assert "No guarantee: this was a simulation" in page.text
+    assert UNPROTECTED not in page.text
+
+
+def test_epsilon_is_the_ledgers_and_not_the_plans(evidence: Evidence) -> None:
+    """The arm `ends` may spend 2 and stopped at 1.866: two rounds of noise 3 on all patients, delta 1e-5.
+
+    Two releases with noise 3 are one with noise 3 / sqrt(2); Balle and Wang's closed form gives 1.866 for it.
+    """
+    table = protection_table(evidence)
+    assert table is not None
+    found = {row["arm"]: row for row in rows_of(table)}
+    assert found["ends"]["epsilon at most"] == "2.0"
+    assert float(found["ends"]["spent"]) == pytest.approx(1.866, abs=0.001)
+    assert found["ends"]["cut short"] == "cleveland from round 3; hungarian from round 3; va from round 3"
+    assert found["open"]["differential privacy of"] == found["summed"]["differential privacy of"] == "nothing"
+    assert (found["open"]["secure sum"], found["summed"]["secure sum"]) == ("no", "yes")
+    assert found["alone"]["secure sum"] == "", "an arm whose sites train alone has no sum"
+
+
+def test_each_site_has_its_rate_noise_steps_and_three_epsilons(evidence: Evidence) -> None:
+    table = spent_table(evidence)
+    assert table is not None
+    rows = [row for row in rows_of(table) if row["arm"] == "closed[epsilon=1.0]"]
+    assert [row["site"] for row in rows] == ["cleveland", "hungarian", "va"]
+    for row in rows:
+        assert (row["rounds"], row["steps"], row["sampling rate"]) == ("3", "3", "1.0")
+        assert float(row["epsilon"]) <= 1.0 < float(row["by RDP"]) < float(row["replace"])
+    total = total_table(evidence)
+    assert total is not None
+    # three rounds of three arms and two of the one that stopped, with two seeds
+    assert {row["rounds"] for row in rows_of(total)} == {str(2 * (3 * 3 + 2))}
+    assert all(float(row["epsilon"]) > 8 for row in rows_of(total)), "what arms tell of the same patients adds up"
+
+
+def test_lengths_of_gradients_are_cut_at_the_clip() -> None:
+    edges = np.logspace(-1, 1, 5)  # 0.1, 0.316, 1, 3.16, 10
+    assert plots_privacy.clipped(np.array([1, 2, 4, 8]), edges).tolist() == [1, 14, 0, 0]
+
+
+def test_lengths_are_in_a_table_and_absent_in_a_deployment(evidence: Evidence) -> None:
+    table = length_table(evidence)
+    assert table is not None
+    first = next(row for row in rows_of(table) if (row["arm"], row["site"]) == ("ends", "va"))
+    told = evidence.results["privacy"]["arms"]["ends"]["lengths"]["sites"]["va"]["first"]
+    assert float(first["cut, %"]) == pytest.approx(100 * told["clipped"])
+    without = changed(evidence, arms={name: {"lengths": None} for name in evidence.results["privacy"]["arms"]})
+    assert plots_privacy.lengths(without) is None
+    table = length_table(without)
+    assert table is not None
+    assert not table.rows
+
+
+def test_a_line_joins_arms_that_differ_in_epsilon_alone(evidence: Evidence) -> None:
+    lines = {line.title: line for line in epsilon_lines(evidence)}
+    assert set(lines) == {"closed", "ends", "alone"}
+    assert [name for _, name in lines["closed"].arms] == ["closed[epsilon=1.0]", "closed[epsilon=8.0]"]
+    assert lines["closed"].unprotected == lines["ends"].unprotected == "open"
+    assert lines["alone"].unprotected is None, "nobody trains alone without noise in this study"
+
+
+def test_other_training_makes_another_line(evidence: Evidence) -> None:
+    study = copy.deepcopy(dict(evidence.study))
+    study["arms"][0]["training.lr"] = 0.1
+    lines = {line.title: line for line in epsilon_lines(replace(evidence, study=study))}
+    assert lines["closed"].unprotected is None
+
+
+def test_what_a_selection_put_together_is_not_taken_for_unprotected(evidence: Evidence) -> None:
+    results = copy.deepcopy(dict(evidence.results))
+    results["arms"]["closed[selected]"] = results["arms"]["closed[epsilon=1.0]"]
+    with_selected = replace(evidence, results=results)
+    assert "closed[selected]" not in unprotected_arms(with_selected)
+    table = protection_table(with_selected)
+    assert table is not None
+    assert "closed[selected]" not in [row["arm"] for row in rows_of(table)]
+
+
+def test_the_answer_says_what_privacy_cost_with_its_interval(evidence: Evidence) -> None:
+    told = cost_words(evidence)
+    assert told is not None
+    assert told in answer(evidence)
+    tests = {test["arm"]: test for test in evidence.tests()}
+    for name, spent in (("closed[epsilon=1.0]", "1"), ("closed[epsilon=8.0]", "8")):
+        low, high = (signed(100 * limit, 1) for limit in tests[name]["interval"])
+        assert f"epsilon {spent}: {signed(100 * tests[name]['difference'], 1)} ({low} to {high})" in told
+    assert told.endswith("All of it may be chance. Simulated noise: what it would cost, not a guarantee.")
+
+
+def test_what_chance_does_not_explain_is_named(evidence: Evidence) -> None:
+    results = copy.deepcopy(dict(evidence.results))
+    for test in results["tests"]:
+        test["p_value_holm"] = 0.01 if test["arm"] == "closed[epsilon=1.0]" else 0.5
+    told = str(cost_words(replace(evidence, results=results)))
+    assert " After Holm's correction, chance does not explain epsilon 1. " in told
+
+
+def test_without_a_reference_the_cost_has_no_interval_and_says_so(evidence: Evidence) -> None:
+    study, results = copy.deepcopy(dict(evidence.study)), {**evidence.results, "tests": []}
+    del study["evaluation"]["reference"]
+    told = str(cost_words(Evidence(results, study, evidence.environment)))
+    mine, other = (evidence.figure(name)["mean"] for name in ("closed[epsilon=1.0]", "open"))
+    assert f"epsilon 1: {signed(100 * (mine - other), 1)} (no interval: open is not the reference)" in told
+
+
+def test_an_arm_that_diverged_has_no_figures_and_nothing_breaks(evidence: Evidence) -> None:
+    results = copy.deepcopy(dict(evidence.results))
+    results["arms"]["closed[epsilon=1.0]"]["metrics"]["accuracy"] = {"mean": None, "sd": None, "interval": None}
+    results["tests"] = []
+    bare = replace(evidence, results=results)
+    assert "epsilon 1: no figures" in str(cost_words(bare))
+    assert plots_privacy.cost_of_epsilon(bare) is not None
+
+
+def test_words_name_who_is_protected_from_whom_and_what_is_not(evidence: Evidence) -> None:
+    told = " ".join(privacy(evidence))
+    assert "the coordinator and the other hospitals included" in told
+    # odds of 1 become e at most: e / (1 + e) = 0.73
+    assert round(100 * math.e / (1 + math.e)) == 73
+    assert "can be at most 73 % sure" in told
+    assert "Secure sum in summed: the coordinator learnt the sum" in told
+    assert "Without differential privacy: open and summed." in told
+    assert "numbers of rows and patients of each site are treated as public" in told
+    assert "Test and validation patients are not" in told
+    assert "ends: stopped because the next round would have exceeded epsilon: cleveland (from round 3 on)" in told
+    assert "Columns, their levels and ranges were taken from what is publicly known" in told
+    assert "sites told each other" not in told
+    assert any("no patient was protected by it" in line for line in limits(evidence))
+
+
+def test_in_a_deployment_the_guarantee_is_said_to_hold(evidence: Evidence) -> None:
+    deployed = changed(evidence, guarantee=True)
+    told = " ".join(privacy(deployed))
+    assert "Guaranteed: noise and draws of patients came from a secret" in told
+    assert "No guarantee" not in told
+    assert "not a guarantee" not in str(cost_words(deployed))
+    assert not any("no patient was protected" in line for line in limits(deployed))
+    assert not any("simulation" in line for line in spent_lines(deployed))
+
+
+def test_one_private_arm_with_one_seed_adds_nothing_up(evidence: Evidence) -> None:
+    total = {site: {**found, "epsilon": 8.0} for site, found in evidence.results["privacy"]["total"].items()}
+    assert "adds up" in " ".join(privacy(evidence))
+    assert "adds up" not in " ".join(privacy(changed(evidence, total=total)))
+
+
+def test_rounds_that_failed_closed_are_told(evidence: Evidence) -> None:
+    failed = [{"seed": 1, "round": 2, "why": "2 of 3 sites"}, {"seed": 2, "round": 1, "why": "1 of 3 sites"}]
+    broken = changed(evidence, arms={"summed": {"failed_rounds": failed}})
+    told = " ".join(privacy(broken))
+    assert "summed: 2 rounds without a secure sum; the first is round 2 with seed 1: 2 of 3 sites." in told
+    assert "summed: secure sum; 2 rounds without a sum" in spent_lines(broken)
+
+
+def test_whole_sites_are_protected_from_others_and_not_from_the_coordinator(evidence: Evidence) -> None:
+    block = {"epsilon": 4.0, "delta": 1e-6, "clip": 0.5}
+    spent = {**evidence.results["privacy"]["arms"]["ends"]["sites"]["va"], "epsilon": 3.25}
+    arm = {"example": None, "site": block, "sites": {EACH_SITE: spent}, "stopped": {}, "lengths": None}
+    whole = changed(evidence, arms={"ends": arm})
+    assert spent_epsilon(whole.results["privacy"]["arms"]["ends"]) == 3.25
+    assert "Whole hospitals are protected in ends (epsilon 3.25): the update" in " ".join(privacy(whole))
+    assert "ends: epsilon 3.25 spent (delta 1e-06, a whole site)" in " ".join(spent_lines(whole))
+    assert plots_privacy.budget(whole) is not None
+    assert {line.title: line.arms for line in epsilon_lines(whole)}["ends"] == ((3.25, "ends"),)
+
+
+def test_the_terminal_has_a_line_for_each_arm_that_is_protected(
+    evidence: Evidence, run: wardround.StudyRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from wardround.cli.render_run import show_run
+
+    lines = spent_lines(evidence)
+    assert [line.partition(":")[0] for line in lines] == [
+        *("closed[epsilon=1.0]", "closed[epsilon=8.0]", "ends", "summed", "alone"),
+    ]
+    assert lines[0].endswith(
+        "epsilon 1 spent (delta 1e-05, a patient, the site that spent most); no guarantee: simulation"
+    )
+    assert lines[2].endswith("cleveland stopped in round 3; hungarian stopped in round 3; va stopped in round 3")
+    show_run(run, None)
+    shown = capsys.readouterr().out
+    assert all(line in shown for line in lines)
+
+
+def test_the_design_and_the_references_name_what_protects(evidence: Evidence) -> None:
+    told = design(evidence)["privacy"]
+    asked = "differential privacy of patients: epsilon 2, delta 1e-05, clip 1"
+    assert told == f"{asked}, unless an arm says otherwise"
+    assert asked_words({"secure_sum": {}}) == "secure sum, unless an arm says otherwise"
+    cited = " ".join(citations(evidence))
+    assert all(number in cited for number in ("1607.00133", "2207.04380", "2017/281"))  # DP-SGD, accountant, sums
+    assert "1905.03871" not in cited, "no arm has an adaptive clip"
+
+
+def test_an_epsilon_is_rounded_up_because_it_is_a_promise() -> None:
+    assert [exact(value) for value in (0.0521, 0.9991, 1.001, 8.0, 99.999, 1685.2)] == [
+        *("0.053", "1.000", "1.01", "8.00", "100.00", "1,686"),
+    ]
+
+
+@pytest.mark.parametrize("older", [True, False], ids=["no key", "null"])
+def test_folders_of_older_versions_and_studies_without_privacy(evidence: Evidence, older: bool) -> None:
+    results = {key: value for key, value in evidence.results.items() if key != "privacy"}
+    evidence = replace(evidence, results=results if older else {**results, "privacy": None})
+    assert UNPROTECTED in privacy(evidence)
+    assert spent_lines(evidence) == []
+    assert cost_words(evidence) is None
+    for draw in (plots_privacy.budget, plots_privacy.lengths, plots_privacy.cost_of_epsilon):
+        assert draw(evidence) is None
+    for make in (protection_table, spent_table, total_table, length_table):
+        table = make(evidence)
+        assert table is None or not table.rows
+
+
+def test_figures_of_an_attack_outlive_a_new_report(
+    evidence: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They cannot be drawn again from the results."""
+    monkeypatch.setattr(figures, "FIGURES", {"epsilon-cost": figures.FIGURES["epsilon-cost"]})
+    for name in ("attack_kept.svg", "left-over.svg"):
+        (tmp_path / name).write_text("<svg/>")
+    figures.draw_all(evidence, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"attack_kept.svg", "epsilon-cost.svg", "epsilon-cost.png"}
