@@ -91,13 +91,12 @@ def of_layer(layer: nn.Module, x: Tensor, g: Tensor, patients: Patients, names: 
     """`x` went into the layer, `g` is the gradient at its output; `names` are the leaves' full names."""
     if isinstance(layer, nn.Linear) and x.dim() == 2:
         return _of_linear(x, g, patients, names)
-    if isinstance(layer, nn.Conv2d) and patients.alone and _pairs_are_fewer(layer, g):
-        return _of_deep_convolution(layer, x, g, patients, names)
+    if isinstance(layer, nn.Conv2d):
+        deep = patients.alone and _pairs_are_fewer(layer, g)
+        return (_of_deep_convolution if deep else _of_convolution)(layer, x, g, patients, names)
     each: Tree = {}
     if isinstance(layer, nn.Linear):
         each = {"weight": torch.einsum("b...o,b...i->boi", g, x), "bias": g.flatten(1, -2).sum(1)}
-    elif isinstance(layer, nn.Conv2d):
-        each = _of_convolution(layer, x, g)
     elif isinstance(layer, nn.GroupNorm):
         flat = (g.flatten(2), F.group_norm(x, layer.num_groups, eps=layer.eps).flatten(2))
         each = {"weight": (flat[0] * flat[1]).sum(2), "bias": flat[0].sum(2)}
@@ -129,10 +128,17 @@ def _of_linear(x: Tensor, g: Tensor, patients: Patients, names: dict[str, str]) 
     return squares, summed
 
 
-def _patches(layer: nn.Conv2d, x: Tensor) -> Tensor:
-    """What each place of the output saw: (rows, inputs of a place, places)."""
-    kernel: Any = layer.kernel_size
-    return F.unfold(x.contiguous(), kernel, layer.dilation, layer.padding, layer.stride)  # type: ignore[arg-type]
+def _patches(layer: nn.Conv2d, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """What each place of the output saw, (rows, places, height x width x channels of a kernel), and the gradient there,
+    (rows, places, channels). Channels come last, so that they are copied in one piece: half the time of `F.unfold`."""
+    across, down = int(layer.padding[1]), int(layer.padding[0])
+    wide = F.pad(x, (across, across, down, down)).permute(0, 2, 3, 1).contiguous()
+    rows, line, pixel, channel = wide.stride()
+    size = (len(x), *g.shape[2:], *layer.kernel_size, x.shape[1])
+    steps = (layer.stride[0] * line, layer.stride[1] * pixel, layer.dilation[0] * line, layer.dilation[1] * pixel)
+    windows = wide.as_strided(size, (rows, *steps, channel))
+    places = g.shape[2] * g.shape[3]
+    return windows.reshape(len(x), places, -1), g.permute(0, 2, 3, 1).reshape(len(x), places, g.shape[1])
 
 
 def _pairs_are_fewer(layer: nn.Conv2d, g: Tensor) -> bool:
@@ -146,16 +152,16 @@ def _of_deep_convolution(
 ) -> LayerPart:
     """As for a linear layer that runs at every place: lengths from pairs of places, sums by the convolution's own
     gradient."""
-    patches, at_output = _patches(layer, x), g.flatten(2)
+    patches, at_output = _patches(layer, x, g)
     squares = torch.zeros(patients.count, dtype=x.dtype, device=x.device)
     if "weight" in names:
-        pairs = torch.bmm(patches.mT, patches).mul_(torch.bmm(at_output.mT, at_output))
+        pairs = torch.bmm(patches, patches.mT).mul_(torch.bmm(at_output, at_output.mT))
         # places may cancel, and then rounding must not make a length too small: it is added as it may have been
-        most = (patches.norm(dim=1) * at_output.norm(dim=1)).sum(1).square()
+        most = (patches.norm(dim=2) * at_output.norm(dim=2)).sum(1).square()
         by_row = (pairs.sum((1, 2)) + ROUNDING * torch.finfo(x.dtype).eps * most).clamp_(min=0)
         squares = squares.index_copy(0, patients.place, by_row)
     if "bias" in names:
-        squares = squares + patients.squared_lengths(at_output.sum(2))
+        squares = squares + patients.squared_lengths(at_output.sum(1))
     del patches
 
     def summed(factors: Tensor) -> Tree:
@@ -174,10 +180,21 @@ def _weight_gradient(layer: nn.Conv2d, x: Tensor, g: Tensor) -> Tensor:
     return found
 
 
-def _of_convolution(layer: nn.Conv2d, x: Tensor, g: Tensor) -> Tree:
-    patches, at_output = _patches(layer, x), g.flatten(2)
-    weight = torch.bmm(at_output, patches.mT).reshape(len(x), *layer.weight.shape)
-    return {"weight": weight, "bias": at_output.sum(2)}
+def _of_convolution(layer: nn.Conv2d, x: Tensor, g: Tensor, patients: Patients, names: dict[str, str]) -> LayerPart:
+    """Every row's gradient, written down with channels last."""
+    patches, at_output = _patches(layer, x, g)
+    each = {"weight": torch.bmm(at_output.mT, patches).flatten(1), "bias": at_output.sum(1)}
+    each = {short: leaf for short, leaf in each.items() if short in names}
+    del patches
+    out, channels, high, wide = layer.weight.shape
+
+    def summed(factors: Tensor) -> Tree:
+        found = {short: factors @ leaf for short, leaf in each.items()}
+        if "weight" in found:
+            found["weight"] = found["weight"].reshape(out, high, wide, channels).permute(0, 3, 1, 2)
+        return {names[short]: leaf for short, leaf in found.items()}
+
+    return torch.as_tensor(sum(patients.squared_lengths(leaf) for leaf in each.values())), summed
 
 
 def is_known(layer: nn.Module) -> bool:
