@@ -133,8 +133,8 @@ def _about_epsilon(found: Mapping[str, Any]) -> list[str]:
     if broken:
         return ["THE AUDIT FAILED: what is released tells more than is claimed.", *broken]
     untested = sum(not one["can_fail"] for _, one in tested)
-    more = f" {untested} of them are too large for any test." if untested else ""
-    return [f"Every claim holds: no attack showed more than is claimed ({len(tested)} tested).{more}"]
+    more = f" {untested} more are too large for any test, and promise next to nothing." if untested else ""
+    return [f"Every claim holds: no attack showed more than is claimed ({len(tested) - untested} tested).{more}"]
 
 
 def _auc(one: Mapping[str, Any] | None) -> str:
