@@ -17,6 +17,8 @@ HELD_OUT: dict[str, Any] = {**SWEPT, "selection": {"arms": ["fedprox"], "on": "s
 AT_ONE: dict[str, Any] = {
     "arms": [{"algorithm": "fedavg"}, {"name": "at", "algorithm": "fedavg", "train_at": ["north"]}]
 }
+PRIVATE: dict[str, Any] = {"privacy": {"example": {"epsilon": 2.0, "delta": 1e-5, "clip": 1.0}}}
+SUMMED: dict[str, Any] = {"privacy": {"secure_sum": {}}}
 
 
 def reason(policy: Policy, sites: tuple[str, ...] = SITES, site: str = "north", **changes: Any) -> str | None:
@@ -61,6 +63,11 @@ def test_a_site_that_is_not_asked_for_refuses() -> None:
         ({"smallest_cell": 10}, {"smallest_cell": 11}, {"deployment": {"smallest_cell": 10}}, "smallest_cell is 10"),
         ({"secure_aggregation": False}, {"secure_aggregation": True}, {}, "requires secure aggregation"),
         ({"most_epsilon": None}, {"most_epsilon": 8.0}, {}, "epsilon of at most 8"),
+        ({"most_epsilon": 2.0}, {"most_epsilon": 1.9}, PRIVATE, "epsilon of at most 1.9, and arm fedavg has 2"),
+        ({"secure_aggregation": True}, {"most_epsilon": 8.0}, SUMMED, "which arm fedavg does not have"),
+        ({"most_epsilon": 2.0}, {"secure_aggregation": True}, PRIVATE, "secure aggregation, which arm fedavg does not"),
+        ({"most_total_epsilon": 0.1}, {"most_total_epsilon": None, "secure_aggregation": True}, PRIVATE, "secure"),
+        ({"most_total_epsilon": None}, {"most_total_epsilon": 5.0}, {}, "arm fedavg has no [privacy.example]"),
     ],
 )
 def test_each_rule_both_ways(

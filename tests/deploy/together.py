@@ -16,9 +16,9 @@ from wardround.data.sources import Source
 from wardround.deploy.coordinator import Coordinator
 from wardround.deploy.correspondence import Step
 from wardround.deploy.deployedplan import own_records
-from wardround.deploy.policy import Refusal
+from wardround.deploy.policy import Refusal, Refused
 from wardround.deploy.signing import Key, PublicKey
-from wardround.deploy.sitework import Refused, SiteWork
+from wardround.deploy.sitework import SiteWork
 from wardround.engines.letters import Sealed
 from wardround.settings import Factory
 from wardround.study import Study
@@ -50,6 +50,7 @@ class OpenGate:
     approved: Study | None
     refusal: Refusal | None = None
     withdrawn: bool = False
+    most_total_epsilon: float | None = None
 
     def __post_init__(self) -> None:
         self.known = None if self.approved is None else self.approved.hash  # once: it takes milliseconds
@@ -66,6 +67,12 @@ class OpenGate:
 
     def enough(self, training_rows: int) -> None:
         pass
+
+    def budget(self) -> float | None:
+        return self.most_total_epsilon
+
+    def least_sites(self) -> int:
+        return 2
 
     def opening_hours(self) -> None:
         if self.refusal is not None:
@@ -143,19 +150,25 @@ def federation(
 
     def open_site(name: str) -> SiteWork:
         gate = (gates or {}).get(name)
-        return site_work(name, folder / "sites" / name, study, families, sources[name], gate)
+        return site_work(name, folder / "sites" / name, study, families, sources[name], gate, keys)
 
+    keys = {name: public(name) for name in sources}
     post = ByHand({name: open_site(name) for name in sources})
     run_folder = RunFolder(folder / "run")
-    keys = {name: public(name) for name in sources}
     coordinator = Coordinator(study, families, list(sources), run_folder, post, key("coordinator"), keys)
     return Federation(run_folder, post, coordinator, open_site)
 
 
 def site_work(
-    name: str, state: Path, study: Study, families: Families, source: Callable[[], Source], gate: OpenGate | None = None
+    name: str,
+    state: Path,
+    study: Study,
+    families: Families,
+    source: Callable[[], Source],
+    gate: OpenGate | None = None,
+    peers: Mapping[str, PublicKey] | None = None,
 ) -> SiteWork:
     def load() -> Records:
         return own_records(source(), name)
 
-    return SiteWork(name, state, gate or OpenGate(study), families, load, key(name), public("coordinator"))
+    return SiteWork(name, state, gate or OpenGate(study), families, load, key(name), public("coordinator"), peers=peers)

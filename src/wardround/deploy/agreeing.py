@@ -191,11 +191,23 @@ def common_columns(told: Mapping[str, Any]) -> tuple[list[Column], list[str]]:
                 remedy = "Declare its type under `types` in [data] of one of the site files."
                 raise DeployError(site, problem, remedy)
         limits = next((column.limits for column in having.values() if column.limits), None)
-        found.append(Column(name, first.kind, limits, all(column.coded for column in having.values())))
+        coded = all(column.coded for column in having.values())
+        found.append(Column(name, first.kind, limits, coded, _levels(name, having)))
         lacking = [site for site in tables if site not in having]
         if lacking:
             warnings.append(f"{', '.join(lacking)}: {name!r} is not recorded, or has no value, and counts as missing")
     return found, warnings
+
+
+def _levels(name: str, having: Mapping[str, Column]) -> tuple[str, ...] | None:
+    """Those that are declared, which must be the same wherever they are."""
+    declared = {site: column.levels for site, column in having.items() if column.levels is not None}
+    for site, levels in declared.items():
+        first = next(iter(declared))
+        if set(levels) != set(declared[first]):
+            problem = f"{name!r} has other declared levels here than at {first}"
+            raise DeployError(site, problem, "Declare the same under `levels` in [data] of the site files.")
+    return next(iter(declared.values()), None)
 
 
 def _classes(ready: Answers) -> list[str]:

@@ -13,7 +13,11 @@ ANSWERS = {
     "lend": "lent",
     "moments": "moments",
     "prepare": "prepared",
+    "keys": "advert",
+    "shares": "shared",
     "train": "update",
+    "confirm": "confirmed",
+    "unmask": "revealed",
     "evaluate": "summary",
     "goodbye": "goodbye",
 }
@@ -22,7 +26,11 @@ PARTS = {  # what each answer must have, besides its place
     "facts": ("sets", "described"),
     "lent": ("lent",),
     "moments": ("moments",),
+    "advert": ("advert",),
+    "shared": ("shares",),
     "update": ("trials", "figures"),
+    "confirmed": ("signature",),
+    "revealed": ("reveal",),
     "summary": ("summaries", "figures"),
 }
 NO = ("refused", "failed")  # to any question

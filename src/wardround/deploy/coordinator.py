@@ -10,22 +10,30 @@ import secrets
 import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 from wardround.artifacts.audit import BEGUN, FINISHED, RESUMED, file_hash
 from wardround.artifacts.environment import describe_environment
 from wardround.artifacts.folder import JsonLines, write_atomically
 from wardround.artifacts.tables import saved_leaves
 from wardround.deploy.agreeing import Federation, agree_on, read_federation, write_federation
-from wardround.deploy.correspondence import REVOKED, Correspondence, Shrunk, Step
+from wardround.deploy.correspondence import REVOKED, Shrunk, Step
 from wardround.deploy.outcome import MADE, keep_summaries, write_outcome
-from wardround.deploy.spool import Shape, Spool
+from wardround.deploy.securewave import everybody, is_secure, masked_length, sums_of
+from wardround.deploy.sitesecret import RunSecret
+from wardround.deploy.spool import MASKED, Entry, Shape, Spool
+from wardround.deploy.summing import Sum, Summing
 from wardround.deploy.updates import check_update, shapes_of
 from wardround.deploy.waves import (
+    Arrivals,
+    Task,
     WaveState,
     alike_everywhere,
     close_round,
     evaluate_letter,
     models_for,
+    models_sent,
     read_state,
     scored_records,
     tasks,
@@ -33,7 +41,8 @@ from wardround.deploy.waves import (
     write_state,
 )
 from wardround.engines.letters import Letter, Sealed, tensor_bytes
-from wardround.errors import DeployError
+from wardround.errors import DeployError, SecureSumError
+from wardround.privacy.noise import SecretStream, Stream, site_key
 from wardround.trial import Trial
 
 PARTIAL_SHARE = 0.8  # of the deadline: what a site that may stop early has for its local work
@@ -41,7 +50,7 @@ LEAVE_WITHIN = 10.0  # seconds for the sites to hear that a run is over
 
 
 @dataclass
-class Coordinator(Correspondence):
+class Coordinator(Summing):
     prepared: set[str] = field(default_factory=set)  # sites that know what was agreed
     shapes: list[dict[str, Shape]] = field(default_factory=list)  # of each trial's update
 
@@ -58,6 +67,7 @@ class Coordinator(Correspondence):
             self.title = "computing results"
             yield self.step()
             warnings = [*federation.warnings, *(f"{site}: {why}" for site, why in self.left.items())]
+            RunSecret(self.folder.path / "state").destroy()
             write_outcome(self.folder, plan, federation.described, len(waves), warnings)
             made = {name: file_hash(self.folder.path / name) for name in MADE}
             self.log.add(FINISHED, study=self.study.hash, files=made)
@@ -73,6 +83,8 @@ class Coordinator(Correspondence):
             self.run_name = f"{self.study.hash[:12]}-{secrets.token_hex(6)}"
             self.members = list(self.sites)
             self.write_federation()
+            if any(arm.privacy.site is not None for arm in self.study.trained_arms):
+                RunSecret(self.folder.path / "state").draw(used=False)
             self.log.add(BEGUN, study=self.study.hash, engine="flower", run=self.run_name, sites=list(self.sites))
             return
         known = json.loads(path.read_text(encoding="utf-8"))
@@ -91,6 +103,7 @@ class Coordinator(Correspondence):
         else:
             federation = yield from self._agree(ready)
             write_atomically(path, json.dumps(write_federation(federation)).encode())
+        federation.plan.refuse_unsound_arms()
         told = yield from self.ask_all(federation.prepare, closing=True)
         self.prepared = set(told)
         return federation
@@ -145,39 +158,93 @@ class Coordinator(Correspondence):
     ) -> Generator[Step, None, WaveState]:
         began = time.monotonic()
         spool = Spool(self.folder.path / "state", number, state.round)
-        known = spool.entries(self.present)
         quiet = [n for n, trial in enumerate(trials) if self.study.arm(trial.arm).held_out is not None]
         asked = tasks(trials, state, self.study.evaluation.every, quiet)
-        deadline = self.study.deployment.deadline
-        seconds = None if deadline is None else PARTIAL_SHARE * deadline
-        wanted = {
-            site: (train_letter(number, state, site, task, seconds, self.run_name), task.trials)
-            for site, task in asked.items()
-            if site in self.present and site not in known
-        }
-        letters = self._with_models(trials, state, wanted, prepare)
-
-        def take(site: str, sealed: Sealed, letter: Letter) -> None:
-            check_update(site, letter, asked[site].work)
-            expected = {f"{n}/{name}": shape for n in asked[site].work for name, shape in self.shapes[n].items()}
-            spool.add(site, sealed, letter, expected)
-            self.prepared.add(site)
-
-        yield from self.collect(letters, take, f"round {state.round + 1}", closing=True, there=known)
-        entries = spool.entries([site for site in self.present if site in asked])
+        sums, sum_of, failed = None, None, ""
+        if is_secure(trials) and any(task.work for task in asked.values()):
+            models = models_sent(trials, state)
+            sums = self.begin_sum(number, state.round, dict(enumerate(trials)), models, spool.folder)
+            # who has spent its epsilon adds zeros: the masks of the others count on it
+            asked = {**{site: Task() for site in everybody(sums.trials, state.round)}, **asked}
+        try:
+            if sums is not None:
+                yield from self.share_keys(sums, lambda site: self._told_first(site, prepare))
+                self.prepared |= set(sums.sharers)
+            yield from self._train(number, trials, state, prepare, spool, asked, sums)
+            if sums is not None:
+                yield from self.unmask(sums, spool.entries(self.members))
+                sum_of = sums_of(sums.trials, state.round, sums.total) if sums.total is not None else None
+        except SecureSumError as error:
+            failed = f"{error.where}: {error.problem}"
+            self.lines.append(f"round {state.round + 1} of {self.title} came to nothing: {failed}")
+        entries = self._entries(spool, asked, sums)
         ready, waiting = scored_records(state, trials, [entry.body for entry in entries.values()], final=False)
         for record in ready:
             records.add(record)
         scored = replace(state, pending=waiting, records=records.flush())
-        closed = close_round(trials, scored, entries, time.monotonic() - began)
+        arrivals = Arrivals(entries, sum_of, failed)
+        closed = close_round(trials, scored, arrivals, time.monotonic() - began, partial(self._noise, state.round))
         self.log.add(
             "round closed",
             wave=number,
             round=state.round,
             updates={s: {"letter": e.letter, "bytes": e.size, "head": e.body["head"]} for s, e in entries.items()},
             missing=[site for site in asked if site not in entries],
+            **({"failed": failed} if failed else {}),
         )
         return closed
+
+    def _entries(self, spool: Spool, asked: Mapping[str, Task], sums: Sum | None) -> dict[str, Entry]:
+        """The answers that count. Whose vector is in a sum counts, even if the site has left since."""
+        settled = [] if sums is None else sums.book.pages.get("survivors", [])
+        return spool.entries(
+            [site for site in self.members if site in asked and (site in self.present or site in settled)]
+        )
+
+    def _train(
+        self,
+        number: int,
+        trials: list[Trial],
+        state: WaveState,
+        prepare: Letter,
+        spool: Spool,
+        asked: Mapping[str, Task],
+        sums: Sum | None,
+    ) -> Generator[Step]:
+        known = spool.entries(self.present)
+        if sums is not None and "survivors" in sums.book.pages:
+            return  # whose vectors are in the sum was told to the sites, and stands
+        deadline = self.study.deployment.deadline
+        seconds = None if deadline is None else PARTIAL_SHARE * deadline
+        wanted = {
+            site: (_in_sum(train_letter(number, state, site, task, seconds, self.run_name), site, sums), task.trials)
+            for site, task in asked.items()
+            if site in self.present and site not in known and _takes_part(site, state.round, sums)
+        }
+        letters = self._with_models(trials, state, wanted, prepare)
+
+        def take(site: str, sealed: Sealed, letter: Letter) -> None:
+            check_update(site, letter, asked[site].work)
+            masked = sums is not None and site in sums.sharers
+            expected = {f"{n}/{name}": shape for n in asked[site].work for name, shape in self.shapes[n].items()}
+            if sums is not None and masked:
+                expected = {MASKED: ("I64", (masked_length(sums.trials, state.round),))}
+            spool.add(site, sealed, letter, expected)
+            self.prepared.add(site)
+
+        yield from self.collect(letters, take, f"round {state.round + 1}", closing=True, there=known)
+
+    def _told_first(self, site: str, prepare: Letter) -> dict[str, Any]:
+        """A site that was away when the others were told what was agreed is told with its first letter."""
+        return {} if site in self.prepared else {"prepare": prepare.body}
+
+    def _noise(self, round_number: int, trial: Trial) -> Stream | None:
+        """For whole sites, from a secret that the coordinator drew for this run: a repeated round repeats it."""
+        if trial.privacy.site is None:
+            return None
+        secret = RunSecret(self.folder.path / "state").draw(used=True)
+        key = site_key(secret, self.run_name, trial.arm, trial.seed, round_number)
+        return SecretStream(key, "noise for sites")
 
     def _with_models(
         self,
@@ -186,16 +253,12 @@ class Coordinator(Correspondence):
         wanted: Mapping[str, tuple[Letter, Sequence[int]]],
         prepare: Letter,
     ) -> dict[str, Sealed]:
-        """Sealed letters with the models in them. Where all sites are sent the same, it is packed and hashed once.
-
-        A site that was away when the others were told what was agreed is told with its first letter.
-        """
+        """Sealed letters with the models in them. Where all sites are sent the same, it is packed and hashed once."""
         packed: dict[tuple[int, ...], Sealed] = {}
         sealed = {}
         for site, (letter, chosen) in wanted.items():
             tensors = models_for(trials, state, site, chosen)
-            told = {} if site in self.prepared else {"prepare": prepare.body}
-            whole = Letter(letter.kind, {**letter.body, **told}, tensors)
+            whole = Letter(letter.kind, {**letter.body, **self._told_first(site, prepare)}, tensors)
             key = tuple(chosen)
             if key in packed:
                 sealed[site] = self.sealed(whole, site, packed[key].tensors, packed[key].tensors_hash)
@@ -243,3 +306,14 @@ class Coordinator(Correspondence):
             yield self.step()
             if time.monotonic() - began > LEAVE_WITHIN:
                 return
+
+
+def _takes_part(site: str, round_number: int, sums: Sum | None) -> bool:
+    """Whose keys or shares did not come has no place in the round's sum; who only scores needs none."""
+    return sums is None or site in sums.sharers or site not in everybody(sums.trials, round_number)
+
+
+def _in_sum(letter: Letter, site: str, sums: Sum | None) -> Letter:
+    if sums is None or site not in sums.sharers:
+        return letter
+    return Letter(letter.kind, {**letter.body, "sum": sums.told(site)}, letter.tensors)

@@ -13,7 +13,7 @@ from wardround.artifacts.audit import AuditLog
 from wardround.artifacts.folder import RunFolder, write_atomically
 from wardround.deploy.answers import belongs, is_whole
 from wardround.engines.letters import Letter, Post, Sealed, Signer, Verifier, open_sealed, seal
-from wardround.errors import DeployError
+from wardround.errors import DeployError, SecureSumError
 from wardround.study import Study
 from wardround.studyfile import Families
 
@@ -147,7 +147,7 @@ class Correspondence:
         """None, or when the site is to be asked again."""
         try:
             return self._judged(site, sealed, take, asked)
-        except DeployError as error:
+        except (DeployError, SecureSumError) as error:
             self.leave(site, error.problem)
         except (KeyError, TypeError, ValueError, AttributeError):  # it comes from outside, and may be anything
             self.leave(site, UNUSABLE)

@@ -12,37 +12,45 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from wardround.artifacts.ledger import Ledger, Spent
 from wardround.catalog import find_study, load_study
 from wardround.deploy.approvals import approve
 from wardround.deploy.coordinate import deployed_folder
+from wardround.deploy.deployable import is_private
 from wardround.deploy.parity import Parity, replay
 from wardround.deploy.provision import provision
+from wardround.deploy.siteaccount import LEDGER
 from wardround.deploy.sitefile import SiteFile
 from wardround.engines.flower.linked import LARGE_PAGES, free_port
 from wardround.errors import DeployError
 from wardround.plan import load_plan
 
 STUDY = "heart-deployed"
+PRIVATE = "heart-deployed-private"
 LONGEST = 600.0  # seconds
 
 
 @dataclass(frozen=True)
 class Demo:
-    parity: Parity
+    parity: Parity | None  # None: noise from secrets cannot be had again
     sites: tuple[str, ...]
+    spent: tuple[Spent, ...]  # by each hospital's own ledger
     folder: Path | None
 
 
-def run_demo(out: Path | None, say: Callable[[str], None]) -> Demo:
+def run_demo(out: Path | None, say: Callable[[str], None], private: bool = False) -> Demo:
     """`out` must not exist yet; without it everything is removed in the end."""
+    name = PRIVATE if private else STUDY
     if out is not None:
-        return Demo(*_run(out.absolute(), say), out)
+        return Demo(*_run(name, out.absolute(), say), out)
     with TemporaryDirectory(prefix="wardround-demo-") as folder:
-        return Demo(*_run(Path(folder) / "demo", say), None)
+        return Demo(*_run(name, Path(folder) / "demo", say), None)
 
 
-def _run(folder: Path, say: Callable[[str], None]) -> tuple[Parity, tuple[str, ...]]:
-    study, families = load_study(STUDY)
+def _run(
+    name_of_study: str, folder: Path, say: Callable[[str], None]
+) -> tuple[Parity | None, tuple[str, ...], tuple[Spent, ...]]:
+    study, families = load_study(name_of_study)
     sites = tuple(study.data.options["hospitals"])
     provision(study, sites, folder, port=free_port())
     say(f"kits for {', '.join(sites)} in {folder}")
@@ -51,7 +59,7 @@ def _run(folder: Path, say: Callable[[str], None]) -> tuple[Parity, tuple[str, .
         approve(SiteFile.load(folder / "sites" / name), study, "wardround demo")
     command = [
         "coordinate",
-        str(find_study(STUDY)),
+        str(find_study(name_of_study)),
         "--kit",
         str(folder / "coordinator"),
         "--out",
@@ -61,8 +69,12 @@ def _run(folder: Path, say: Callable[[str], None]) -> tuple[Parity, tuple[str, .
     with started([[*command, "--no-report"], *joins], folder) as processes:
         say(f"coordinator and {len(sites)} hospitals are running, each in a process of its own")
         wait_for(processes[0], processes[1:], folder / "coordinate.log", say)
+    if is_private(study):
+        say("the run is finished; what it cost patients is in each hospital's own ledger")
+        ledgers = [Ledger(folder / "sites" / name / "state" / LEDGER) for name in sites]
+        return None, sites, tuple(row for ledger in ledgers for row in ledger.spent())
     say("the run is finished; the same rounds again on one machine")
-    return replay(load_plan(study, families), deployed_folder(study, folder / "runs")), sites
+    return replay(load_plan(study, families), deployed_folder(study, folder / "runs")), sites, ()
 
 
 def prepare_site(folder: Path, data: str) -> None:

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
+from wardround.algorithms import ALGORITHMS
 from wardround.errors import StudyError, suggest
+from wardround.privacy.validate import LEAST_SITES
 from wardround.study import Arm, Study
 from wardround.studyfile import Families
 
@@ -25,6 +27,8 @@ def refuse_undeployable(study: Study, families: Families, sites: Sequence[str]) 
             raise StudyError(f"arms: {arm.name}: data", problem, _leave_out(arm))
         for name in arm.train_at:
             _require_site(name, sites, f"arms: {arm.name}: train_at")
+        _refuse_small_sums(arm, sites)
+    refuse_hollow_privacy(study)
     if study.selection is not None and study.selection.site is not None:
         _require_site(study.selection.site, sites, "selection: site")
         for arm in study.selection_arms:
@@ -35,6 +39,46 @@ def refuse_undeployable(study: Study, families: Families, sites: Sequence[str]) 
     if quorum is not None and quorum > len(sites):
         problem = f"{quorum} sites are needed in a round, and {len(sites)} take part"
         raise StudyError("deployment: quorum", problem, f"Write at most {len(sites)}, or leave it out.")
+
+
+def _refuse_small_sums(arm: Arm, sites: Sequence[str]) -> None:
+    """Rounds whose secure sum could never be."""
+    if arm.privacy.secure_sum is None or not is_federated(arm):
+        return
+    members = [name for name in sites if (not arm.train_at or name in arm.train_at) and name != arm.held_out]
+    working = max(1, round(arm.training.share * len(members)))
+    needed = max(LEAST_SITES, arm.privacy.secure_sum.threshold or 0)
+    if working < needed:
+        problem = f"a round has {working} sites, and its secure sum takes {needed}"
+        raise StudyError(f"arms: {arm.name}: privacy: secure_sum", problem, "Let more sites take part in each round.")
+
+
+def is_federated(arm: Arm) -> bool:
+    """Whether anything of its training leaves a site. Algorithms of a deployment are those that are shipped."""
+    return ALGORITHMS[arm.algorithm.name](**arm.algorithm.options).federated
+
+
+def is_private(study: Study) -> bool:
+    """Whether it promises anything to patients."""
+    return any(arm.privacy.example is not None for arm in study.trained_arms)
+
+
+def refuse_hollow_privacy(study: Study) -> None:
+    """Promises that another part of the study, or everybody's knowledge, would undo. Sites ask this too."""
+    shared = [arm for arm in study.trained_arms if is_federated(arm)]
+    private = next((arm for arm in shared if arm.privacy.example is not None), None)
+    for arm in shared:
+        if private is not None and arm.privacy.example is None:
+            problem = f"has no [privacy.example], and would tell of the same patients what {private.name} hides"
+            remedy = "Give all arms that leave a hospital such privacy, or deploy them as studies with other patients."
+            raise StudyError(f"arms: {arm.name}: privacy: example", problem, remedy)
+        if arm.privacy.site is not None and arm.training.share < 1:
+            problem = "every hospital can work out who is drawn, so that drawing a share of them hides nobody"
+            raise StudyError(f"arms: {arm.name}: training: share", problem, "Write `share = 1`, or simulate it.")
+    for arm in study.trained_arms:
+        if private is not None and arm.preparation != private.preparation:
+            problem = f"prepares rows otherwise than {private.name}, and what hospitals tell for that is not paid for"
+            raise StudyError(f"arms: {arm.name}: data", problem, f"Prepare rows as in {private.name}.")
 
 
 def _leave_out(arm: Arm) -> str:

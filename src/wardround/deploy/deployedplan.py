@@ -20,10 +20,16 @@ from wardround.data.records import Column, Records
 from wardround.data.site import Rows, Site
 from wardround.data.sources import Source
 from wardround.data.split import Split
+from wardround.deploy.deployable import is_federated, refuse_hollow_privacy
 from wardround.errors import DataError, StudyError
-from wardround.plan import Plan, cohort_key, dtype_of
+from wardround.plan import Plan, cohort_key, dtype_of, members_of
+from wardround.privacy.accountant import Charge
+from wardround.privacy.protection import Sampling, epochs_within, noise_of
+from wardround.privacy.validate import refuse_unsound
+from wardround.promises import refuse_unkept
 from wardround.study import Arm, Study
 from wardround.studyfile import Families
+from wardround.trial import planned_epochs
 
 ACROSS = ("one-class", "rare-class")  # checks that speak of all sites together
 WAVE_BYTES = 64 * 2**20  # of shared parameters in one message, unless one model alone is larger
@@ -115,19 +121,53 @@ class DeployedPlan(Plan):
             return None
         return facts(cohort.table, self.own_split(key).train, arm.preparation)
 
-    def waves(self) -> list[tuple[tuple[str, int], ...]]:
-        """All arms with all seeds, in the order of the study, cut where a message would grow too large."""
-        cut: list[list[tuple[str, int]]] = []
-        filled = 0
+    def own_charges(self) -> list[Charge]:
+        """What all private arms with all seeds would cost this hospital's patients."""
+        found = []
         for arm in self.study.trained_arms:
+            example, members = arm.privacy.example, members_of(arm, self.sites)
+            if example is None or self.own not in members:
+                continue
+            training = arm.training if is_federated(arm) else replace(arm.training, share=1.0, stragglers=None)
             for seed in self.study.evaluation.seeds:
-                size = self.trial(arm, seed).model.size * (8 if arm.training.precision == "float64" else 4)
-                if not cut or filled + size > WAVE_BYTES:
+                rows = self.splits(arm, seed)[0].train
+                sampling, drawn = Sampling.of(len(rows), training.batch_size), arm.privacy.site is not None
+                batches = self.study.evaluation_of(arm).seed_for("batches", seed)
+                planned = planned_epochs(training, len(members), batches, drawn)[members.index(self.own)]
+                epochs = epochs_within(example, sampling, sum(planned))
+                found.append(Charge(sampling.rate, noise_of(example, sampling, sum(planned)), sampling.steps * epochs))
+        return found
+
+    def refuse_unsound_arms(self) -> None:
+        """Protections that would not protect, of every arm, once it is known what its model takes in."""
+        for arm in self.study.trained_arms:
+            trial = self.trial(arm, self.study.evaluation.seeds.first)
+            tables = self.agreed[self.alike[arm.name], self.data_seeds(arm)[0]].layout is not None
+            refuse_unsound(arm, trial.algorithm, tuple(trial.model.init(0)[1]), tables, overlapping=False)
+            refuse_unkept(trial)
+
+    def waves(self) -> list[tuple[tuple[str, int], ...]]:
+        """All arms with all seeds, in the order of the study, cut where a message would grow too large.
+
+        Arms whose updates are masked are in waves of their own: such a round counts for all of them or for none.
+        """
+        cut: list[list[tuple[str, int]]] = []
+        filled, masked = 0, False
+        for arm in sorted(self.study.trained_arms, key=_is_masked):
+            for seed in self.study.evaluation.seeds:
+                size = self.trial(arm, seed).model.size * (
+                    8 if arm.training.precision == "float64" or _is_masked(arm) else 4
+                )
+                if not cut or filled + size > WAVE_BYTES or masked != _is_masked(arm):
                     cut.append([])
-                    filled = 0
+                    filled, masked = 0, _is_masked(arm)
                 cut[-1].append((arm.name, seed))
                 filled += size
         return [tuple(wave) for wave in cut]
+
+
+def _is_masked(arm: Arm) -> bool:
+    return arm.privacy.secure_sum is not None and is_federated(arm)
 
 
 def own_levels(cohort: Cohort, split: Split, arm: Arm) -> np.ndarray | None:
@@ -161,6 +201,10 @@ def own_plan(study: Study, families: Families, name: str, sites: Sequence[str], 
     if records.has_findings:
         problem = "its rows may have several findings, and what hospitals tell of predictions speaks of classes"
         raise DataError(name, problem, "Deploy a study of one class a row, or simulate this one.")
+    refuse_hollow_privacy(study)
+    for arm in study.trained_arms:  # before anything is told; what depends on the model is refused later
+        algorithm = families.algorithms[arm.algorithm.name](**arm.algorithm.options)
+        refuse_unsound(arm, algorithm, (), records.is_table, overlapping=False)
     source = Source(lambda: records)
     kinds = {cohort_key(arm): arm for arm in study.arms}
     cohorts: dict[str, Cohort] = {key: load_cohort(source, arm.preparation) for key, arm in kinds.items()}

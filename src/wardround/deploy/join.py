@@ -8,15 +8,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 
+from wardround.artifacts.ledger import Ledger, charges_of
 from wardround.catalog import families as known_families
 from wardround.deploy.approvals import approvals_of, approved_study
-from wardround.deploy.deployedplan import own_plan
-from wardround.deploy.policy import Policy, Refusal, closed, objections, refusal_of_rows, refusal_of_study
-from wardround.deploy.signing import read_key, read_public_key
+from wardround.deploy.deployedplan import DeployedPlan, own_plan
+from wardround.deploy.policy import Policy, Refusal, Refused, closed, objections, refusal_of_rows, refusal_of_study
+from wardround.deploy.signing import PublicKey, read_key, read_public_key
+from wardround.deploy.siteaccount import LEDGER
 from wardround.deploy.sitefile import SiteFile, open_source
-from wardround.deploy.sitework import Refused, SiteWork
+from wardround.deploy.sitework import SiteWork
 from wardround.errors import DeployError, WardroundError
 from wardround.health import Condition
+from wardround.privacy.accountant import epsilon
 from wardround.study import Study
 from wardround.studyfile import Families, parse_study, read_toml
 
@@ -54,6 +57,12 @@ class SiteGate:
     def enough(self, training_rows: int) -> None:
         _stop_at(refusal_of_rows(self.policy, training_rows))
 
+    def budget(self) -> float | None:
+        return self.policy.most_total_epsilon
+
+    def least_sites(self) -> int:
+        return self.policy.least_sites
+
     def opening_hours(self) -> None:
         _stop_at(closed(self.policy, datetime.now().astimezone()))
 
@@ -78,7 +87,13 @@ def site_work(site: SiteFile, families: Families, notice: Notice) -> SiteWork:
         read_key(site.key),
         read_public_key(site.coordinator_key.read_bytes(), site.coordinator_key),
         notice,
+        peers_of(site),
     )
+
+
+def peers_of(site: SiteFile) -> dict[str, PublicKey]:
+    """Hospitals whose keys this one has. Without a hospital's file nothing is added up with it."""
+    return {path.stem: read_public_key(path.read_bytes(), path) for path in sorted(site.peers.glob("*.pub"))}
 
 
 def join(site: SiteFile, notice: Notice, stop: Callable[[], bool] = lambda: False) -> None:
@@ -150,9 +165,11 @@ def _of_study(site: SiteFile, study: Study, families: Families, work: SiteWork) 
     against = objections(site.policy, study, site.name, site.sites or None)
     remedy = "Ask the coordinator to change the study, or change [policy] in the site file."
     found.append(Condition("policy", not against, "; ".join(against) or f"allows {study.name}", remedy))
+    found += _keys(site, study, work)
     try:
         plan = own_plan(study, families, site.name, site.sites or [site.name], work.rows())
         rows = min(len(plan.own_split(key).train) for key in plan.row_sets)
+        found += _spending(site, plan)
         few = refusal_of_rows(site.policy, rows)
         found.append(Condition("rows", few is None, few.reason if few else f"{rows} training rows", remedy))
         for one in plan.own_findings():
@@ -160,6 +177,30 @@ def _of_study(site: SiteFile, study: Study, families: Families, work: SiteWork) 
     except WardroundError as error:
         found.append(Condition("study", False, f"{error.where}: {error.problem}", error.remedy))
     return found
+
+
+def _keys(site: SiteFile, study: Study, work: SiteWork) -> list[Condition]:
+    """Of the other hospitals, for secure sums."""
+    if not any(arm.privacy.secure_sum is not None for arm in study.trained_arms):
+        return []
+    lacking = [name for name in site.sites if name not in work.peers]
+    words = f"no public key of {', '.join(lacking)}" if lacking else f"public keys of {len(work.peers)} hospitals"
+    return [Condition("keys", not lacking, words, f"They belong into {site.peers}; the kit has them.")]
+
+
+def _spending(site: SiteFile, plan: DeployedPlan) -> list[Condition]:
+    """What patients here have paid, and would have paid after this study."""
+    entries, charges = Ledger(site.state / LEDGER).entries(), plan.own_charges()
+    if not charges:
+        return []
+    deltas = [arm.privacy.example.delta for arm in plan.study.trained_arms if arm.privacy.example is not None]
+    delta = min([*deltas, *(entry.delta for entry in entries)])
+    before, after = (epsilon([*charges_of(entries), *more], delta) for more in ([], charges))
+    words = f"epsilon {before:.3g} spent so far, {after:.3g} after this study, at delta {delta:g}"
+    budget = site.policy.most_total_epsilon
+    enough = budget is None or after <= budget
+    remedy = "Work here would stop before the end. Raise `most_total_epsilon` in [policy], or ask for less."
+    return [Condition("privacy", enough, words if enough else f"{words}: more than {budget:g}", remedy, False)]
 
 
 def _connection(site: SiteFile) -> Condition:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wardround.artifacts.folder import RunFolder, write_atomically
+from wardround.artifacts.spending import describe_spending, write_ledger
 from wardround.deploy.deployedplan import DeployedPlan
 from wardround.deploy.sitefacts import describe_deployed
 from wardround.engines.letters import Letter
@@ -12,6 +13,7 @@ from wardround.evaluation.deployed import deployed_results
 from wardround.trial import Trial
 
 AWAY = "was away when models were evaluated, so that no figure has its rows"
+AT_SITES = "at the hospitals"  # whose rows were charged: each hospital's own ledger has their fingerprint
 MADE = ("results.json", "summaries.jsonl", "records.jsonl")
 
 
@@ -33,7 +35,12 @@ def write_outcome(
     folder.join_records(waves)
     layout = plan.agreed[plan.kinds[0]].layout
     sites = describe_deployed(plan.study, described, None if layout is None else list(layout.names))
-    folder.write_json("results.json", deployed_results(plan.study, lines, folder.records(), sites, warnings))
+    records = folder.records()
+    content = deployed_results(plan.study, lines, records, sites, warnings)
+    ledger = write_ledger(folder, plan.study, records, AT_SITES, guarantee=True)
+    spent = [] if ledger is None else ledger.entries()
+    content["privacy"] = describe_spending(plan.study, spent, records, {}, guarantee=True)
+    folder.write_json("results.json", content)
 
 
 def missed_an_evaluation(plan: DeployedPlan, lines: Sequence[Mapping[str, Any]]) -> list[str]:

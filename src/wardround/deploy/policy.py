@@ -30,7 +30,8 @@ class Policy:
     smallest_cell: Count = 5
     rare_levels: bool = True  # False: a category that fewer rows have is not named to anybody
     secure_aggregation: bool = False  # True: required
-    most_epsilon: Positive | None = None  # a study without such privacy is refused
+    most_epsilon: Positive | None = None  # of each arm; a study without such privacy is refused
+    most_total_epsilon: Positive | None = None  # over all studies, arms and seeds, by this site's ledger
     hours: str | None = None  # "18:00-06:00", local time
     days: tuple[Day, ...] = ()  # on which the hours begin; empty: any
 
@@ -42,6 +43,14 @@ class Policy:
 class Refusal:
     reason: str
     until: datetime | None = None  # only of opening hours: then it may be asked again
+
+
+class Refused(Exception):
+    """The site's own decision; it is told to the coordinator and logged at both ends."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.reason)
+        self.refusal = refusal
 
 
 def refusal_of_study(
@@ -81,12 +90,26 @@ def objections(policy: Policy, study: Study, site: str, sites: Sequence[str] | N
     told = min(arm.preparation.least_level for arm in study.trained_arms)
     if not policy.rare_levels and told < policy.smallest_cell:
         found.append(f"least_level is {told}, and {site} names no category of fewer than {policy.smallest_cell} rows")
-    # [privacy] does not exist yet, so that no study can meet these: they fail closed
-    if policy.secure_aggregation:
-        found.append(f"{site} requires secure aggregation, which this study does not have")
-    if policy.most_epsilon is not None:
-        limit = f"differential privacy with epsilon of at most {policy.most_epsilon:g}"
-        found.append(f"{site} requires {limit}, which this study does not have")
+    return [*found, *_unprotected(policy, study, site)]
+
+
+def _unprotected(policy: Policy, study: Study, site: str) -> list[str]:
+    """What the policy wants of arms whose work leaves the site."""
+    found = []
+    for arm in study.trained_arms:
+        privacy = arm.privacy
+        if not ALGORITHMS[arm.algorithm.name](**arm.algorithm.options).federated:
+            continue
+        if policy.secure_aggregation and privacy.secure_sum is None:
+            found.append(f"{site} requires secure aggregation, which arm {arm.name} does not have")
+        if policy.most_epsilon is not None:
+            limit = f"differential privacy with epsilon of at most {policy.most_epsilon:g}"
+            if privacy.example is None:
+                found.append(f"{site} requires {limit}, which arm {arm.name} does not have")
+            elif privacy.example.epsilon > policy.most_epsilon:
+                found.append(f"{site} requires {limit}, and arm {arm.name} has {privacy.example.epsilon:g}")
+        if policy.most_total_epsilon is not None and privacy.example is None:
+            found.append(f"{site} has a privacy budget, and arm {arm.name} has no [privacy.example] to keep to it")
     return found
 
 

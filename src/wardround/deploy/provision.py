@@ -76,6 +76,9 @@ def provision(
             kit = folder / "sites" / name
             for file, content in trust.items():
                 (kit / file).write_bytes(content)
+            (kit / "peers").mkdir(mode=0o700)
+            for peer, key in public.items():
+                (kit / "peers" / f"{peer}.pub").write_bytes(key)
             (kit / "site.toml").write_text(site_template(study, name, sites, address), encoding="utf-8")
         log = AuditLog(folder / "coordinator" / "audit.jsonl")
         log.add("kits made", study=study.hash, sites=list(sites), hosts=hosts, port=port, days=days)

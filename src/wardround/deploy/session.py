@@ -14,12 +14,17 @@ import numpy as np
 
 from wardround.artifacts.environment import versions
 from wardround.artifacts.folder import write_atomically
+from wardround.artifacts.ledger import Ledger
 from wardround.data.agreement import LEAST, lend, moments, own_fill
 from wardround.data.check import refuse_errors
 from wardround.data.records import Records
 from wardround.deploy.agreeing import agreed_of
+from wardround.deploy.deployable import is_private
 from wardround.deploy.deployedplan import in_agreed_columns, own_plan
-from wardround.deploy.sitefacts import own_counts
+from wardround.deploy.siteaccount import LEDGER, Question, questions
+from wardround.deploy.sitefacts import own_counts, without_counts
+from wardround.deploy.sitesecret import RunSecret
+from wardround.deploy.sitesum import Kept
 from wardround.deploy.store import Store
 from wardround.deploy.written import (
     read_column,
@@ -31,8 +36,13 @@ from wardround.deploy.written import (
     write_moments,
 )
 from wardround.errors import DeployError
+from wardround.local import Memory
+from wardround.privacy.noise import SecretStream, site_key
+from wardround.privacy.protection import Streams
 from wardround.study import Study
 from wardround.studyfile import Families
+from wardround.tree import State
+from wardround.trial import Trial
 
 Body = Mapping[str, Any]
 
@@ -43,6 +53,8 @@ class Gate(Protocol):
     def study(self, study_hash: str, sites: list[str]) -> Study: ...
     def still_approved(self, study_hash: str) -> None: ...
     def enough(self, training_rows: int) -> None: ...
+    def budget(self) -> float | None: ...
+    def least_sites(self) -> int: ...
     def opening_hours(self) -> None: ...
 
 
@@ -50,11 +62,12 @@ class Session:
     def __init__(self, site: str, folder: Path, gate: Gate, families: Families, records: Records, hello: Body) -> None:
         self.site, self.folder, self.families, self.records = site, folder, families, records
         self.run, self.sites = str(hello["run"]), [str(name) for name in hello["sites"]]
-        self.study = gate.study(str(hello["study"]), self.sites)
+        self.study, self.gate = gate.study(str(hello["study"]), self.sites), gate
         self.plan = own_plan(self.study, families, site, self.sites, records)
         refuse_errors(self.plan.own_findings())
         gate.enough(min(len(self.plan.own_split(key).train) for key in self.plan.row_sets))
-        self.store = Store(folder)
+        self.store, self.secret = Store(folder), RunSecret(folder)
+        self.ledger, self.commitments = Ledger(folder.parent / LEDGER), Kept(folder / "commitments.jsonl")
         self.letters: dict[str, Any] = {"hello": dict(hello)}  # and what was agreed: `columns`, later `prepare`
         self.waves: list[tuple[tuple[str, int], ...]] = []
 
@@ -104,6 +117,33 @@ class Session:
             for name, hidden in zip(self.records.classes, few.tolist(), strict=True)
         ]
 
+    def own_secret(self) -> bytes:
+        """Drawn before its first use, and never twice in a run."""
+        used = bool(self.commitments.known) or any(entry.run == self.run for entry in self.ledger.entries())
+        return self.secret.draw(used)
+
+    def streams(self, trial: Trial, number: int) -> Streams:
+        """Where sampling and noise of a private trial come from in a round."""
+        key = site_key(self.own_secret(), self.run, trial.arm, trial.seed, number)
+        return lambda purpose: SecretStream(key, purpose)
+
+    def questions(
+        self,
+        trials: Mapping[int, Trial],
+        wanted: Mapping[int, int],
+        number: int,
+        shared: Mapping[int, State],
+        memories: Mapping[int, Memory],
+    ) -> dict[int, Question]:
+        """What this site's patients would pay in a round, by trial. Refused where it is asked for twice or too much."""
+        if not any(trials[n].privacy.example for n in wanted):
+            return {}
+        patients = self.plan.cohort_of(self.study.arms[0]).fingerprint
+        place = {"run": self.run, "study": self.study.hash, "study_name": self.study.name}
+        place |= {"site": self.site, "patients": patients}
+        work = {n: (trials[n], _number(trials[n], self.site), epochs) for n, epochs in wanted.items()}
+        return questions(self.ledger, self.gate.budget(), place, number, work, shared, memories)
+
     def facts(self, body: Body) -> dict[str, Any]:
         self._use(body["columns"])
         self._write()
@@ -119,6 +159,8 @@ class Session:
         first = self.plan.row_sets[0]
         cohort = self.plan.cohort_of(self.study.arm(first[0]))
         described = own_counts(self.plan.own_split(first), cohort, self.study.deployment.smallest_cell)
+        if is_private(self.study):
+            described = without_counts(described)
         return {"sets": told, "described": described}
 
     def _use(self, columns: list[Any] | None) -> None:
@@ -163,7 +205,12 @@ class Session:
         self.letters["prepare"] = dict(body)
         self._use(body["columns"])
         self.plan.agreed = agreed_of(self.plan, body)
+        self.plan.refuse_unsound_arms()
         self.waves = self.plan.waves()
+
+
+def _number(trial: Trial, site: str) -> int:
+    return [one.name for one in trial.sites].index(site)
 
 
 def _known(folder: Path) -> dict[str, Any] | None:

@@ -22,6 +22,12 @@ def own_counts(split: Split, cohort: Cohort, smallest: int) -> dict[str, Any]:
     return found
 
 
+def without_counts(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Only the numbers of rows, where no count of patients has been paid for."""
+    hidden: dict[str, Any] = {**told, "classes": dict.fromkeys(told["classes"])}
+    return {**hidden, "age": {"mean": None, "sd": None}} if "age" in told else hidden
+
+
 def without_small(counts: Mapping[str, int], smallest: int) -> dict[str, int | None]:
     """None for counts below `smallest`, and for the next smallest ones where those could be worked out.
 

@@ -44,6 +44,7 @@ class _Keys:
     ca: Path = Path("ca.pem")
     key: Path = Path("site.key")
     coordinator_key: Path = Path("coordinator.pub")
+    peers: Path = Path("peers")
     sites: tuple[str, ...] = ()
     state: Path = Path("state")
     approved: Path = Path("approved")
@@ -58,6 +59,7 @@ class SiteFile:
     ca: Path
     key: Path
     coordinator_key: Path
+    peers: Path  # folder with the public key of every hospital, for secure sums
     sites: tuple[str, ...]  # the hospitals of the study as the kit names them; empty: not known
     data: Mapping[str, Any]  # as it stands: `open_source` reads it
     policy: Policy
@@ -79,6 +81,7 @@ class SiteFile:
             ca=path.parent / keys.ca,
             key=path.parent / keys.key,
             coordinator_key=path.parent / keys.coordinator_key,
+            peers=path.parent / keys.peers,
             sites=keys.sites,
             data=keys.data,
             policy=keys.policy,

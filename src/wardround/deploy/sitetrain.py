@@ -12,8 +12,10 @@ from torch import Tensor
 
 from wardround import tree
 from wardround.artifacts.folder import write_atomically
+from wardround.artifacts.ledger import Entry
 from wardround.artifacts.tables import group_table, prediction_table
 from wardround.data.site import Rows, Site
+from wardround.deploy.securewave import in_round, is_secure
 from wardround.deploy.session import Body, Session
 from wardround.engines.serial import order_of, work
 from wardround.engines.threads import torch_threads
@@ -22,6 +24,7 @@ from wardround.evaluation.predict import SitePrediction, quick_figures, scores_o
 from wardround.evaluation.summary import summarise
 from wardround.local import Memory, Outcome
 from wardround.models import SMALL_MODEL
+from wardround.privacy.protection import Streams
 from wardround.rounds import first_memory
 from wardround.study import Study
 from wardround.tree import State, Tree
@@ -52,31 +55,70 @@ class WholeEpochs:
         return self.taken // self.per_epoch
 
 
-def train(session: Session, body: Body, tensors: Tree) -> tuple[dict[str, Any], Tree, dict[int, Memory]]:
-    """What leaves (plain data and tensors) and what stays. `work` says how many epochs each trial trains here."""
-    trials = trials_of(session, int(body["wave"]))
+def train(session: Session, body: Body, tensors: Tree) -> tuple[dict[str, Any], dict[int, State], dict[int, Memory]]:
+    """What is told, the updates, and what stays. `work` says how many epochs each trial trains here.
+
+    What patients pay for is in the ledger when this returns.
+    """
+    trials, number = trials_of(session, int(body["wave"])), int(body["round"])
     shared = by_trial(tensors)
     memories = in_force(session, body, trials)
     told: dict[str, Any] = {}
-    leaving: Tree = {}
+    updates: dict[int, State] = {}
+    costs: list[Entry] = []
     kept = dict(memories)
     began, wanted = time.monotonic(), approved_work(session, trials, body)
-    for place, (number, epochs) in enumerate(wanted.items()):
-        trial = trials[number]
+    private = session.questions(trials, wanted, number, shared, memories)
+    for place, (n, epochs) in enumerate(wanted.items()):
+        trial, asked = trials[n], private.get(n)
         until = None if body.get("seconds") is None else began + float(body["seconds"]) * (place + 1) / len(wanted)
-        site = own_site(session, trial.sites)
-        order = WholeEpochs(order_of(trial, site, int(body["round"]), epochs), epochs, _over(trial, until))
+        again = None if asked is None else asked.again
+        streams = None if asked is None else session.streams(trial, number)
+        order = work_order(session, trial, number, epochs, until, again, streams)
         with torch_threads(threads_for(trial)):
-            outcome = work(trial, site, int(body["round"]), order, shared.get(number, {}), memories[number])
-        kept[number] = outcome.memory.settled()
-        leaving |= {f"{number}/{name}": leaf for name, leaf in tree.flatten(outcome.update).items()}
-        told[str(number)] = {
-            "loss": float(outcome.loss),
-            "length": outcome.length,
-            "moved": _is_update(outcome),
-            "epochs": order.epochs,
-        }
-    return {"trials": told, "figures": figures(session, body, trials, shared, memories)}, leaving, kept
+            outcome = work(
+                trial, own_site(session, trial.sites), number, order, shared.get(n, {}), memories[n], streams
+            )
+        kept[n] = outcome.memory.settled()
+        updates[n] = outcome.update
+        told[str(n)] = told_of(trial, outcome, order.epochs)
+        if asked is not None:
+            costs.append(asked.cost(order.epochs))
+    if costs:
+        session.ledger.charge_all(costs)
+    return {"trials": told, "figures": figures(session, body, trials, shared, memories)}, updates, kept
+
+
+def work_order(
+    session: Session,
+    trial: Trial,
+    number: int,
+    epochs: int,
+    until: float | None,
+    again: int | None,
+    streams: Streams | None,
+) -> WholeEpochs:
+    """`again` are the epochs of an answer that is repeated, whose time is not looked at."""
+    done = epochs if again is None else again
+    order = order_of(trial, own_site(session, trial.sites), number, done, streams)
+    return WholeEpochs(order, done, _over(trial, None if again is not None else until))
+
+
+def told_of(trial: Trial, outcome: Outcome, epochs: int) -> dict[str, Any]:
+    """What is told beside an update: no figure of patients who are protected, or of a site that is."""
+    privacy = trial.privacy
+    hidden = privacy.secure_sum is not None or privacy.site is not None
+    return {
+        "loss": None if hidden or privacy.example is not None else float(outcome.loss),
+        "length": None if hidden else outcome.length,
+        "moved": not hidden and _is_update(outcome),
+        "epochs": epochs,
+    }
+
+
+def flat(updates: Mapping[int, State]) -> Tree:
+    """Updates as they travel where nothing masks them."""
+    return {f"{n}/{name}": leaf for n, update in updates.items() for name, leaf in tree.flatten(update).items()}
 
 
 def approved_work(session: Session, trials: Mapping[int, Trial], body: Body) -> dict[int, int]:
@@ -89,7 +131,21 @@ def approved_work(session: Session, trials: Mapping[int, Trial], body: Body) -> 
         if epochs not in [a.epochs for a in own if a.site.name == session.site and a.counts]:
             problem = "asks for other work than the study that was approved here"
             raise DeployError("coordinator", problem, "Ask the coordinator why; nothing was trained.")
+    if is_secure(list(trials.values())) and wanted != own_work(session.site, trials, number):
+        # a trial that only this site were asked for would be a sum of one
+        problem = "leaves out work that belongs into a secure sum"
+        raise DeployError("coordinator", problem, "Ask the coordinator why; nothing was trained.")
     return wanted
+
+
+def own_work(site: str, trials: Mapping[int, Trial], number: int) -> dict[int, int]:
+    """All that the study asks of this site in a round."""
+    return {
+        n: assignment.epochs
+        for n, trial in in_round(trials, number).items()
+        for assignment in assign(trial, number)
+        if assignment.site.name == site and assignment.counts
+    }
 
 
 def figures(

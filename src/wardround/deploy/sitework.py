@@ -5,12 +5,16 @@ facts      the columns that all use                     facts     of its trainin
 lend       what some site lacks                         lent      one value a column
 moments    for a common scale                           moments   sums
 prepare    what was agreed                              prepared
-train      models, whether its last update counted      update    updates and figures; memory stays
+keys       who is in a secure sum                       advert    its keys of this round
+shares     everybody's keys                             shared    shares of its secrets, sealed for each of the others
+train      models, whether its last update counted      update    updates (masked, in a secure sum) and figures
+confirm    who has sent a masked vector                 confirmed its signature
+unmask     those signatures                             revealed  its shares of what undoes the masks of the sum
 evaluate   final models                                 summary   counts; predictions stay
 goodbye    the run is over                              goodbye
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -18,25 +22,21 @@ from typing import Any
 from wardround.artifacts.audit import AuditLog
 from wardround.data.records import Records
 from wardround.deploy.answers import ANSWERS, place_of
-from wardround.deploy.policy import Refusal
+from wardround.deploy.policy import Refusal, Refused
+from wardround.deploy.securewave import Place, is_secure
 from wardround.deploy.session import Body, Gate, Session, check_run_name
-from wardround.deploy.sitetrain import evaluate, train
+from wardround.deploy.sitesecret import RunSecret
+from wardround.deploy.sitesum import Kept, Seat, check_models, check_survivors, checked_terms, read_bytes
+from wardround.deploy.sitetrain import by_trial, evaluate, flat, train, trials_of
 from wardround.deploy.store import Store
 from wardround.engines.letters import Letter, Sealed, Signer, Verifier, open_sealed, seal
 from wardround.errors import CheckError, DataError, DeployError, WardroundError
 from wardround.local import Memory
+from wardround.privacy.secure_sum import Member
 from wardround.studyfile import Families
 from wardround.tree import Tree
 
 UNREADABLE = "its rows cannot be used as they are; its own screen says why"  # which may name what is in a cell
-
-
-class Refused(Exception):
-    """The site's own decision; it is told to the coordinator and logged at both ends."""
-
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.reason)
-        self.refusal = refusal
 
 
 class SiteWork:
@@ -50,13 +50,17 @@ class SiteWork:
         signer: Signer,
         coordinator: Verifier,
         notice: Callable[[str], None] = lambda line: None,
+        peers: Mapping[str, Verifier] | None = None,
     ) -> None:
+        """`peers` are the public keys of all sites, which a secure sum needs."""
         self.site, self.state, self.gate, self.families, self.signer = site, state, gate, families, signer
         self.load, self.notice, self.coordinator = load, notice, coordinator
+        self.peers: Mapping[str, Verifier] = peers or {}
+        self.seat: tuple[bytes, Seat] | None = None  # in the last secure sum, by its terms
         self.records: Records | None = None
         self.session: Session | None = None
         state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.log = AuditLog(state / "audit.jsonl")
+        self.log, self.shown = AuditLog(state / "audit.jsonl"), Kept(state / "sums.jsonl")
 
     def answer(self, sealed: Sealed) -> Sealed:
         """Never raises: what goes wrong here is told in one line without any value, and shown in full at this site."""
@@ -117,7 +121,12 @@ class SiteWork:
             return self._goodbye(body)
         session = self._session(body)
         if kind == "evaluate":
-            return evaluate(session, body, tensors)
+            made = evaluate(session, body, tensors)
+            if int(body["wave"]) == len(session.waves) - 1:
+                self._destroy_secret(session.run)  # all rounds are over; the goodbye might never come
+            return made
+        if kind in ("keys", "shares", "confirm", "unmask"):
+            return self._in_a_sum(kind, session, body)
         handlers = {
             "facts": session.facts,
             "lend": session.lend,
@@ -131,16 +140,23 @@ class SiteWork:
         run = check_run_name(body["run"])
         session = self.session
         (session.store if session is not None and session.run == run else Store(self.state / run)).forget()
+        self._destroy_secret(run)
         self.log.add("run finished", run=run, results=body.get("results"))
         self.notice(f"run {run} is finished")
         return {}
+
+    def _destroy_secret(self, run: str) -> None:
+        RunSecret(self.state / run).destroy()
+        self.seat = None
 
     def _hello(self, body: Body) -> dict[str, Any]:
         run = check_run_name(body["run"])
         for other in self.state.glob("*/session.json"):
             if other.parent.name != run:
                 Store(other.parent).forget()  # of a run that never said goodbye; its predictions stay
+                RunSecret(other.parent).destroy()
         self.session = Session(self.site, self.state / run, self.gate, self.families, self.rows(), body)
+        self._refuse_unknown_keys(self.session)
         self.session.greeted()
         self.log.add("joined", site=self.site, run=run, study=self.session.study.hash, sites=self.session.sites)
         self.notice(f"takes part in {self.session.study.name}, run {run}")
@@ -170,11 +186,67 @@ class SiteWork:
         if known is not None:
             return known
         session.store.refuse_old(wave, number)
-        told, leaving, memories = train(session, body, letter.tensors)
+        trials = trials_of(session, wave)
+        masked = "sum" in body
+        if is_secure(list(trials.values())) and body["work"] and not masked:
+            problem = "asks for updates without masks, where the study adds them up securely"
+            raise DeployError("coordinator", problem, "Ask the coordinator why; nothing was trained.")
+        seat = (
+            self._seat(session, body) if masked else None
+        )  # what is wrong with a sum is known before it costs anything
+        if seat is not None:
+            check_models(body["sum"], by_trial(letter.tensors))
+        told, updates, memories = train(session, body, letter.tensors)
+        leaving = flat(updates) if seat is None else seat.masked(trials, number, updates)
         sealed = self._seal(ANSWERS[letter.kind], {**told, **place_of(body)}, head, leaving)
         session.store.keep(wave, number, _settled(memories), asked, sealed)
         self.notice(f"wave {wave + 1}, round {number + 1}: trained")
         return sealed
+
+    def _refuse_unknown_keys(self, session: Session) -> None:
+        """Without the others' keys the coordinator could take part in their names."""
+        unknown = [site for site in session.sites if site not in self.peers]
+        if unknown and any(arm.privacy.secure_sum is not None for arm in session.study.trained_arms):
+            reason = f"this site has no public key of {', '.join(unknown)}, without which a secure sum hides nothing"
+            raise Refused(Refusal(reason))
+
+    def _seat(self, session: Session, body: Body) -> Seat:
+        """This site's place in the sum that a letter is about, with all that it was told of it."""
+        wave, number, told = int(body["wave"]), int(body["round"]), body["sum"]
+        trials = trials_of(session, wave)
+        place = Place(session.study.hash, session.run, wave, number)
+        terms = checked_terms(session.study, self.site, session.sites, place, trials, told)
+        if self.seat is None or self.seat[0] != terms.digest:
+            self._refuse_unknown_keys(session)
+            secret = session.own_secret()
+            member = Member(self.site, terms, secret, self.signer, self.peers, session.commitments)
+            self.seat = terms.digest, Seat(member, session.commitments)
+        try:
+            self.seat[1].follow(told)
+        except WardroundError:
+            self.seat = None
+            raise
+        return self.seat[1]
+
+    def _in_a_sum(self, kind: str, session: Session, body: Body) -> dict[str, Any]:
+        seat, told = self._seat(session, body), body["sum"]
+        if kind == "keys":
+            return {"advert": seat.member.advertise().plain()}
+        if kind == "shares":
+            return {"shares": {site: sealed.hex() for site, sealed in seat.shares.items()}}
+        survivors, trials, number = (
+            list(map(str, told["survivors"])),
+            trials_of(session, int(body["wave"])),
+            body["round"],
+        )
+        least = self.gate.least_sites()
+        check_survivors(session.study, self.site, session.sites, trials, int(number), survivors, least)
+        if kind == "confirm":
+            said: dict[str, Any] = {"signature": seat.member.confirm(survivors).hex()}
+        else:
+            said = {"reveal": seat.member.reveal(survivors, read_bytes(told["confirmations"])).plain()}
+        seat.refuse_other_sums(self.shown, survivors)
+        return said
 
     def _seal(self, kind: str, body: dict[str, Any], head: str, tensors: Tree | None = None) -> Sealed:
         return seal(Letter(kind, {**body, "site": self.site, "head": head}, tensors or {}), self.signer)

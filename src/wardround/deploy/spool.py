@@ -8,6 +8,7 @@ from shutil import rmtree
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from wardround import tree
 from wardround.artifacts.folder import write_atomically
@@ -15,6 +16,7 @@ from wardround.engines.letters import Letter, Sealed
 from wardround.errors import DeployError
 from wardround.tree import State
 
+MASKED = "masked"  # the only tensor that leaves a site in a secure sum
 Shape = tuple[str, tuple[int, ...]]  # type and shape of a tensor
 
 
@@ -35,6 +37,12 @@ class Entry:
             return {}
         with safe_open(self.path, framework="pt") as file:
             return tree.unflatten({name.split("/", 1)[1]: file.get_tensor(name) for name in mine})
+
+    def masked(self) -> Tensor:
+        """A vector under masks, which is of all trials together."""
+        with safe_open(self.path, framework="pt") as file:
+            found: Tensor = file.get_tensor(MASKED)
+        return found
 
 
 def shapes_in(path: Path) -> dict[str, Shape] | None:

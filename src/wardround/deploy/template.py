@@ -19,6 +19,7 @@ def site_template(study: Study, name: str, sites: Sequence[str], coordinator: st
         "ca": "ca.pem",
         "key": "site.key",
         "coordinator_key": "coordinator.pub",
+        "peers": "peers",
         "state": "state",
         "approved": "approved",
     }
@@ -57,6 +58,7 @@ least_rows = {default.least_rows}                      # training rows of this s
 smallest_cell = {default.smallest_cell}                    # what counts fewer patients does not leave
 # secure_aggregation = true          # refuse a study without it
 # most_epsilon = 8.0                 # refuse a study without differential privacy of at most this epsilon
+# most_total_epsilon = 10.0          # over all studies together: work stops before patients have paid more
 # hours = "18:00-06:00"              # local time; may pass midnight
 # days = ["mon", "tue", "wed", "thu", "fri"]
 """

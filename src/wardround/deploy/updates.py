@@ -1,6 +1,7 @@
 """Whether an update is what the study's algorithm makes: it comes from outside and goes into everybody's model."""
 
 from collections.abc import Mapping
+from hashlib import sha256
 from numbers import Real
 from typing import Any
 
@@ -12,6 +13,7 @@ from wardround.deploy.correspondence import UNUSABLE
 from wardround.deploy.spool import Shape
 from wardround.engines.letters import Letter
 from wardround.errors import DeployError
+from wardround.tree import Tree
 from wardround.trial import Trial
 
 NAMES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64"}  # as safetensors calls them
@@ -31,6 +33,15 @@ def shapes_of(trial: Trial) -> dict[str, Shape]:
     sent = algorithm.broadcast(algorithm.init(shared, len(trial.sites)), 0)
     update, _ = algorithm.finish(shared, sent, algorithm.init_memory(shared), Work(one, one, one, one))
     return {name: (NAMES[leaf.dtype], tuple(leaf.shape)) for name, leaf in tree.flatten(update).items()}
+
+
+def leaves_hash(leaves: Tree) -> bytes:
+    """Of all their numbers, types and shapes."""
+    digest = sha256()
+    for name in sorted(leaves):
+        leaf = leaves[name].detach().contiguous().cpu()
+        digest.update(f"{name}\x1f{leaf.dtype}\x1f{tuple(leaf.shape)}\x1f".encode() + leaf.numpy().tobytes())
+    return digest.digest()
 
 
 def check_update(site: str, letter: Letter, work: Mapping[int, int]) -> None:

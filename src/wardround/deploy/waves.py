@@ -1,21 +1,28 @@
 """A wave: trials that travel in one letter, round after round, from their start or their last checkpoint to the end."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from wardround import tree
 from wardround.artifacts.checkpoint import read_leaves, write_leaves
+from wardround.deploy.securewave import block_size
 from wardround.deploy.spool import Entry
 from wardround.deploy.store import NONE_YET
+from wardround.deploy.updates import leaves_hash, shapes_of
 from wardround.engines.letters import Letter
+from wardround.intake import Intake
 from wardround.local import Memory, Outcome
-from wardround.rounds import rounds, start_apart
+from wardround.privacy.noise import Stream
+from wardround.rounds import close, start_apart
 from wardround.tree import Tree
 from wardround.trial import Assignment, Run, Trial, assign
+
+NoiseOf = Callable[[Trial], Stream | None]
 
 
 @dataclass(frozen=True)
@@ -103,6 +110,15 @@ def models_for(trials: Sequence[Trial], state: WaveState, site: str, chosen: Seq
     return tensors
 
 
+def models_sent(trials: Sequence[Trial], state: WaveState) -> dict[str, str]:
+    """A hash for each trial of a secure wave, in which all sites are sent the same."""
+    return {
+        str(number): leaves_hash(tree.flatten(trial.algorithm.broadcast(state.runs[number].server, 0))).hex()
+        for number, trial in enumerate(trials)
+        if trial.training.rounds > state.round
+    }
+
+
 def alike_everywhere(trials: Sequence[Trial], chosen: Sequence[int]) -> bool:
     """Whether every site would be sent the same."""
     return not any(trials[number].algorithm.personal for number in chosen)
@@ -126,13 +142,31 @@ def evaluate_letter(wave: int, state: WaveState, site: str, score: Sequence[int]
     return Letter("evaluate", {"run": run, "wave": wave, "counted": counted, "score": list(score)})
 
 
-def close_round(trials: Sequence[Trial], state: WaveState, entries: Mapping[str, Entry], seconds: float) -> WaveState:
-    """Every trial's round from what has arrived, by the same `rounds` as in a simulation."""
-    runs, fresh = list(state.runs), []
+@dataclass(frozen=True)
+class Arrivals:
+    """What a round brought: answers of sites, and in a secure wave the sums of their updates, or why there is none."""
+
+    entries: Mapping[str, Entry]
+    sums: Mapping[int, tuple[np.ndarray, float]] | None = None  # by trial, as `sums_of` has them
+    failed: str = ""
+
+
+def close_round(
+    trials: Sequence[Trial], state: WaveState, arrivals: Arrivals, seconds: float, noise: NoiseOf = lambda trial: None
+) -> WaveState:
+    """Every trial's round from what has arrived, by the same rules as in a simulation. `noise` is for whole sites."""
+    runs, fresh, entries = list(state.runs), [], arrivals.entries
     active = [number for number, trial in enumerate(trials) if trial.training.rounds > state.round]
     for number in active:
-        trial = trials[number]
-        runs[number], record = next(rounds(state.runs[number], trial, _arrived(number, entries)))
+        trial, run = trials[number], state.runs[number]
+        assignments = assign(trial, run.round)
+        intake = Intake(trial, run, assignments)
+        came = _counted(number, assignments, entries)
+        if trial.privacy.secure_sum is None:
+            intake.take(_arrived(number, came, entries))
+        else:
+            _take_sum(intake, number, came, arrivals)
+        after, record = close(run, trial, assignments, intake, noise(trial))
         told = {site: entries[site].body["trials"][str(number)] for site in record.sites}
         fresh.append(
             {
@@ -144,26 +178,43 @@ def close_round(trials: Sequence[Trial], state: WaveState, entries: Mapping[str,
                 "seconds": seconds / len(active),
             }
         )
-        runs[number] = replace(runs[number], memories={})
-    counted = {**state.counted, **dict.fromkeys(entries, state.round)}
+        runs[number] = replace(after, memories={})
+    # where a round came to nothing, what sites remembered before it stays in force
+    counted = state.counted if arrivals.failed else {**state.counted, **dict.fromkeys(entries, state.round)}
     return replace(state, round=state.round + 1, runs=tuple(runs), counted=counted, pending=[*state.pending, *fresh])
 
 
-def _arrived(number: int, entries: Mapping[str, Entry]) -> Any:
-    """The `train_sites` of a deployment: what sites have sent, one update in memory at a time."""
+def _counted(number: int, assignments: Sequence[Assignment], entries: Mapping[str, Entry]) -> list[Assignment]:
+    """The work that arrived, with the epochs that were really done."""
+    found = []
+    for assignment in assignments:
+        entry = entries.get(assignment.site.name)
+        told = None if entry is None else entry.body["trials"].get(str(number))
+        if told is not None:
+            found.append(replace(assignment, epochs=int(told["epochs"])))
+    return found
 
-    def train_sites(trial: Trial, run: Run, assignments: Sequence[Assignment]) -> Iterator[tuple[Assignment, Outcome]]:
-        for assignment in assignments:
-            entry = entries.get(assignment.site.name)
-            told = None if entry is None else entry.body["trials"].get(str(number))
-            if entry is None or told is None:
-                continue
-            update = entry.update(number)
-            moved = update["params"] if told["moved"] else None
-            loss = torch.tensor(told["loss"] if told["loss"] is not None else float("nan"))
-            yield assignment, Outcome(update, Memory(), moved, loss, told["length"])
 
-    return train_sites
+def _arrived(
+    number: int, came: Sequence[Assignment], entries: Mapping[str, Entry]
+) -> Iterator[tuple[Assignment, Outcome]]:
+    """What sites have sent, one update in memory at a time."""
+    for assignment in came:
+        entry = entries[assignment.site.name]
+        told, update = entry.body["trials"][str(number)], entry.update(number)
+        moved = update["params"] if told["moved"] else None
+        loss = torch.tensor(told["loss"] if told["loss"] is not None else float("nan"))
+        yield assignment, Outcome(update, Memory(), moved, loss, told["length"])
+
+
+def _take_sum(intake: Intake, number: int, came: Sequence[Assignment], arrivals: Arrivals) -> None:
+    """A secure sum, or none: what sites did was paid for in both cases."""
+    intake.came(came, 8 * block_size(intake.trial))
+    if arrivals.failed:
+        intake.fail(arrivals.failed)
+    elif came and arrivals.sums is not None:
+        intake.shapes = {name: shape for name, (_, shape) in shapes_of(intake.trial).items()}
+        intake.total(*arrivals.sums[number])
 
 
 def scored_records(

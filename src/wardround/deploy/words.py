@@ -14,6 +14,7 @@ def in_plain_words(study: Study, sites: Sequence[str] = ()) -> list[str]:
         f"Study: {study.name}. {study.question}".strip(),
         f"Hospitals: {', '.join(sites)}." if sites else "Hospitals: not named here; ask the coordinator.",
         *_training(study),
+        *_protection(study),
         *_leaves(study),
         *_stays(study),
         *_agreed(study, sites),
@@ -42,27 +43,99 @@ def _training(study: Study) -> list[str]:
     return told
 
 
+def _protection(study: Study) -> list[str]:
+    """What [privacy] promises, to whom, and what it does not."""
+    shared = [arm for arm in study.trained_arms if _federated(arm)]
+    if not shared:
+        return []
+    masked = [arm for arm in shared if arm.privacy.secure_sum is not None]
+    open_arms = [arm.name for arm in shared if arm.privacy.secure_sum is None]
+    told = _patients(study)
+    if not any(arm.privacy.example for arm in shared):
+        told.append("No differential privacy for patients: what leaves can tell something about single patients.")
+    for arm in shared:
+        if arm.privacy.site is not None:
+            told.append(
+                f"Privacy of whole hospitals in arm {arm.name}: epsilon {arm.privacy.site.epsilon:g}, delta "
+                f"{arm.privacy.site.delta:g}. The coordinator adds the noise, to what it has received from hospitals."
+            )
+    if masked:
+        told.append(
+            f"Secure aggregation in {_each(arm.name for arm in masked)}: what leaves is under masks; the coordinator "
+            "learns the sum over the hospitals of a round and no single hospital's part. More than two thirds of them, "
+            "or as many as the study says, must remain to the end of a round; else it comes to nothing."
+        )
+    if open_arms:
+        told.append(
+            f"No secure aggregation in {_each(open_arms)}: the coordinator sees each hospital's part by itself."
+        )
+    return told
+
+
+def _patients(study: Study) -> list[str]:
+    private = [arm for arm in study.trained_arms if arm.privacy.example is not None]
+    if not private:
+        return []
+    seeds, told = study.evaluation.seeds.count, []
+    for arm in private:
+        example = arm.privacy.example
+        if example is not None:
+            told.append(
+                f"Privacy of patients in arm {arm.name}: epsilon {example.epsilon:g}, delta {example.delta:g} with "
+                "each seed, for one patient more or less. Your own machine limits each patient's part to "
+                f"{example.clip:g} and adds the noise, from a secret of its own."
+            )
+    epsilon, delta = (
+        seeds * sum(getattr(arm.privacy.example, name) for arm in private) for name in ("epsilon", "delta")
+    )
+    told.append(
+        f"Together: {_count(len(private), 'arm')} with {_count(seeds, 'seed')} cost a patient of yours at most epsilon "
+        f"{epsilon:g} at delta {delta:g}, if they are simply added up. Your ledger counts exactly, over all studies; "
+        "`wardround join --check` says what this one would add, and `most_total_epsilon` in your policy stops work "
+        "before patients have paid more."
+    )
+    again = " With several seeds a patient may train in one and be tested in another." if seeds > 1 else ""
+    told.append(
+        "This is about patients whose rows train. Numbers of rows, names of columns and classes, and figures of "
+        f"validation and test rows are told as they are.{again}"
+    )
+    return told
+
+
 def _leaves(study: Study) -> list[str]:
     shared = [arm for arm in study.trained_arms if _federated(arm)]
     told = []
     if shared:
+        noisy = all(arm.privacy.example for arm in shared)
+        masked = all(arm.privacy.secure_sum for arm in shared)
+        how = f"{', with noise' if noisy else ''}{', under masks' if masked else ''}"
+        loss = "" if noisy or masked else ", and the loss"
         told.append(
-            "Leaves the hospital, in each round: what training changed in the shared part of the model, the number of "
-            "training rows and of steps, and the loss. The coordinator sees this of each hospital by itself: the study "
-            "has neither secure aggregation nor differential privacy."
+            f"Leaves the hospital, in each round: what training changed in the shared part of the model{how}; the "
+            f"number of training rows and of steps{loss}."
         )
-    sums = ", its sum and sum of squares" if any(a.preparation.scale == "federated" for a in study.trained_arms) else ""
-    told.append(
-        "Leaves the hospital, before training: names of columns and classes, numbers of rows, and of each column of "
-        "the training rows whether there are gaps, which categories occur and how often (rare ones too), its mean or "
-        f"median{sums}."
-    )
+    if all(arm.preparation.public for arm in study.trained_arms):
+        told.append(
+            "Leaves the hospital, before training: names of columns and classes, and numbers of rows. Ranges and "
+            "categories are those that were declared; nothing is read off rows."
+        )
+    else:
+        sums = ", its sum and sum of squares" if _has_common_scale(study) else ""
+        told.append(
+            "Leaves the hospital, before training: names of columns and classes, numbers of rows, and of each column "
+            "of the training rows whether there are gaps, which categories occur and how often (rare ones too), its "
+            f"mean or median{sums}."
+        )
     cell = study.deployment.smallest_cell
     told.append(
         "Leaves the hospital, at the end: figures of its test rows (accuracy and the like, counts, histograms of "
         f"scores) and numbers of rows by class, sex and age. What counts fewer than {cell} patients is withheld."
     )
     return told
+
+
+def _has_common_scale(study: Study) -> bool:
+    return any(arm.preparation.scale == "federated" for arm in study.trained_arms)
 
 
 def _stays(study: Study) -> list[str]:

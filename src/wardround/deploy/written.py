@@ -14,14 +14,19 @@ Plain = dict[str, Any]
 
 def write_column(column: Column) -> Plain:
     limits = None if column.limits is None else list(column.limits)
-    return {"name": column.name, "kind": column.kind, "limits": limits, "coded": column.coded}
+    levels = None if column.levels is None else list(column.levels)
+    return {"name": column.name, "kind": column.kind, "limits": limits, "coded": column.coded, "levels": levels}
 
 
 def read_column(told: Mapping[str, Any]) -> Column:
-    limits = told["limits"]
+    limits, levels = told["limits"], told["levels"]
     kind: Kind = "categorical" if told["kind"] == "categorical" else "numeric"
     return Column(
-        str(told["name"]), kind, None if limits is None else (float(limits[0]), float(limits[1])), bool(told["coded"])
+        str(told["name"]),
+        kind,
+        None if limits is None else (float(limits[0]), float(limits[1])),
+        bool(told["coded"]),
+        None if levels is None else tuple(map(str, levels)),
     )
 
 

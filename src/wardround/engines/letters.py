@@ -17,7 +17,7 @@ from safetensors.torch import load, save
 from wardround.errors import DeployError
 from wardround.tree import Tree
 
-PROTOCOL = 1  # both ends must speak the same one
+PROTOCOL = 2  # both ends must speak the same one
 
 
 @dataclass(frozen=True)

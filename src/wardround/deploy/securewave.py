@@ -1,0 +1,139 @@
+"""A wave whose updates are added up under masks: what both ends work out for themselves from the approved study.
+
+Who works in a round, how many must remain and how long a vector is follow from the study, so that a coordinator cannot
+ask for a sum that hides less. All trials of such a wave are in one sum: each has its block of weighted values with its
+weight after them. A site without work in a trial has zeros there.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+import numpy as np
+
+from wardround.deploy.updates import shapes_of
+from wardround.errors import DeployError
+from wardround.intake import weight_of
+from wardround.privacy.fixed_point import Encoding, Whole
+from wardround.privacy.secure_terms import LEAST_SITES, Terms, default_threshold
+from wardround.privacy.vectors import arrays_of, encoding_of, size_of
+from wardround.tree import State
+from wardround.trial import Trial
+
+Trials = Mapping[int, Trial]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which sum is meant. There is one in a round."""
+
+    study: str  # hash
+    run: str
+    wave: int
+    round: int
+
+    @property
+    def context(self) -> bytes:
+        return "\x1f".join(("wardround", self.study, self.run, str(self.wave), str(self.round))).encode()
+
+
+def is_secure(trials: Sequence[Trial]) -> bool:
+    """A wave has only trials of the one kind."""
+    return bool(trials) and trials[0].privacy.secure_sum is not None
+
+
+def in_round(trials: Trials, round_number: int) -> dict[int, Trial]:
+    """The trials that are not over yet."""
+    return {n: trial for n, trial in trials.items() if 0 <= round_number < trial.training.rounds}
+
+
+def working(trial: Trial, round_number: int) -> list[str]:
+    """Sites whose work counts in this round, by the study; those too that have spent their epsilon."""
+    drawn = trial.roster(round_number)
+    return [trial.sites[n].name for n in drawn.numbers if n not in drawn.dropped]
+
+
+def everybody(trials: Trials, round_number: int) -> list[str]:
+    """All that belong into the round's sum, if they are there."""
+    found = (name for trial in in_round(trials, round_number).values() for name in working(trial, round_number))
+    return sorted(dict.fromkeys(found))
+
+
+def terms_of(place: Place, trials: Trials, roster: Collection[str], models: Mapping[str, str]) -> Terms:
+    """Those of everybody who are in `roster` make the sum. The threshold counts on everybody, there or not.
+
+    `models` are hashes of what is sent of each trial: sites that are sent different models have no sum together.
+    """
+    round_number = place.round
+    expected = everybody(trials, round_number)
+    threshold = least(trials, round_number)
+    if not set(roster) <= set(expected) or len(roster) < threshold:
+        problem = f"{len(roster)} sites are left for a secure sum that takes {threshold} of {len(expected)}"
+        remedy = "Settle it with the sites that are missing, and start the coordinator again."
+        raise DeployError("secure sum", problem, remedy)
+    question = sha256(repr(sorted(models.items())).encode()).digest()
+    return Terms(place.context, tuple(roster), threshold, question)
+
+
+def least(trials: Trials, round_number: int) -> int:
+    """How many must remain to the end: enough in every trial, and more than half of all."""
+    expected = everybody(trials, round_number)
+    each = [_least_in(trial, round_number) for trial in in_round(trials, round_number).values()]
+    return max([LEAST_SITES, len(expected) // 2 + 1, *each])
+
+
+def _least_in(trial: Trial, round_number: int) -> int:
+    given = trial.privacy.secure_sum and trial.privacy.secure_sum.threshold
+    return given or default_threshold(len(working(trial, round_number)))
+
+
+def too_few(trials: Trials, round_number: int, survivors: Collection[str]) -> str:
+    """Why these are too few to show their sum; empty where they are enough. In each trial those count that work there:
+    zeros hide nobody."""
+    for trial in in_round(trials, round_number).values():
+        remain = [name for name in working(trial, round_number) if name in survivors]
+        needed = max(LEAST_SITES, _least_in(trial, round_number))
+        if len(remain) < needed:
+            return f"{len(remain)} sites that work in arm {trial.arm} remain, and its sum takes {needed}"
+    return ""
+
+
+def blocks(trials: Trials, round_number: int) -> Iterator[tuple[int, Encoding, int]]:
+    """Each trial with its encoding and the length of its block, in the order of the vector."""
+    for number, trial in sorted(in_round(trials, round_number).items()):
+        secure = trial.privacy.secure_sum
+        if secure is None:
+            raise ValueError("a secure wave has secure trials only")
+        yield number, encoding_of(secure, len(trial.sites)), block_size(trial)
+
+
+def block_size(trial: Trial) -> int:
+    """Of an update as whole numbers, with its weight."""
+    return size_of(shape for _, shape in shapes_of(trial).values()) + 1
+
+
+def vector_of(trials: Trials, round_number: int, site: str, updates: Mapping[int, State]) -> Whole:
+    """What a site adds to the sum, before its masks."""
+    parts = []
+    for number, encoding, size in blocks(trials, round_number):
+        trial, update = trials[number], updates.get(number)
+        if update is None:
+            parts.append(np.zeros(size, np.uint64))
+            continue
+        own = next(one for one in trial.sites if one.name == site)
+        parts.append(encoding.encode(arrays_of(update), weight_of(trial, own), site))
+    return np.concatenate(parts)
+
+
+def sums_of(trials: Trials, round_number: int, total: Whole) -> dict[int, tuple[np.ndarray, float]]:
+    """By trial: sum of the weighted values, sum of the weights. SecureSumError where such a sum cannot be."""
+    found, start = {}, 0
+    for number, encoding, size in blocks(trials, round_number):
+        found[number] = encoding.decode(total[start : start + size].copy())
+        start += size
+    return found
+
+
+def masked_length(trials: Trials, round_number: int) -> int:
+    """With the check sum that the protocol adds."""
+    return sum(size for _, _, size in blocks(trials, round_number)) + 1
