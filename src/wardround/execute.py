@@ -23,7 +23,6 @@ from wardround.engines.threads import torch_threads
 from wardround.errors import RunError
 from wardround.evaluation.curves import Curves
 from wardround.evaluation.predict import predict
-from wardround.models import SMALL_MODEL
 from wardround.plan import Plan, device_for, load_plan
 from wardround.privacyplan import gradient_lengths
 from wardround.settings import Factory
@@ -161,7 +160,7 @@ def run_unit(plan: Plan, unit: Unit, number: int, place: Checkpoint, folder: Run
     begun = engine.restore(trials, place.round, place.leaves) if place.round else engine.start(trials)
     curves, pace, last = Curves(trials, plan.study.evaluation.on_training), Pace(), trials[0].training.rounds
     selects = plan.study.arm(trials[0].arm).held_out is not None  # such rows are not test rows, and have no curve
-    threads = 1 if trials[0].model.size < SMALL_MODEL else torch.get_num_threads()
+    threads = 1 if trials[0].light else torch.get_num_threads()
     state, began = begun, time.perf_counter()
     with JsonLines(folder.unit_records(number), place.records) as lines:
         for state, records in engine.rounds(trials, begun):

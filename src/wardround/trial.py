@@ -11,7 +11,7 @@ from wardround import seeds
 from wardround.algorithms.algorithm import Algorithm
 from wardround.data.site import Site
 from wardround.local import Memory
-from wardround.models.model import Model
+from wardround.models.model import SMALL_MODEL, Model
 from wardround.privacy.accountant import Charge
 from wardround.privacy.example_dp import Rule
 from wardround.privacy.protection import Sampling, epochs_within, noise_of, rule_of, stopped_from
@@ -37,6 +37,13 @@ class Trial:
     @property
     def dtype(self) -> torch.dtype:
         return torch.float64 if self.training.precision == "float64" else torch.float32
+
+    @property
+    def light(self) -> bool:
+        """Whether a step is shorter than the time to start it. A network that looks at images never is, however few
+        weights it has."""
+        looks = self.sites[0].train.x.dim() == 4 and self.model.closed_gradient is None
+        return self.model.size < SMALL_MODEL and not looks
 
     def trainer_of(self, scored: int) -> int:
         """The number of the training site whose model predicts for a scored site."""

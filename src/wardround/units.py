@@ -3,8 +3,8 @@
 The cut depends on the study alone, never on the machine or the moment, so that a resumed run repeats the same bits.
 
 The rule of `auto`: a small model (below SMALL_MODEL parameters) without buffers runs stacked, because its steps are
-shorter than the time to start them; a larger one, one with BatchNorm, and one that is trained with augmentation, class
-weights, oversampling or any protection of [privacy], runs on the reference engine.
+shorter than the time to start them; a larger one, a network that looks at images, one with BatchNorm, and one that is
+trained with augmentation, class weights, oversampling or any protection of [privacy], runs on the reference engine.
 """
 
 import math
@@ -15,7 +15,6 @@ from typing import Any
 
 from wardround.engines import ENGINES, Engine
 from wardround.errors import RunError, StudyError, suggest
-from wardround.models import SMALL_MODEL
 from wardround.plan import Plan, refuse_augmented_tables, refuse_outsiders
 from wardround.study import Arm, Privacy
 from wardround.trial import Trial
@@ -33,7 +32,7 @@ class Unit:
 
     engine: str
     members: tuple[tuple[str, int], ...]
-    small: bool = True  # its model; a large one uses all processors by itself
+    small: bool = True  # its model's steps; a large one uses all processors by itself
 
     def trials(self, plan: Plan) -> list[Trial]:
         return [plan.trial(plan.study.arm(arm), seed) for arm, seed in self.members]
@@ -77,11 +76,11 @@ def cut(plan: Plan, engine: str) -> list[Unit]:
             refuse_augmented_tables(trial)
             plan.refuse_unsound(arm, trial, look.buffers)
             alone = one_at_a_time(arm)
-            small = look.size < SMALL_MODEL and not look.buffers and not alone
+            small = trial.light and not look.buffers and not alone
             stacked = engine == "stacked" or (engine == "auto" and small)
             if not stacked:
                 refuse_batches_of_one(trial, look)
-                units.append(Unit("serial", ((arm.name, seed),), look.size < SMALL_MODEL))
+                units.append(Unit("serial", ((arm.name, seed),), trial.light))
                 continue
             refuse_buffers(trial, look)
             if alone:

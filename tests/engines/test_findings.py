@@ -150,7 +150,7 @@ def test_sites_of_a_large_model_side_by_side_give_the_same_bits_on_any_number_of
 ) -> None:
     _, (one,) = planned(training={"augment": {"rotate": 10.0, "noise": 0.1}}, model={"kind": "mlp", "dropout": 0.3})
     (alone,), _ = finished(SERIAL, [one])
-    monkeypatch.setattr(serial, "SMALL_MODEL", 0)  # so that this one counts as large
+    monkeypatch.setattr("wardround.trial.SMALL_MODEL", 0)  # so that this one counts as large
     for threads in (1, 2, 3):
         before = torch.get_num_threads()
         torch.set_num_threads(threads)

@@ -13,7 +13,6 @@ from wardround.attacks.gradient_inversion import Effort
 from wardround.attacks.shadows import Everyone, losses, shadow_losses
 from wardround.attacks.target import Target, open_target
 from wardround.errors import StudyError, suggest
-from wardround.models import SMALL_MODEL
 from wardround.privacy.accountant import Charge, epsilon
 from wardround.privacy.protection import seeded_streams
 from wardround.settings import Factory
@@ -108,7 +107,7 @@ def tell_members(target: Target, arm: Arm, sizes: Sizes, say: Said) -> dict[str,
     everyone = Everyone.of(trial)
     of_target = losses(trial, target.run(trial), everyone)
     found: dict[str, Any] = {"threshold": measured(trial, everyone, [-loss for loss in of_target])}
-    count = sizes.shadows if trial.model.size < SMALL_MODEL else sizes.large_shadows
+    count = sizes.shadows if trial.light else sizes.large_shadows
     if count:
         say(f"{arm.name}: {count} shadow models")
         made, present = shadow_losses(trial, everyone, count)

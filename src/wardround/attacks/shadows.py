@@ -11,7 +11,6 @@ from wardround.attacks.membership import halves
 from wardround.data.site import Rows, join
 from wardround.engines import ENGINES
 from wardround.evaluation.predict import scores_of
-from wardround.models import SMALL_MODEL
 from wardround.rounds import site_model
 from wardround.study import Privacy
 from wardround.trial import Run, Trial
@@ -74,7 +73,7 @@ def train(trials: Sequence[Trial]) -> Iterator[Run]:
     """Each trial's run after its last round; small models without protection side by side."""
     first = trials[0]
     together = (
-        first.model.size < SMALL_MODEL
+        first.light
         and first.privacy == Privacy()
         and first.training.augment is None
         and first.training.class_weights == "none"

@@ -23,7 +23,6 @@ from wardround.errors import DeployError
 from wardround.evaluation.predict import SitePrediction, quick_figures, scores_of
 from wardround.evaluation.summary import summarise
 from wardround.local import Memory, Outcome
-from wardround.models import SMALL_MODEL
 from wardround.privacy.protection import Streams
 from wardround.rounds import first_memory
 from wardround.study import Study
@@ -265,7 +264,7 @@ def own_site(session: Session, sites: Sequence[Site]) -> Site:
 
 
 def threads_for(trial: Trial) -> int:
-    return 1 if trial.model.size < SMALL_MODEL else torch.get_num_threads()
+    return 1 if trial.light else torch.get_num_threads()
 
 
 def _over(trial: Trial, until: float | None) -> Callable[[], bool]:

@@ -17,7 +17,6 @@ from wardround.data.site import Site
 from wardround.engines.engine import Engine
 from wardround.engines.threads import torch_threads
 from wardround.local import Memory, Order, Outcome, batches, local_train
-from wardround.models import SMALL_MODEL
 from wardround.optimisers import optimiser_for
 from wardround.privacy.example_dp import PrivateGradient
 from wardround.privacy.protection import Streams, clipped_update, generator_from, private_order, seeded_streams
@@ -27,10 +26,10 @@ from wardround.trial import Assignment, RoundRecord, Run, Trial
 
 
 def train_sites(trial: Trial, run: Run, assignments: Sequence[Assignment]) -> Iterator[tuple[Assignment, Outcome]]:
-    if trial.model.size >= SMALL_MODEL and len(assignments) > 1 and not trial.sites[0].train.x.is_cuda:
+    if not trial.light and len(assignments) > 1 and not trial.sites[0].train.x.is_cuda:
         yield from _side_by_side(trial, run, assignments, torch.get_num_threads())
         return
-    threads = 1 if trial.model.size < SMALL_MODEL else torch.get_num_threads()
+    threads = 1 if trial.light else torch.get_num_threads()
     for assignment in assignments:
         with torch_threads(threads):
             outcome = train_site(trial, run, assignment)

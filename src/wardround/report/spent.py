@@ -43,13 +43,26 @@ def epsilon_lines(evidence: Evidence) -> list[Line]:
         spent = spent_epsilon(arm)
         if name in evidence.arms and spent is not None:
             lines.setdefault(f"{_setting(evidence, name)} {_protection(arm)}", []).append((spent, name))
-    plain = {_setting(evidence, name): name for name in reversed(unprotected_arms(evidence))}
     return [
-        Line(
-            _title(evidence, [name for _, name in arms]), tuple(sorted(arms)), plain.get(_setting(evidence, arms[0][1]))
-        )
+        Line(_title(evidence, [name for _, name in arms]), tuple(sorted(arms)), _like(evidence, arms[0][1]))
         for arms in lines.values()
     ]
+
+
+def _like(evidence: Evidence, noisy: str) -> str | None:
+    """The arm without noise that is like this one; or one that is, but for how it is trained: what is best with noise
+    is mostly not what is best without."""
+    open_arms = unprotected_arms(evidence)
+    exact = [name for name in open_arms if same_setting(evidence, name, noisy)]
+    wanted = _setting(evidence, noisy, training=False)
+    return next(
+        iter([*exact, *(name for name in open_arms if _setting(evidence, name, training=False) == wanted)]), None
+    )
+
+
+def same_setting(evidence: Evidence, one: str, other: str) -> bool:
+    """Whether two arms differ in their protection alone."""
+    return _setting(evidence, one) == _setting(evidence, other)
 
 
 def unprotected_arms(evidence: Evidence) -> list[str]:
@@ -63,8 +76,8 @@ def unprotected_arms(evidence: Evidence) -> list[str]:
     ]
 
 
-def _setting(evidence: Evidence, name: str) -> str:
-    """All in which arms may differ except their protection, as one text."""
+def _setting(evidence: Evidence, name: str, training: bool = True) -> str:
+    """All in which arms may differ except their protection, as one text. Without `training`, how they train as well."""
     arm = evidence.results["arms"][name]
     entries = evidence.study.get("arms", [])
     entry: dict[str, Any] = next((one for one in entries if one.get("name", one.get("algorithm")) == arm["family"]), {})
@@ -73,7 +86,8 @@ def _setting(evidence: Evidence, name: str) -> str:
         key for key in overrides if key.startswith("privacy")
     }
     swept = [part for part in _swept(name) if part.partition("=")[0] not in private]
-    fixed = {key: value for key, value in overrides.items() if key.startswith(("training.", "model.", "data."))}
+    compared = ("training.", "model.", "data.") if training else ("model.", "data.")
+    fixed = {key: value for key, value in overrides.items() if key.startswith(compared)}
     shared = {key: value for key, value in fixed.items() if not any(part.startswith(_last(key)) for part in swept)}
     parts = [arm[key] for key in ("algorithm", "data", "partition", "stragglers", "train_at")]
     return repr((parts, sorted(shared.items()), swept))

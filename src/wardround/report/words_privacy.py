@@ -7,7 +7,15 @@ from typing import Any
 from wardround.artifacts.spending import EACH_SITE
 from wardround.evaluation.compare import ALPHA, in_words
 from wardround.report.evidence import Evidence
-from wardround.report.spent import Line, epsilon_lines, noisy_arms, protected_arms, spent_epsilon, unprotected_arms
+from wardround.report.spent import (
+    Line,
+    epsilon_lines,
+    noisy_arms,
+    protected_arms,
+    same_setting,
+    spent_epsilon,
+    unprotected_arms,
+)
 from wardround.report.table import listed
 from wardround.report.tables_privacy import said
 
@@ -177,6 +185,8 @@ def cost_words(evidence: Evidence) -> str | None:
     tests = {test["arm"]: test for test in evidence.tests() if test["reference"] == against}
     parts = [f"epsilon {said(spent)}: {_cost(evidence, tests.get(name), name, against)}" for spent, name in line.arms]
     alike = "" if line.unprotected == against else ", which differs in more than that"
+    if line.unprotected == against and not same_setting(evidence, line.arms[0][1], against):
+        alike = ", which was trained with settings of its own"
     word, point = evidence.headline.word, evidence.headline.point
     tail = "" if evidence.results["privacy"]["guarantee"] else " Simulated noise: what it would cost, not a guarantee."
     return (
