@@ -86,16 +86,17 @@ def _one_start(
     momentum, variance = torch.zeros_like(x), torch.zeros_like(x)
     best, best_x = math.inf, x.detach().clone()
     for step in range(steps):
-        scores, _ = model.logits({**had.params, **leaves}, had.buffers, x, {})  # as in training, without dropout
+        image = _standard(x) if had.standard else x
+        scores, _ = model.logits({**had.params, **leaves}, had.buffers, image, {})  # as in training, without dropout
         loss = model.row_losses(scores, label).sum()
         own = torch.autograd.grad(loss, list(leaves.values()), create_graph=True, materialize_grads=True)
         dot = torch.stack([(a * b).sum() for a, b in zip(own, seen, strict=True)]).sum()
         norm = torch.stack([leaf.square().sum() for leaf in own]).sum().sqrt()
         distance = 1 - dot / (norm * length + 1e-30)
-        objective = distance + (SMOOTHNESS * total_variation(x) if x.dim() == 4 else 0)
+        objective = distance + (SMOOTHNESS * total_variation(image) if x.dim() == 4 else 0)
         (slope,) = torch.autograd.grad(objective, x)
         if float(objective.detach()) < best:
-            best, best_x = float(objective.detach()), x.detach().clone()
+            best, best_x = float(objective.detach()), image.detach().clone()
         with torch.no_grad():
             slope = slope.sign()  # Adam on signs: the cosine's slope is tiny where it matters
             momentum = 0.9 * momentum + 0.1 * slope
@@ -104,6 +105,12 @@ def _one_start(
             pace = SLOWEST + (FASTEST - SLOWEST) * (1 + math.cos(math.pi * step / steps)) / 2
             x -= pace * unbiased[0] / (unbiased[1].sqrt() + 1e-8)
     return best, best_x[0]
+
+
+def _standard(x: Tensor) -> Tensor:
+    """With mean 0 and SD 1. Without it the search may end in an image of the right shape and another contrast, which
+    GroupNorm does not tell apart."""
+    return (x - x.mean()) / x.std(correction=0).clamp(min=1e-6)
 
 
 def total_variation(x: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ class Seen:
     params: Tree
     buffers: Tree
     gradient: Tree  # of the shared leaves
+    standard: bool = False  # every image has mean 0 and SD 1, as the study says
 
 
 def seen(trial: Trial, run: Run, number: int, row: int, rule: Rule | None, streams: Streams) -> Seen:
@@ -49,7 +50,9 @@ def seen(trial: Trial, run: Run, number: int, row: int, rule: Rule | None, strea
     start = trial.algorithm.begin(shared, memory.algorithm)
     gradient = tree.scale(outcome.moved or {}, -1 / lr)
     params = {**start, **memory.private}
-    return Seen(params, memory.buffers, without_penalty(trial, params, gradient))
+    levels = site.train.levels
+    by_itself = levels is not None and bool((levels != levels[:1]).any())
+    return Seen(params, memory.buffers, without_penalty(trial, params, gradient), by_itself)
 
 
 def without_penalty(trial: Trial, params: Tree, gradient: Tree) -> Tree:
