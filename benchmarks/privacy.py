@@ -49,10 +49,7 @@ def ours(kind: str, options: dict[str, object], shape: Shape, stream: Stream | N
     def turn() -> None:
         now = params
         for x, y in work:
-            if private is None:
-                grad = model.gradient(now, {}, x, y, {})[0]
-            else:
-                grad = private(now, {}, x, y, {}, patients)[0]
+            grad = model.gradient(now, {}, x, y, {})[0] if private is None else private(now, {}, x, y, {}, patients)[0]
             now = tree.apply(lambda leaf, g: torch.sub(leaf, g, alpha=LR), now, grad)
 
     return turn
@@ -79,7 +76,7 @@ def opacus(kind: str, options: dict[str, object], shape: Shape, how: str) -> Cal
                 loss = nn.functional.binary_cross_entropy_with_logits(scores.squeeze(-1), y.float())
             else:
                 loss = nn.functional.cross_entropy(scores, y)
-            loss.backward()
+            torch.autograd.backward(loss)
             optimiser.step()
 
     return turn
@@ -118,9 +115,9 @@ def main() -> None:
         }
         for how in ("hooks", "ghost") if name == "cnn" else ("hooks",):
             try:
-                contender = opacus(kind, options, shape, how)
-                contender()
-                contenders[f"opacus {how}"] = contender
+                peer = opacus(kind, options, shape, how)
+                peer()
+                contenders[f"opacus {how}"] = peer
             except Exception as error:  # a peer that cannot do the work is named, and left out
                 print(f"{name:10}{f'opacus {how}':>16}  cannot: {type(error).__name__}")
         times: dict[str, list[float]] = {contender: [] for contender in contenders}

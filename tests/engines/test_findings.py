@@ -11,7 +11,6 @@ from wardround import load_plan, load_study
 from wardround.algorithms import ALGORITHMS
 from wardround.algorithms.fedprox import fedprox
 from wardround.data.records import Records
-from wardround.engines import serial
 from wardround.engines.serial import SERIAL
 from wardround.engines.stacked import STACKED
 from wardround.errors import RunError

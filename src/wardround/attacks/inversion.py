@@ -111,6 +111,7 @@ def summary(attacks: list[tuple[Likeness, Tensor]]) -> dict[str, Any]:
     found = [one for one, _ in attacks]
     return {
         "recovered": sum(one.success for one in found),
+        "recognised": sum(one.rank == 1 for one in found),
         "of": len(found),
         "rows": [{**asdict(one), "success": one.success} for one in found],
     }

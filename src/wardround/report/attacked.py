@@ -77,7 +77,15 @@ def _inversion_words(evidence: Evidence) -> list[str]:
         rebuilt, tried = (sum(found[key] for found in noisy.values()) for key in ("recovered", "of"))
         exposed = [name for name, found in noisy.items() if found["recovered"]]
         told += f"; from updates with noise, {rebuilt} of {tried}{f' ({listed(exposed)})' if exposed else ''}"
-    return [f"{told}. (An update of one step on one row: the worst that can be sent.)"]
+    most = max(found.get("recognised", 0) for found in open_.values())
+    more = f" Whose row it was, of {_candidates(evidence)}, showed in {most} of {best['of']} unprotected updates"
+    if noisy:
+        more += f" and in {sum(found.get('recognised', 0) for found in noisy.values())} of {tried} with noise"
+    return [f"{told}. (An update of one step on one row: the worst that can be sent.){more}."]
+
+
+def _candidates(evidence: Evidence) -> int:
+    return int(((evidence.attack or {}).get("inversion") or {}).get("candidates", 0))
 
 
 def _member_words(evidence: Evidence) -> list[str]:
@@ -151,18 +159,19 @@ def inversion_table(evidence: Evidence) -> Table | None:
         if found.get("without")
     ]
     columns: dict[str, Format | None] = {"arm": None, "epsilon": "{:g}".format, "attack": None}
-    columns |= {"tried": str, "rebuilt without protection": str, "rebuilt with it": str}
-    candidates = ((evidence.attack or {}).get("inversion") or {}).get("candidates", 0)
+    columns |= {"tried": str, "recognised, without protection": str, "with it": str}
+    columns |= {"rebuilt, without protection": str, "rebuilt, with it": str}
     note = (
-        f"Rebuilt: of {candidates} rows the true one is nearest to what was made of the update, and what was made is "
-        "nearer to it than anything that could be had without the update."
+        f"Recognised: of {_candidates(evidence)} rows the true one is nearest to what was made of the update. Rebuilt: "
+        "besides, what was made is nearer to it than anything that could be had without the update."
     )
     return make_table("inversion", "Rebuilding a patient's row from an update", columns, rows, note)
 
 
 def _counts(found: Mapping[str, Any]) -> list[Any]:
     without, with_ = found["without"], found.get("with")
-    return [without["of"], without["recovered"], with_["recovered"] if with_ else None]
+    sides = [(side.get(key) if side else None) for key in ("recognised", "recovered") for side in (without, with_)]
+    return [without["of"], *sides]
 
 
 def _epsilon(evidence: Evidence, arm: str) -> float | None:
