@@ -26,6 +26,9 @@ def _check_example(trial: Trial) -> None:
             problem = f"{example.delta:g} is no less than one in the {rule.patients} patients of {site.name}"
             remedy = "A delta of 1/n may give one of n patients away: write a much smaller one."
             raise _wrong(trial, "example: delta", problem, remedy)
+        if not trial.stops(number) and any(trial.epochs(number)) and rule is not None:
+            problem = f"with noise {rule.noise:g} not one round of {site.name} fits into it"
+            raise _wrong(trial, "example: epsilon", problem, "Raise epsilon or the noise, or leave `noise` out.")
     for one, other in combinations(trial.sites, 2):
         both = len(np.intersect1d(one.train.people.numpy(), other.train.people.numpy())) if _named(trial) else 0
         if both:

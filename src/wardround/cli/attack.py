@@ -45,8 +45,12 @@ def attack(
         raise StudyError("--at", f"{at!r} is not known", "Write initial or trained.")
     folder = Path(target)
     if not folder.is_dir():
+        from wardround.catalog import load_study
         from wardround.execute import run_study
 
+        known = load_study(target, quick, changes(set_))[0]
+        for name in arm or ():
+            known.arm(name)  # refused now rather than after training
         with render.progress_bar(shown=not json) as show:
             folder = run_study(target, out, quick=quick, changes=changes(set_), progress=show).folder
     elif set_:
