@@ -1,14 +1,19 @@
 """Promises of [privacy] that these sites cannot keep: known with their rows, before anything trains."""
 
+from importlib import import_module
 from itertools import combinations
 
 import numpy as np
 
-from wardround.errors import StudyError
+from wardround.errors import MachineError, StudyError
 from wardround.trial import Trial
 
 
 def refuse_unkept(trial: Trial) -> None:
+    if trial.privacy.example is not None or trial.privacy.site is not None:
+        _need("dp_accounting", trial)
+    if trial.privacy.secure_sum is not None:
+        _need("cryptography", trial)
     if trial.privacy.example is not None:
         _check_example(trial)
     if trial.privacy.site is not None and trial.privacy.site.delta >= 1 / len(trial.sites):
@@ -16,6 +21,16 @@ def refuse_unkept(trial: Trial) -> None:
         raise _wrong(trial, "site: delta", problem, "A delta of 1/n may give one of n away: write a much smaller one.")
     if trial.privacy.secure_sum is not None:
         _check_secure_sum(trial)
+
+
+def _need(package: str, trial: Trial) -> None:
+    """Known before anything trains, not when the first epsilon is computed."""
+    try:
+        import_module(package)
+    except ImportError:
+        problem = f"needs the package {package.replace('_', '-')}, which is not installed"
+        remedy = "Install it with `pip install 'wardround[privacy]'`."
+        raise MachineError(f"arms: {trial.arm}: privacy", problem, remedy) from None
 
 
 def _check_example(trial: Trial) -> None:

@@ -1,5 +1,6 @@
 """Promises of [privacy] that a study's own sites cannot keep are refused before anything trains."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from tests.support import ragged_sites, trial
 from wardround.algorithms.fedavg import fedavg
 from wardround.data.site import Site
-from wardround.errors import StudyError
+from wardround.errors import MachineError, StudyError
 from wardround.promises import refuse_unkept
 from wardround.study import AdaptiveClip, ExamplePrivacy, Privacy, SecureSum, SitePrivacy
 from wardround.trial import Trial
@@ -45,6 +46,23 @@ def test_what_cannot_be_kept_is_refused(privacy: Privacy, training: dict[str, An
         refuse_unkept(promising(privacy, **training))
     assert where in refused.value.where
     assert problem in refused.value.problem
+
+
+@pytest.mark.parametrize(
+    ("package", "privacy"),
+    [
+        ("dp_accounting", Privacy(example=EXAMPLE)),
+        ("dp_accounting", Privacy(site=SitePrivacy(4.0, 1e-3, 1.0))),
+        ("cryptography", Privacy(secure_sum=SecureSum())),
+    ],
+)
+def test_a_plain_installation_says_what_is_missing(
+    package: str, privacy: Privacy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MachineError, match=package.replace("_", "-")) as refused:
+        refuse_unkept(promising(privacy))
+    assert "wardround[privacy]" in refused.value.remedy
 
 
 def test_a_patient_at_two_sites_is_refused() -> None:
