@@ -136,9 +136,9 @@ class Ledger:
         for begin in range(0, len(entries), TOGETHER):
             AuditLog(self.path).add(CHARGED, entries=[asdict(entry) for entry in entries[begin : begin + TOGETHER]])
         if first and entries:
-            _sync(self.path.parent)  # the file's name must be on disk too
+            sync(self.path.parent)  # the file's name must be on disk too
         elif not entries:
-            _sync(self.path)  # whoever wrote the line may have died before it was on disk
+            sync(self.path)  # whoever wrote the line may have died before it was on disk
 
     def _read_on(self) -> None:
         """Read the lines that came since, and check that each follows from the one before.
@@ -224,7 +224,8 @@ def _row(entries: list[Entry], by: Sequence[Part], delta: float) -> Spent:
     )
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """A file or folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -9,6 +9,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from wardround.artifacts.ledger import sync
 from wardround.errors import DeployError
 from wardround.privacy.noise import KEY_BYTES
 
@@ -66,11 +67,3 @@ def _write(descriptor: int, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from wardround import tree
+from wardround.artifacts.ledger import sync
 from wardround.deploy.policy import Refusal, Refused
 from wardround.deploy.securewave import (
     Place,
@@ -22,7 +23,6 @@ from wardround.deploy.securewave import (
     vector_of,
     working,
 )
-from wardround.deploy.sitesecret import sync
 from wardround.deploy.spool import MASKED
 from wardround.deploy.updates import leaves_hash
 from wardround.errors import DeployError, SecureSumError
