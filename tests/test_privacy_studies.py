@@ -70,8 +70,8 @@ def test_the_plan_composes_all_arms_and_seeds() -> None:
     plan = load_plan(*load_study(STUDY))
     planned = planned_spending(plan)
     total = planned_total(plan, planned)["va"]
-    own = [Charge(one.rate, one.noise, 2 * one.steps) for one in planned if one.site == "va"]
-    assert (total["arms"], total["seeds"]) == (2, 2)
+    own = [Charge(one.rate, one.noise, 2 * one.steps) for one in planned if one.site in ("va", "pooled")]
+    assert (total["arms"], total["seeds"]) == (3, 2)
     assert total["epsilon"] == pytest.approx(epsilon(own, 1e-5))
     assert total["epsilon"] > 4
 

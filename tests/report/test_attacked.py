@@ -49,8 +49,12 @@ ATTACK: dict[str, Any] = {
     "inversion": {
         "candidates": 100,
         "arms": {
-            "open": {"method": "quotient", "without": {"recovered": 5, "of": 5}, "with": None},
-            "closed": {"method": "search", "without": {"recovered": 5, "of": 5}, "with": {"recovered": 0, "of": 5}},
+            "open": {"method": "quotient", "without": {"recovered": 4, "recognised": 5, "of": 5}, "with": None},
+            "closed": {
+                "method": "search",
+                "without": {"recovered": 4, "recognised": 5, "of": 5},
+                "with": {"recovered": 0, "recognised": 1, "of": 5},
+            },
             "alone": {"note": "no update leaves a site in this arm"},
         },
     },
@@ -96,9 +100,10 @@ def test_rebuilt_rows_and_found_members_with_protection_and_without() -> None:
     evidence = evidence_of()
     told = " ".join(attack_words(evidence))
     assert (
-        "From one update without protection, 5 of 5 patients' rows were rebuilt; from updates with noise, 0 of 5."
+        "From one update without protection, 4 of 5 patients' rows were rebuilt; from updates with noise, 0 of 5."
         in told
     )
+    assert "Whose row it was, of 100, showed in 5 of 5 unprotected updates and in 1 of 5 with noise." in told
     assert "an AUC of 0.90 without differential privacy (open) and 0.52 with it (closed); 0.5 is a guess" in told
     exposed = copy.deepcopy(ATTACK["inversion"])
     exposed["arms"]["closed"]["with"]["recovered"] = 2
@@ -106,7 +111,10 @@ def test_rebuilt_rows_and_found_members_with_protection_and_without() -> None:
     rebuilt, members = inversion_table(evidence), membership_table(evidence)
     assert rebuilt is not None
     assert members is not None
-    assert rebuilt.rows == [["open", None, "in closed form", 5, 5, None], ["closed", 8.0, "by search", 5, 5, 0]]
+    assert rebuilt.rows == [
+        ["open", None, "in closed form", 5, 5, None, 4, None],
+        ["closed", 8.0, "by search", 5, 5, 1, 4, 0],
+    ]
     assert [row[:4] for row in members.rows] == [
         ["open", None, "by the loss", 0.7],
         ["open", None, "by shadow models", 0.9],

@@ -126,9 +126,19 @@ def test_a_line_joins_arms_that_differ_in_epsilon_alone(evidence: Evidence) -> N
     assert lines["alone"].unprotected is None, "nobody trains alone without noise in this study"
 
 
-def test_other_training_makes_another_line(evidence: Evidence) -> None:
+def test_an_arm_without_noise_may_train_in_its_own_way_and_that_is_said(evidence: Evidence) -> None:
     study = copy.deepcopy(dict(evidence.study))
     study["arms"][0]["training.lr"] = 0.1
+    other = replace(evidence, study=study)
+    lines = {line.title: line for line in epsilon_lines(other)}
+    assert lines["closed"].unprotected == "open"
+    assert "trained with settings of its own" in (cost_words(other) or "")
+    assert "settings of its own" not in (cost_words(evidence) or "")
+
+
+def test_another_model_without_noise_is_nothing_to_compare_with(evidence: Evidence) -> None:
+    study = copy.deepcopy(dict(evidence.study))
+    study["arms"][0]["model.kind"] = "mlp"
     lines = {line.title: line for line in epsilon_lines(replace(evidence, study=study))}
     assert lines["closed"].unprotected is None
 
