@@ -2,6 +2,7 @@
 
 import copy
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from wardround.artifacts.ledger import Ledger
 from wardround.artifacts.spending import EACH_SITE
 from wardround.catalog import load_study
 from wardround.cli.main import app
-from wardround.errors import StudyError, WardroundError
+from wardround.errors import RunError, StudyError, WardroundError
 from wardround.plan import load_plan
 from wardround.privacy.accountant import Charge, epsilon
 from wardround.privacyplan import planned_spending, planned_total
@@ -188,6 +189,22 @@ def test_spent_says_what_it_was_not_given(
     result = CliRunner().invoke(app, ["privacy", "spent", *given])
     assert isinstance(result.exception, WardroundError)
     assert word in str(result.exception)
+
+
+@pytest.mark.parametrize("harm", ["deleted", "cut"])
+def test_a_ledger_that_lost_charges_is_not_taken_for_good_news(
+    harm: str, run: wardround.StudyRun, tmp_path: Path
+) -> None:
+    copied = tmp_path / run.folder.name
+    shutil.copytree(run.folder, copied)
+    ledger = copied / "ledger.jsonl"
+    lines = ledger.read_bytes().splitlines(keepends=True)
+    ledger.unlink() if harm == "deleted" else ledger.write_bytes(b"".join(lines[:-1]))
+    for verb in (["privacy", "spent"], ["report"], ["attack", "--quick"]):
+        result = CliRunner().invoke(app, [*verb, str(copied)])
+        assert isinstance(result.exception, RunError), verb
+        assert "ledger.jsonl" in str(result.exception)
+    CliRunner().invoke(app, ["privacy", "spent", str(run.folder)])  # the untouched one is as it was
 
 
 def test_plan_prints_every_arm_with_its_swept_value(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from wardround.artifacts.audit import BEGUN, FINISHED, RESUMED, AuditLog, file_h
 from wardround.artifacts.checkpoint import Checkpoint, Pace, has_begun, read_checkpoint, write_checkpoint
 from wardround.artifacts.environment import describe_environment
 from wardround.artifacts.folder import JsonLines, Predictions, RunFolder
-from wardround.artifacts.spending import describe_spending, write_ledger
+from wardround.artifacts.spending import LEDGER, describe_spending, write_ledger
 from wardround.artifacts.tables import group_table, prediction_table, saved_leaves
 from wardround.catalog import load_study
 from wardround.engines.threads import torch_threads
@@ -31,6 +31,7 @@ from wardround.trial import Run, Trial
 from wardround.units import Unit, cut, engine_named, total_rounds, workers_for
 from wardround.workers import can_fork, side_by_side
 
+MADE = ("results.json", "predictions.parquet", "records.jsonl", LEDGER)  # whose hashes the audit log keeps
 SAME = ("data_fingerprint", "engine", "versions", "torch_threads")  # without which a resumed run would differ in bits
 
 
@@ -150,7 +151,7 @@ def execute(
             rounds[number] = done
             yield Progress(sum(rounds.values()), total, units[number].title)
         finish(plan, folder, len(units))
-        made = ("results.json", "predictions.parquet", "records.jsonl")
+        made = [name for name in MADE if (folder.path / name).is_file()]
         log.add(FINISHED, study=study.hash, files={name: file_hash(folder.path / name) for name in made})
 
 

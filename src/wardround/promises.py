@@ -37,8 +37,8 @@ def _check_example(trial: Trial) -> None:
     example = trial.privacy.example
     for number, site in enumerate(trial.sites):
         rule = trial.rule(number)  # which refuses a count that is told too exactly
-        if example is not None and rule is not None and example.delta >= 1 / rule.patients:
-            problem = f"{example.delta:g} is no less than one in the {rule.patients} patients of {site.name}"
+        if example is not None and rule is not None and example.delta > 1 / (10 * rule.patients):
+            problem = f"{example.delta:g} is more than one in ten times the {rule.patients} patients of {site.name}"
             remedy = "A delta of 1/n may give one of n patients away: write a much smaller one."
             raise _wrong(trial, "example: delta", problem, remedy)
         if not trial.stops(number) and any(trial.epochs(number)) and rule is not None:

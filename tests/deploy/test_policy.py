@@ -68,6 +68,7 @@ def test_a_site_that_is_not_asked_for_refuses() -> None:
         ({"most_epsilon": 2.0}, {"secure_aggregation": True}, PRIVATE, "secure aggregation, which arm fedavg does not"),
         ({"most_total_epsilon": 0.1}, {"most_total_epsilon": None, "secure_aggregation": True}, PRIVATE, "secure"),
         ({"most_total_epsilon": None}, {"most_total_epsilon": 5.0}, {}, "arm fedavg has no [privacy.example]"),
+        ({"most_delta": 1e-5}, {"most_delta": 9e-6}, PRIVATE, "delta of at most 9e-06, and arm fedavg has a larger"),
     ],
 )
 def test_each_rule_both_ways(

@@ -26,7 +26,7 @@ def promising(privacy: Privacy, sites: Sequence[Site] | None = None, **training:
 @pytest.mark.parametrize(
     ("privacy", "training", "where", "problem"),
     [
-        (Privacy(example=replace(EXAMPLE, delta=0.2)), {}, "example: delta", "one in the 5 patients of site-1"),
+        (Privacy(example=replace(EXAMPLE, delta=0.2)), {}, "example: delta", "ten times the 5 patients of site-1"),
         (Privacy(site=SitePrivacy(4.0, 0.2, 1.0)), {}, "site: delta", "one in 6 sites"),
         (Privacy(example=replace(EXAMPLE, noise=0.5)), {}, "example: epsilon", "not one round of site-1 fits"),
         (Privacy(secure_sum=SecureSum(threshold=3)), {}, "secure_sum", "3 of 6"),

@@ -74,7 +74,7 @@ def test_the_claim_stands_beside_the_bound() -> None:
     assert "Closest to it: closed at south, at least 7.25 shown, 8 claimed (delta 1e-05)." in told
     table = audit_table(evidence)
     assert table is not None
-    assert [[*row[2:4], row[-1]] for row in table.rows] == [[8.0, 3.5, "holds"], [8.0, 7.25, "holds"]]
+    assert [[*row[2:4], row[-1]] for row in table.rows] == [[8.0, 3.5, "not refuted"], [8.0, 7.25, "not refuted"]]
 
 
 def test_a_failed_audit_is_said_by_arm_and_site_and_above_all_else() -> None:
@@ -85,7 +85,7 @@ def test_a_failed_audit_is_said_by_arm_and_site_and_above_all_else() -> None:
     assert "south" not in told
     table = audit_table(evidence)
     assert table is not None
-    assert [row[-1] for row in table.rows] == ["FAILED", "holds"]
+    assert [row[-1] for row in table.rows] == ["FAILED", "not refuted"]
 
 
 def test_a_claim_that_no_attack_could_have_disproved_is_said_to_be_so() -> None:
@@ -93,7 +93,7 @@ def test_a_claim_that_no_attack_could_have_disproved_is_said_to_be_so() -> None:
     assert "In closed the claim is so large" in " ".join(attack_words(evidence))
     table = audit_table(evidence)
     assert table is not None
-    assert table.rows[0][-1] == "holds, but could not have failed"
+    assert table.rows[0][-1] == "not refuted, and could not have been"
 
 
 def test_rebuilt_rows_and_found_members_with_protection_and_without() -> None:

@@ -10,6 +10,7 @@ import pandas as pd
 from wardround.algorithms import ALGORITHMS
 from wardround.artifacts.folder import RunFolder
 from wardround.artifacts.ledger import Entry, Ledger, Spent, charges_of, spent_by
+from wardround.errors import RunError
 from wardround.privacy.accountant import Charge, epsilon, epsilon_curve
 from wardround.study import Arm, Privacy, Study
 
@@ -33,6 +34,19 @@ def write_ledger(
     ledger = Ledger(folder.path / LEDGER)
     ledger.charge_all(entries)
     return ledger
+
+
+def check_ledger(folder: RunFolder) -> None:
+    """RunError where the ledger no longer says what results.json says: cut off, deleted or of another run."""
+    told = (folder.read_json("results.json").get("privacy") or {}).get("total") or {}
+    if not told:
+        return
+    path = folder.path / LEDGER
+    steps = {row.site: row.steps for row in spent_by(Ledger(path).entries()) if row.site in told}
+    if steps != {site: row["steps"] for site, row in told.items()}:
+        problem = "is missing" if not path.is_file() else "has other charges than the results beside it"
+        remedy = "Bring back the ledger of this run from a copy, or run the study again with --again."
+        raise RunError(str(path), problem, remedy)
 
 
 def entries_of(study: Study, records: pd.DataFrame, run: str, patients: str, guarantee: bool) -> list[Entry]:

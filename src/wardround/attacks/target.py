@@ -7,6 +7,7 @@ from typing import Any
 
 from wardround import tree
 from wardround.artifacts.folder import RunFolder
+from wardround.artifacts.spending import check_ledger
 from wardround.catalog import load_study
 from wardround.errors import RunError, StudyError, suggest
 from wardround.local import Memory
@@ -62,6 +63,7 @@ def open_target(
         raise RunError(str(path), problem, "Attack a simulation of the same study: wardround attack STUDY.")
     if not folder.complete:
         raise RunError(str(path), "is not complete", f"Finish it first: wardround resume {path}")
+    check_ledger(folder)
     study, families = load_study(folder.path / "study.toml", models=models, sources=sources)
     plan = load_plan(study, families)
     if folder.read_json("environment.json").get("data_fingerprint") != plan.fingerprint:

@@ -69,7 +69,7 @@ def _canary(found: Mapping[str, Any]) -> Table:
         table.add_column(name, justify="right" if name in ("claimed", "shown, at least", "draws") else "left")
     for arm, sites in found["canary"].items():
         for one in sites:
-            verdict = "holds" if one["holds"] else "FAILS"
+            verdict = "not refuted" if one["holds"] else "FAILS"
             verdict = verdict if one["can_fail"] or not one["holds"] else "too large to test"
             numbers = f"{one['claim']:.3f}", f"{one['bound']:.3f}", f"{one['draws']:,}"
             table.add_row(Text(arm), Text(one["site"]), *numbers, verdict)
@@ -119,7 +119,7 @@ def _about_members(found: Mapping[str, Any]) -> list[str]:
     if "membership" not in found:
         return []
     if not tried:
-        return ["None of the attacks tells who was trained on better than chance does."]
+        return ["By area under the curve no attack tells who was trained on better than chance does."]
     names = ", ".join(dict.fromkeys(name for name, _ in tried))
     return [f"Better than chance, attacks tell who was trained on in: {names}."]
 
@@ -139,7 +139,7 @@ def _about_epsilon(found: Mapping[str, Any]) -> list[str]:
         return ["THE AUDIT FAILED: what is released tells more than is claimed.", *broken]
     untested = sum(not one["can_fail"] for _, one in tested)
     more = f" {untested} more are too large for any test, and promise next to nothing." if untested else ""
-    return [f"Every claim holds: no attack showed more than is claimed ({len(tested) - untested} tested).{more}"]
+    return [f"No claim was refuted: no attack showed more than is claimed ({len(tested) - untested} tested).{more}"]
 
 
 def _auc(one: Mapping[str, Any] | None) -> str:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 ADJACENCY = (
     "Epsilon by one patient more or less; `replace` where one patient is exchanged for another. The unit is the "
-    "patient, with all rows. Numbers of rows and patients count as public."
+    "patient, with all rows; of `(each site as a whole)` it is the hospital. Numbers of rows and patients count as "
+    "public."
 )
 
 
@@ -48,8 +49,8 @@ def show_plan(study: "Study", planned: Sequence["Planned"], total: Mapping[str, 
     out.print(ADJACENCY, soft_wrap=True)
     for site, row in total.items():
         out.print(
-            f"{site}: all {row['arms']} private arms with {row['seeds']} seeds together: epsilon {row['epsilon']:.2f} "
-            f"(replace {row['epsilon_replace']:.2f}) at delta {row['delta']:g}.",
+            f"{site}: private arms {row['arms']}, seeds {row['seeds']}, together: epsilon {row['epsilon']:.2f} "
+            f"(replace {row['epsilon_replace']:.2f}) at delta {row['delta']:g}, with the first seed's numbers of rows.",
             soft_wrap=True,
             markup=False,
         )
@@ -59,7 +60,9 @@ def show_plan(study: "Study", planned: Sequence["Planned"], total: Mapping[str, 
 def show_spent(files: Sequence[Path], total: Sequence["Spent"], parts: Sequence["Spent"]) -> None:
     out = console()
     if not total:
-        out.print("Nothing was charged.")
+        out.print(
+            "Nothing was charged." if files else "There is no ledger here: nothing was ever charged, or it was lost."
+        )
         return
     out.print(_table("Spent, everything together", total, ()))
     out.print(_table("Of which", parts, ("study_name", "arm", "seed", "run")))

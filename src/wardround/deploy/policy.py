@@ -32,6 +32,7 @@ class Policy:
     secure_aggregation: bool = False  # True: required
     most_epsilon: Positive | None = None  # of each arm; a study without such privacy is refused
     most_total_epsilon: Positive | None = None  # over all studies, arms and seeds, by this site's ledger
+    most_delta: Positive | None = None  # an epsilon at a larger delta promises little
     hours: str | None = None  # "18:00-06:00", local time
     days: tuple[Day, ...] = ()  # on which the hours begin; empty: any
 
@@ -108,6 +109,8 @@ def _unprotected(policy: Policy, study: Study, site: str) -> list[str]:
                 found.append(f"{site} requires {limit}, which arm {arm.name} does not have")
             elif privacy.example.epsilon > policy.most_epsilon:
                 found.append(f"{site} requires {limit}, and arm {arm.name} has {privacy.example.epsilon:g}")
+        if policy.most_delta is not None and privacy.example is not None and privacy.example.delta > policy.most_delta:
+            found.append(f"{site} allows a delta of at most {policy.most_delta:g}, and arm {arm.name} has a larger one")
         if policy.most_total_epsilon is not None and privacy.example is None:
             found.append(f"{site} has a privacy budget, and arm {arm.name} has no [privacy.example] to keep to it")
     return found

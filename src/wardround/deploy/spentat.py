@@ -3,14 +3,18 @@
 from pathlib import Path
 from typing import get_args
 
+from wardround.artifacts.folder import RunFolder
 from wardround.artifacts.ledger import Part
-from wardround.artifacts.spending import LEDGER
+from wardround.artifacts.spending import LEDGER, check_ledger
 from wardround.errors import RunError, StudyError, suggest
 
 
 def ledgers_of(place: Path) -> list[Path]:
     """A run folder's, a folder of runs', a site file's, or the file itself."""
     if place.is_dir():
+        runs = [place] if (place / "results.json").is_file() else [file.parent for file in place.glob("*/results.json")]
+        for run in runs:
+            check_ledger(RunFolder(run))
         found = [place / LEDGER] if (place / LEDGER).is_file() else sorted(place.glob(f"*/{LEDGER}"))
         if found or (place / "results.json").is_file():
             return found

@@ -59,6 +59,7 @@ smallest_cell = {default.smallest_cell}                    # what counts fewer p
 # secure_aggregation = true          # refuse a study without it
 # most_epsilon = 8.0                 # refuse a study without differential privacy of at most this epsilon
 # most_total_epsilon = 10.0          # over all studies together: work stops before patients have paid more
+# most_delta = 1e-5                  # of any study; well below one in ten times the number of your patients
 # hours = "18:00-06:00"              # local time; may pass midnight
 # days = ["mon", "tue", "wed", "thu", "fri"]
 """

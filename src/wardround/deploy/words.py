@@ -91,8 +91,8 @@ def _patients(study: Study) -> list[str]:
     told.append(
         f"Together: {_count(len(private), 'arm')} with {_count(seeds, 'seed')} cost a patient of yours at most epsilon "
         f"{epsilon:g} at delta {delta:g}, if they are simply added up. Your ledger counts exactly, over all studies; "
-        "`wardround join --check` says what this one would add, and `most_total_epsilon` in your policy stops work "
-        "before patients have paid more."
+        "`wardround join site.toml --check` says what this one would add, and `most_total_epsilon` in your policy "
+        "stops work before patients have paid more."
     )
     again = " With several seeds a patient may train in one and be tested in another." if seeds > 1 else ""
     told.append(

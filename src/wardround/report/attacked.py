@@ -131,7 +131,7 @@ def audit_table(evidence: Evidence) -> Table | None:
 def _verdict(one: Mapping[str, Any]) -> str:
     if not one["holds"]:
         return "FAILED"
-    return "holds" if one["can_fail"] else "holds, but could not have failed"
+    return "not refuted" if one["can_fail"] else "not refuted, and could not have been"
 
 
 def membership_table(evidence: Evidence) -> Table | None:

@@ -9,6 +9,7 @@ import tomli_w
 from jinja2 import Environment, StrictUndefined
 
 from wardround.artifacts.folder import RunFolder, write_atomically
+from wardround.artifacts.spending import check_ledger
 from wardround.evaluation.claims import said
 from wardround.report.attacked import attack_words, failed_words
 from wardround.report.checklist import checklist
@@ -28,6 +29,7 @@ def build_report(path: str | Path, workers: int = 1) -> Path:
     """Write the report of a complete run and return its path. Figures are drawn by `workers` processes."""
     folder = RunFolder(Path(path))
     evidence = read_evidence(folder)
+    check_ledger(folder)
     figures = draw_all(evidence, folder.path / "figures", workers)
     tables = all_tables(evidence)
     write_tables(tables, folder.path / "tables")

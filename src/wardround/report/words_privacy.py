@@ -72,25 +72,26 @@ def _patients(noisy: Mapping[str, Any]) -> list[str]:
     known = {name: value for name, value in spent.items() if value is not None}
     if not known:
         return []
-    least = min(known, key=lambda name: known[name])
     deltas = sorted({arms[name]["example"]["delta"] for name in known})
     levels = ", ".join(f"{name} {said(value)}" for name, value in known.items())
     return [
-        "Patients are protected from everybody who sees what their hospital sends or the finished model, the "
-        "coordinator and the other hospitals included: in every step the influence of a patient, with all rows, is "
-        "cut to the clip and drowned in noise before anything leaves the hospital.",
+        "Across hospitals, patients are protected from everybody who sees what their hospital sends or the finished "
+        "model, the coordinator and the other hospitals included: in every step the influence of a patient, with all "
+        "rows, is cut to the clip and drowned in noise before anything leaves the hospital.",
         f"Epsilon that was spent (by the site that spent most; delta {listed([f'{delta:g}' for delta in deltas])}): "
-        f"{levels}. {_meaning(known[least])}",
+        f"{levels}. {_meaning(min(known.values()), max(known.values()))}",
     ]
 
 
-def _meaning(spent: float) -> str:
-    """Of the smallest epsilon. By Bayes: odds change by a factor of e^epsilon at most, but for the small delta."""
-    chance = 1 / (1 + math.exp(-spent))
+def _meaning(spent: float, most: float) -> str:
+    """Of the smallest and the largest epsilon. By Bayes: odds change by a factor of e^epsilon at most, but for the
+    small delta."""
+    chance, highest = (1 / (1 + math.exp(-one)) for one in (spent, most))
+    other = f"; with {said(most)}, {_percent(highest)} sure" if most > spent else ""
     told = f"Whoever held it for even odds that a certain patient took part can be at most {_percent(chance)} sure"
     return (
-        f"What {said(spent)} means: {told} after seeing everything, whatever else is known (but for a chance of about "
-        "delta). Below 1 is strong, up to about 8 is common practice, far above it the promise is on paper only."
+        f"What {said(spent)} means: {told} after seeing everything, whatever else is known{other} (but for a chance of "
+        "about delta). Below 1 is strong, up to about 8 is common practice, far above it the promise is on paper only."
     )
 
 
