@@ -142,7 +142,7 @@ ALLOWED: dict[str, dict[str, Any]] = {
     "a share of the sites": study(training__share=0.5),
     "local Adam": study(training__optimiser="adam"),
     "adaptive": study(privacy__example={**EXAMPLE, "adaptive": {}}),
-    "noise that is given": study(privacy__example={**EXAMPLE, "noise": 1.0}),
+    "noise that is given": study(privacy__example={**EXAMPLE, "noise": 20.0}),
     "images": study(IMAGES),
     "images with augmentation": study(IMAGES, training__augment={"rotate": 5.0, "flip": "horizontal"}),
     "whole sites": study(privacy={"site": EXAMPLE}),
