@@ -1,7 +1,6 @@
 """Whoever dies, whenever, and whatever the post loses, repeats or delays: the models are those of a quiet run."""
 
 import time
-from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from shutil import rmtree
@@ -11,6 +10,7 @@ import pytest
 import torch
 
 from tests.deploy.compared import KNOWN, kept_memories
+from tests.deploy.deaths import Died, Place, dies_once, place_of, until_finished
 from tests.deploy.hospitals import at_sites, study
 from tests.deploy.together import Federation, body_of, federation, kind_of
 from tests.support import assert_same_tree
@@ -24,14 +24,9 @@ from wardround.tree import Tree
 SITES = ("alder", "birch", "cedar")
 LETTERS = ("hello", "facts", "lend", "moments", "prepare", "train", "evaluate", "goodbye")  # in the order of a run
 DEADLINE = 1000.0  # seconds; a clock of the test's own lets them pass
-Place = tuple[str, Any, str]  # a kind of letter, its round, a site
 PLACES: list[Place] = [
     (kind, number, site) for kind in LETTERS for number in (range(3) if kind == "train" else [None]) for site in SITES
 ]
-
-
-class Died(Exception):
-    """In place of a power cut."""
 
 
 def document(**changes: Any) -> dict[str, Any]:
@@ -68,52 +63,10 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> str:
     return digest(folder)
 
 
-def place_of(site: str, sealed: Sealed) -> Place:
-    return kind_of(sealed), body_of(sealed).get("round"), site
-
-
-def until_finished(made: Federation, prepare: Callable[[Federation], None]) -> int:
-    """Started again as often as it dies; how often that was."""
-    for deaths in range(100):
-        prepare(made)
-        try:
-            made.run()
-            return deaths
-        except Died:
-            made = made.restart_coordinator()
-    raise AssertionError("it does not come to an end")
-
-
-def dies_once(seen: set[Place], when: str) -> Callable[[Federation], None]:
-    """The coordinator dies at every place that is not in `seen` yet."""
-
-    def at(site: str, sealed: Sealed) -> None:
-        place = place_of(site, sealed)
-        if place not in seen:
-            seen.add(place)
-            raise Died
-
-    def before(site: str, sealed: Sealed) -> bool:
-        at(site, sealed)
-        return True
-
-    def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
-        at(site, sealed)
-        return answer
-
-    def prepare(made: Federation) -> None:
-        if when == "before":
-            made.post.before = before
-        else:
-            made.post.after = after
-
-    return prepare
-
-
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_the_coordinator_dies_at_every_letter_of_one_run(when: str, quiet: str, tmp_path: Path) -> None:
     """`before` and `after` the site has answered."""
-    deaths = until_finished(begin(tmp_path), dies_once(set(), when))
+    deaths, _ = until_finished(begin(tmp_path), dies_once(set(), when))
     assert deaths == len(PLACES)
     assert digest(tmp_path) == quiet
 
@@ -122,7 +75,7 @@ def test_the_coordinator_dies_at_every_letter_of_one_run(when: str, quiet: str, 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: "-".join(map(str, place)))
 def test_the_coordinator_dies_once(place: Place, when: str, quiet: str, tmp_path: Path) -> None:
-    assert until_finished(begin(tmp_path), dies_once(set(PLACES) - {place}, when)) == 1
+    assert until_finished(begin(tmp_path), dies_once(set(PLACES) - {place}, when))[0] == 1
     assert digest(tmp_path) == quiet
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.deploy.deaths import Died, until_finished
 from tests.deploy.protected import begin, private
 from tests.deploy.together import Federation, kind_of
 from wardround import tree
@@ -25,10 +26,6 @@ def model(made: Federation) -> torch.Tensor:
     return torch.cat([leaf.flatten() for leaf in made.folder.load_model("fedavg", 3).values()])
 
 
-class Died(Exception):
-    pass
-
-
 def test_a_round_that_is_closed_twice_has_the_same_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The coordinator dies when it has computed a round's model and before that is on disk, in every round."""
     made: Federation = begin(tmp_path, content())
@@ -43,12 +40,7 @@ def test_a_round_that_is_closed_twice_has_the_same_noise(tmp_path: Path, monkeyp
         write_state(path, state)
 
     monkeypatch.setattr("wardround.deploy.coordinator.write_state", dying)
-    for _ in range(10):
-        try:
-            made.run()
-            break
-        except Died:
-            made = made.restart_coordinator()
+    until_finished(made, lambda again: None)
     assert len(computed) == 4
     for first, second in computed.values():
         assert torch.equal(first, second)

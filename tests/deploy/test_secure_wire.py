@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.deploy.compared import assert_parity
+from tests.deploy.deaths import Place, dies_once, until_finished
 from tests.deploy.protected import KNOWN, begin, ledger, private
 from tests.deploy.together import Federation, body_of, kind_of
 from tests.support import assert_same_tree
@@ -138,41 +139,13 @@ def test_sums_differ_by_what_a_site_adds(quiet: Federation) -> None:
 # -- whoever dies
 
 
-class Died(Exception):
-    pass
-
-
 @pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.slow), "after"])
 def test_the_coordinator_dies_at_every_letter(when: str, tmp_path: Path) -> None:
     """Three sites, all of which are needed: what one of them refuses would end the run."""
     few = SITES[:3]
     content = summed(["scaffold"], training={"rounds": 2 if when == "after" else 1}, data={"hospitals": list(few)})
-    made, seen = begin(tmp_path, content, hospitals=few), set()
-
-    def at(site: str, sealed: Sealed) -> None:
-        place = kind_of(sealed), body_of(sealed).get("round"), site
-        if place not in seen:
-            seen.add(place)
-            raise Died
-
-    def before(site: str, sealed: Sealed) -> bool:
-        at(site, sealed)
-        return True
-
-    def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
-        at(site, sealed)
-        return answer
-
-    for _ in range(200):
-        if when == "before":
-            made.post.before = before
-        else:
-            made.post.after = after
-        try:
-            made.run()
-            break
-        except Died:
-            made = made.restart_coordinator()
+    seen: set[Place] = set()
+    _, made = until_finished(begin(tmp_path, content, hospitals=few), dies_once(seen, when))
     assert {kind for kind, _, _ in seen} >= set(STAGES)
     assert not made.lines
     assert replay(load_plan(*load_study(content, sources=KNOWN)), made.folder).equal
