@@ -126,9 +126,11 @@ def _without(evidence: Evidence) -> list[str]:
     federated = [name for name in unprotected_arms(evidence) if name in evidence.federated]
     if not federated or not noisy_arms(evidence):
         return []
+    alone = [name for name in unprotected_arms(evidence) if name not in evidence.federated]
+    also = f" So do figures of {listed(alone)}, which have no noise either." if alone else ""
     return [
         f"Without differential privacy: {listed(federated)}. Such an arm tells what the others hide of the same "
-        "patients; it is there to compare with, in a simulation."
+        f"patients; it is there to compare with, in a simulation.{also}"
     ]
 
 
