@@ -453,10 +453,9 @@ def prepared(change: str | None, members: Sequence[str] | None, scale: str = "fe
     arm = made.study.arms[0]
     splits = made.splits(arm, 1)
     cohort = made.cohort_of(arm)
-    layout = prepare_sites(cohort, splits, made.study.arms[0].preparation, torch.float64, members)[1]
-    assert layout is not None
-    train = {split.site: split.train for split in splits}
-    return made, layout, fit(cohort.table, train, layout, made.study.arms[0].preparation, members)
+    sites = prepare_sites(cohort, splits, made.study.arms[0].preparation, torch.float64, members)
+    recipes = {site.name: site.recipe for site in sites if site.recipe is not None}
+    return made, recipes[sites[0].name].layout, {site: recipe.fit for site, recipe in recipes.items()}
 
 
 def test_the_layout_the_fills_and_the_common_scale_come_from_those_who_train() -> None:

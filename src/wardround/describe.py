@@ -1,6 +1,7 @@
 """What a plan's sites look like: sizes, classes, ages, how different they are, how many patients leak between them."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from wardround.data.records import NO_FINDING, Records, label_counts
 from wardround.data.site import Rows
 from wardround.data.split import Split
 from wardround.plan import Plan, site_choices
-from wardround.study import Arm, Study, anonymous
+from wardround.study import Arm, Preparation, Study, anonymous
 
 MOST_SHOWN = 12  # sites whose columns are drawn one by one
 THUMBNAIL = 16  # pixels of the images between which mmd is measured
@@ -30,7 +31,7 @@ def describe_sites(plan: Plan) -> list[dict[str, Any]]:
     for arm in site_choices(plan.study).values():
         cohort = plan.cohort_of(arm)
         splits = plan.splits(arm, seed)
-        sites, layout = prepare_sites(cohort, splits, arm.preparation, torch.float32)
+        sites = prepare_sites(cohort, splits, comparable(arm.preparation), torch.float32)
         target = cohort.records.target
         compared = sites[:COMPARED_SITES]
         rng = seeds.generator(seed, "heterogeneity")
@@ -46,12 +47,17 @@ def describe_sites(plan: Plan) -> list[dict[str, Any]]:
                 arm,
                 rows=len(cohort.records),
                 patients=len(np.unique(cohort.patient[np.concatenate([split.rows for split in splits])])),
-                features=list(layout.names) if layout else None,
+                features=list(sites[0].recipe.names) if sites[0].recipe else None,
                 sites={split.site: site_counts(split, cohort) for split in splits},
                 heterogeneity=heterogeneity,
             )
         )
     return described
+
+
+def comparable(preparation: Preparation) -> Preparation:
+    """Sites with columns of their own are compared over all columns, filled in where one lacks them."""
+    return replace(preparation, schema="all") if preparation.schema == "own" else preparation
 
 
 def description(

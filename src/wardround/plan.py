@@ -107,7 +107,7 @@ class Plan:
         splits = self.check(arm, seed) if self.first_with_rows[key] == key else self.splits(arm, seed)
         members = members_of(arm, [split.site for split in splits])
         splits = self.for_selection(arm, splits)
-        return prepare_sites(self.cohort_of(arm), splits, arm.preparation, dtype_of(arm), members)[0]
+        return prepare_sites(self.cohort_of(arm), splits, arm.preparation, dtype_of(arm), members)
 
     def for_selection(self, arm: Arm, splits: tuple[Split, ...]) -> tuple[Split, ...]:
         """The splits without rows on which nothing may be chosen."""
@@ -319,9 +319,7 @@ def _on_device(site: Site, device: torch.device) -> Site:
         levels = None if rows.levels is None else rows.levels.to(device)
         return Rows(rows.x.to(device), rows.y.to(device), index, levels, rows.patients)
 
-    return Site(
-        site.name, move(site.train), move(site.validation), move(site.test), site.validation_rows, site.test_rows
-    )
+    return replace(site, train=move(site.train), validation=move(site.validation), test=move(site.test))
 
 
 def _pooled(sites: tuple[Site, ...]) -> Site:
@@ -336,4 +334,6 @@ def _key(choice: Choice) -> str:
 
 def cohort_key(arm: Arm) -> str:
     """Arms on the same rows: the same data, and rows with gaps dropped or not."""
-    return f"{_key(arm.data)}{' complete' if arm.preparation.missing == 'drop' else ''}"
+    prepared = arm.preparation
+    absent = f" without {sorted(prepared.not_recorded.items())}" if prepared.not_recorded else ""
+    return f"{_key(arm.data)}{' complete' if prepared.missing == 'drop' else ''}{absent}"

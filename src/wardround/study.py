@@ -45,6 +45,8 @@ class Preparation:
     scale: Literal["per-site", "federated", "ranges", "image", "none"] = "per-site"  # of columns, or of pixels
     least_level: Count = 1  # a level that fewer training rows have at a site is not told to the others
     public: bool = False  # nothing is read off rows: ranges and levels are those that are known of a column
+    schema: Literal["all", "common", "own"] = "all"  # columns of any site, of every site, or of each site for itself
+    not_recorded: dict[str, tuple[str, ...]] = field(default_factory=dict)  # by hospital: what it has hardly any of
 
     @property
     def scales_pixels(self) -> bool:

@@ -36,8 +36,8 @@ def records(pixels: np.ndarray) -> Records:
 
 def prepared(scale: str, members: list[str] | None = None, pixels: np.ndarray | None = None) -> dict[str, Site]:
     cohort = cohort_of(records(images() if pixels is None else pixels))
-    sites, layout = prepare_sites(cohort, SPLITS, Preparation(scale=scale), torch.float64, members)  # type: ignore[arg-type]
-    assert layout is None
+    sites = prepare_sites(cohort, SPLITS, Preparation(scale=scale), torch.float64, members)  # type: ignore[arg-type]
+    assert all(site.recipe is None for site in sites)
     return {site.name: site for site in sites}
 
 
@@ -160,7 +160,7 @@ def test_a_stack_may_hold_the_same_images_scaled_in_several_ways() -> None:
     cohort = cohort_of(records(images()))
     parts = []
     for scale in ("none", "per-site", "image", "none", "federated"):
-        sites, _ = prepare_sites(cohort, SPLITS, Preparation(scale=scale), torch.float64)
+        sites = prepare_sites(cohort, SPLITS, Preparation(scale=scale), torch.float64)
         parts += [site.train for site in sites]
     assert_pool_takes_the_same(parts)
     assert_pool_takes_the_same(parts[::-1])
@@ -192,7 +192,7 @@ def test_images_may_be_mapped_from_a_file(tmp_path: Path, mode: Any) -> None:
         given = Records(pixels, radiographs.target, radiographs.classes, radiographs.hospital)
         cohort = load_cohort(Source(lambda given=given: given), Preparation())  # type: ignore[misc]
         rows = np.arange(len(given))
-        sites, _ = prepare_sites(cohort, [Split("a", rows[:40], NONE, rows[40:])], Preparation(), torch.float32)
+        sites = prepare_sites(cohort, [Split("a", rows[:40], NONE, rows[40:])], Preparation(), torch.float32)
         made.append((cohort.fingerprint, everything(sites[0].train), everything(sites[0].test)))
     assert made[0][0] == made[1][0]
     np.testing.assert_array_equal(made[0][1], made[1][1])

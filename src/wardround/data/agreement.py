@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from wardround.data.prepare import Encoded, Fit, Layout
+from wardround.data.prepare import Encoded, Fit, Layout, Recipe, recipe_of
 from wardround.data.records import Column
 from wardround.errors import DataError
 from wardround.study import Preparation
@@ -58,7 +58,7 @@ class Common:
 
 def facts(table: Encoded, rows: np.ndarray, settings: Preparation) -> Facts:
     if settings.public:
-        return _known_facts(table.columns, settings)
+        return _known_facts(table.columns, table.records_of(rows), settings)
     gaps = table.missing[rows]
     levels = []
     for i, known in enumerate(table.levels):
@@ -68,15 +68,16 @@ def facts(table: Encoded, rows: np.ndarray, settings: Preparation) -> Facts:
     return Facts(tuple((~gaps.all(axis=0)).tolist()), tuple(gaps.any(axis=0).tolist()), tuple(levels))
 
 
-def _known_facts(columns: Sequence[Column], settings: Preparation) -> Facts:
+def _known_facts(columns: Sequence[Column], recorded: np.ndarray, settings: Preparation) -> Facts:
     """What is known of the columns without looking at a row, so that it tells nothing of a patient."""
-    unknown = [c.name for c in columns if c.kind == "categorical" and c.levels is None]
+    present = tuple(map(bool, recorded)) if settings.schema != "all" else (True,) * len(columns)
+    told = [column for column, there in zip(columns, present, strict=True) if there]
+    unknown = [c.name for c in told if c.kind == "categorical" and c.levels is None]
     if unknown and settings.categories == "one-hot":
         problem = f"the levels of {', '.join(unknown)} are not declared, and `public` reads nothing off rows"
         raise DataError("data: public", problem, "Give `[data.levels]` for a csv source, or leave these columns out.")
-    everywhere = (True,) * len(columns)
-    gaps = everywhere if settings.missing != "drop" else (False,) * len(columns)
-    return Facts(everywhere, gaps, tuple(c.levels or () for c in columns))
+    gaps = (settings.missing != "drop",) * len(columns)
+    return Facts(present, gaps, tuple(c.levels or () for c in columns))
 
 
 def _known_fill(layout: Layout) -> Lent:
@@ -88,7 +89,11 @@ def _known_fill(layout: Layout) -> Lent:
 def layout_of(columns: Sequence[Column], told: Sequence[Facts], settings: Preparation) -> Layout:
     """`told` are the facts of the sites that train."""
     as_codes = settings.categories == "codes"
-    present = [(i, c) for i, c in enumerate(columns) if any(one.present[i] for one in told)]  # empty everywhere: no use
+    enough = all if settings.schema == "common" else any  # empty everywhere: no use
+    present = [(i, c) for i, c in enumerate(columns) if enough(one.present[i] for one in told)]
+    if not present:
+        problem = "no column has values at every site" if settings.schema == "common" else "no column has any value"
+        raise DataError("data: schema", problem, 'Write schema = "own" with model "adapter", or look at the files.')
     if as_codes and (text := [c.name for _, c in present if c.kind == "categorical" and not c.coded]):
         problem = f'"codes" needs categories that are numbers; not so: {", ".join(text)}'
         raise DataError("data: categories", problem, 'Use categories = "one-hot".')
@@ -176,6 +181,26 @@ def fit_site(table: Encoded, rows: np.ndarray, layout: Layout, settings: Prepara
     names = [column.name for column in layout.numeric]
     scale = _scale(table, rows, layout, settings, fill, common)
     return Fit(dict(zip(names, fill.tolist(), strict=True)), {**common.level, **modes}, *scale)
+
+
+def recipes(
+    table: Encoded, train: Mapping[str, np.ndarray], settings: Preparation, members: Collection[str] | None = None
+) -> dict[str, Recipe]:
+    """How each site prepares its rows: each by itself, or as the members agree."""
+    if settings.schema == "own":
+        return {site: own_recipe(table, rows, settings) for site, rows in train.items()}
+    members = list(train) if members is None else members
+    layout = agree(table, {site: train[site] for site in members}, settings)
+    fits = fit(table, train, layout, settings, members)
+    return {site: recipe_of(table.columns, layout, fits[site], settings) for site in train}
+
+
+def own_recipe(table: Encoded, rows: np.ndarray, settings: Preparation) -> Recipe:
+    """A site by itself: its own columns, its own levels. Nothing is told to anybody."""
+    layout = layout_of(table.columns, [facts(table, rows, settings)], settings)
+    own = lend(table, rows, layout, settings)
+    fitted = fit_site(table, rows, layout, settings, own, Common(np.zeros(len(layout.numeric))))
+    return recipe_of(table.columns, layout, fitted, settings)
 
 
 def agree(table: Encoded, train: Mapping[str, np.ndarray], settings: Preparation) -> Layout:

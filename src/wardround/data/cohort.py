@@ -1,24 +1,25 @@
 """All rows of a study before sites are formed, and the way from there to prepared sites."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 
 import numpy as np
+import pandas as pd
 import torch
 
 from wardround import seeds
-from wardround.data.agreement import agree, fit
+from wardround.data.agreement import recipes
 from wardround.data.partition import Partitioner
 from wardround.data.pixels import brightness, levels, levels_of
-from wardround.data.prepare import Encoded, Fit, Layout, complete_rows, encode, transform
+from wardround.data.prepare import Encoded, Recipe, complete_rows, encode
 from wardround.data.records import Records
 from wardround.data.site import Rows, Site
 from wardround.data.sources import Source
 from wardround.data.split import Split, fingerprints, given_split, same_patient, split_site, strata
-from wardround.errors import DataError, StudyError
+from wardround.errors import DataError, StudyError, suggest
 from wardround.study import Evaluation, Preparation
 
 
@@ -70,7 +71,7 @@ class Cohort:
 
 
 def load_cohort(source: Source, preparation: Preparation) -> Cohort:
-    records = source.load()
+    records = without_columns(source.load(), preparation.not_recorded)
     prints = fingerprints(records) if records.prints is None else records.prints
     rows = np.arange(len(records))
     notes = records.notes
@@ -80,6 +81,31 @@ def load_cohort(source: Source, preparation: Preparation) -> Cohort:
             notes = (*notes, *_dropped(records, rows))
             records = records.take(rows)
     return Cohort(records, rows, prints[rows], notes)
+
+
+def without_columns(records: Records, absent: Mapping[str, Sequence[str]]) -> Records:
+    """Where a study says that a hospital does not really record a column, the few values that it has are not used."""
+    if not absent or not isinstance(records.features, pd.DataFrame):
+        return records
+    names, table, notes = [column.name for column in records.columns], records.features.copy(), []
+    recorded = {hospital: records.recorded.get(hospital, tuple(names)) for hospital in records.hospitals}
+    for hospital, columns in absent.items():
+        unknown = [name for name in columns if name not in names]
+        if unknown:
+            raise StudyError(
+                f"data: not_recorded: {hospital}",
+                f"no column is called {unknown[0]!r}",
+                suggest(unknown[0], names, "Columns"),
+            )
+        rows = records.hospital == hospital
+        for name in columns:
+            there = int((rows & table[name].notna().to_numpy()).sum())
+            table[name] = table[name].mask(rows, np.nan if table[name].dtype.kind == "f" else None)
+            if there:
+                notes.append(f"{hospital}: {name} counts as not recorded; {there} of {int(rows.sum())} rows have it")
+        if hospital in recorded:
+            recorded[hospital] = tuple(name for name in recorded[hospital] if name not in columns)
+    return replace(records, features=table, recorded=recorded, notes=(*records.notes, *notes))
 
 
 def _dropped(records: Records, complete: np.ndarray) -> list[str]:
@@ -132,7 +158,7 @@ def prepare_sites(
     preparation: Preparation,
     dtype: torch.dtype,
     members: Sequence[str] | None = None,
-) -> tuple[tuple[Site, ...], Layout | None]:
+) -> tuple[Site, ...]:
     """Tensors for the engines. A table is prepared per site; images stay one array that the sites point into.
 
     Sites that are not among `members` are prepared by the members' layout, as a newcomer would be.
@@ -141,21 +167,18 @@ def prepare_sites(
     members = list(train) if members is None else members
     if not cohort.records.is_table:
         scale = levels(cohort.brightness, train, members, preparation) if preparation.scales_pixels else None
-        return tuple(image_site(cohort, one, None if scale is None else scale[one.site]) for one in splits), None
-    layout = agree(cohort.table, {site: train[site] for site in members}, preparation)
-    fits = fit(cohort.table, train, layout, preparation, members)
-    return tuple(table_site(cohort, one, layout, fits[one.site], preparation, dtype) for one in splits), layout
+        return tuple(image_site(cohort, one, None if scale is None else scale[one.site]) for one in splits)
+    by_site = recipes(cohort.table, train, preparation, members)
+    return tuple(table_site(cohort, one, by_site[one.site], dtype) for one in splits)
 
 
-def table_site(
-    cohort: Cohort, split: Split, layout: Layout, fitted: Fit, preparation: Preparation, dtype: torch.dtype
-) -> Site:
+def table_site(cohort: Cohort, split: Split, recipe: Recipe, dtype: torch.dtype) -> Site:
     def rows(chosen: np.ndarray) -> Rows:
-        prepared = transform(cohort.table, chosen, layout, fitted, preparation)
+        prepared = recipe.apply(cohort.table, chosen)
         people = torch.from_numpy(cohort.patient[chosen])
         return Rows(torch.from_numpy(prepared).to(dtype), cohort.labels[chosen], patients=people)
 
-    return _site(cohort, split, rows)
+    return replace(_site(cohort, split, rows), recipe=recipe)
 
 
 def image_site(cohort: Cohort, split: Split, scale: np.ndarray | None) -> Site:

@@ -22,6 +22,13 @@ class Encoded:
     codes: np.ndarray  # (rows, columns); place of the level, -1 where missing or where the column has no levels
     levels: tuple[tuple[str, ...], ...]  # of each categorical column, in alphabetical order
     missing: np.ndarray  # (rows, columns)
+    hospital: np.ndarray  # (rows,); a number for each
+    recorded: np.ndarray  # (hospitals, columns): whether its file has the column
+
+    def records_of(self, rows: np.ndarray) -> np.ndarray:
+        """Which columns are in the files that these rows come from."""
+        known: np.ndarray = self.recorded[np.unique(self.hospital[rows])].any(axis=0)
+        return known
 
     def numeric_places(self, layout: "Layout") -> list[int]:
         return [self._place(column.name) for column in layout.numeric]
@@ -61,6 +68,30 @@ class Fit:
     spread: np.ndarray
 
 
+@dataclass(frozen=True)
+class Recipe:
+    """One site's whole way from recorded columns to numbers: fitted once, then the same for training and for use."""
+
+    columns: tuple[Column, ...]  # that it needs
+    layout: Layout
+    fit: Fit
+    settings: Preparation
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the numbers that come out."""
+        return self.layout.names
+
+    def apply(self, table: Encoded, rows: np.ndarray) -> np.ndarray:
+        return transform(table, rows, self.layout, self.fit, self.settings)
+
+
+def recipe_of(columns: Sequence[Column], layout: Layout, fitted: Fit, settings: Preparation) -> Recipe:
+    """With the columns that the layout asks for, and no others."""
+    used = {column.name for column in layout.numeric} | set(layout.levels) | set(layout.indicators)
+    return Recipe(tuple(column for column in columns if column.name in used), layout, fitted, settings)
+
+
 def complete_rows(records: Records) -> np.ndarray:
     if not isinstance(records.features, pd.DataFrame):
         return np.arange(len(records))
@@ -83,9 +114,16 @@ def encode(records: Records) -> Encoded:
             levels.append(())
         if column.kind == "numeric" or column.coded:
             numbers[:, i] = values.astype(float).to_numpy()
-    return Encoded(
-        records.columns, numbers, codes, tuple(levels), table[[c.name for c in records.columns]].isna().to_numpy()
-    )
+    missing = table[[c.name for c in records.columns]].isna().to_numpy()
+    return Encoded(records.columns, numbers, codes, tuple(levels), missing, *_recorded(records))
+
+
+def _recorded(records: Records) -> tuple[np.ndarray, np.ndarray]:
+    """The hospital of each row as a number, and which columns each of them records."""
+    numbers, names = pd.factorize(records.hospital)
+    columns = [column.name for column in records.columns]
+    known = [[name in records.recorded.get(hospital, columns) for name in columns] for hospital in names]
+    return numbers, np.array(known, dtype=bool).reshape(len(names), len(columns))
 
 
 def transform(table: Encoded, rows: np.ndarray, layout: Layout, fitted: Fit, settings: Preparation) -> np.ndarray:

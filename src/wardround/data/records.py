@@ -1,6 +1,6 @@
 """What a source delivers: rows before any site is formed, split or prepared."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -23,6 +23,14 @@ class Column:
     limits: tuple[float, float] | None = None  # public clinical range, for scale = "ranges"
     coded: bool = False  # a categorical column whose levels are numbers, so that `categories = "codes"` may use them
     levels: tuple[str, ...] | None = None  # all that there can be, where that is known without looking at rows
+    header: str = ""  # what the hospital's file calls it, where that is not its name here
+    dates: bool = False  # of a numeric column: dates, read as years since 2000-01-01
+    words: tuple[tuple[str, str], ...] = ()  # spellings in lower case, and the level that each is read as
+
+    @property
+    def written(self) -> str:
+        """Its name in the hospital's own file."""
+        return self.header or self.name
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,9 @@ class Records:
     side: np.ndarray | None = None  # "train", "validation" or "test", where the source comes with a split
     boxes: pd.DataFrame | None = None  # BOX_COLUMNS: where a finding is, in parts of the image's width and height
     prints: np.ndarray | None = None  # uint64, equal where rows are equal, where the source knows them already
+    recorded: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # columns by hospital; all, unless given
+    # by hospital: the words in its target column, in lower case, and the class that each was read as
+    vocabulary: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.target)

@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wardround.data.prepare import Recipe
+
 
 @dataclass(frozen=True, eq=False)
 class Rows:
@@ -73,6 +75,7 @@ class Site:
     test: Rows
     validation_rows: np.ndarray
     test_rows: np.ndarray
+    recipe: Recipe | None = None  # how its rows were prepared; None: images, or rows that are elsewhere
 
 
 def join(parts: Sequence[Rows]) -> Rows:

@@ -15,7 +15,7 @@ from wardround.data.agreement import Common, Facts, facts, fit_site, lend
 from wardround.data.check import Finding, check_splits
 from wardround.data.cohort import Cohort, image_site, load_cohort, table_site
 from wardround.data.pixels import levels
-from wardround.data.prepare import Layout
+from wardround.data.prepare import Layout, recipe_of
 from wardround.data.records import Column, Records
 from wardround.data.site import Rows, Site
 from wardround.data.sources import Source
@@ -101,7 +101,8 @@ class DeployedPlan(Plan):
         train, preparation = splits[0].train, arm.preparation
         own = lend(cohort.table, train, agreed.layout, preparation)
         fitted = fit_site(cohort.table, train, agreed.layout, preparation, own, agreed.common)
-        return table_site(cohort, chosen[0], agreed.layout, fitted, preparation, dtype_of(arm))
+        recipe = recipe_of(cohort.table.columns, agreed.layout, fitted, preparation)
+        return table_site(cohort, chosen[0], recipe, dtype_of(arm))
 
     def own_findings(self) -> list[Finding]:
         """All checks on this hospital's own rows, the first of each kind; what speaks of all sites is left out."""
