@@ -8,6 +8,7 @@ from hashlib import sha256
 import numpy as np
 import torch
 
+from wardround.algorithms.algorithm import Algorithm
 from wardround.data.check import CHECKS, Finding, check_splits, refuse_errors
 from wardround.data.cohort import Cohort, load_cohort, prepare_sites, split_sites
 from wardround.data.site import Rows, Site, join
@@ -127,6 +128,7 @@ class Plan:
         prepared = self.sites_of(self.alike[arm.name], self._data_seed(arm, seed))
         algorithm = self.families.algorithms[arm.algorithm.name](**arm.algorithm.options)
         model = self.model_of(arm.name, tuple(prepared[0].train.x.shape[1:]))
+        refuse_own_columns(arm, algorithm, model)
         sites = tuple(_on_device(site, device_for(arm, model)) for site in prepared)
         members = members_of(arm, [site.name for site in sites])
         trainers = tuple(site for site in sites if site.name in members)
@@ -303,6 +305,23 @@ def refuse_outsiders(trial: Trial, buffers: Sequence[str]) -> None:
         raise StudyError(f"arms: {trial.arm}", problem, "Let all sites train, or choose another model.")
 
 
+def refuse_own_columns(arm: Arm, algorithm: Algorithm, model: Model) -> None:
+    """Where every site has columns of its own, a model must have a part for each of them."""
+    if arm.preparation.schema != "own":
+        return
+    where = f"arms: {arm.name}"
+    if algorithm.pools:
+        problem = "rows with different columns cannot be pooled"
+        raise StudyError(where, problem, 'Write `"data.schema" = "all"` or "common" in this arm.')
+    if model.at_site is None:
+        problem = f'{arm.model.name} takes the same columns from all sites, and with schema = "own" each has its own'
+        remedy = 'Use model "adapter", or write `"data.schema" = "all"` or "common" in this arm.'
+        raise StudyError(f"{where}: model", problem, remedy)
+    if arm.preparation.scale == "federated":
+        problem = '"federated" adds up columns over sites, and with schema = "own" each has its own'
+        raise StudyError(f"{where}: data: scale", problem, 'Write scale = "per-site" or "ranges".')
+
+
 def refuse_augmented_tables(trial: Trial) -> None:
     """A table's columns cannot be mirrored or turned; nothing would say so while it trains."""
     if trial.training.augment is not None and trial.sites[0].train.x.dim() != 4:
@@ -325,7 +344,7 @@ def _on_device(site: Site, device: torch.device) -> Site:
 def _pooled(sites: tuple[Site, ...]) -> Site:
     empty = np.array([], dtype=np.int64)
     train = join([site.train for site in sites])
-    return Site("pooled", train, sites[0].validation, sites[0].test, empty, empty)
+    return Site("pooled", train, sites[0].validation, sites[0].test, empty, empty, sites[0].recipe)
 
 
 def _key(choice: Choice) -> str:

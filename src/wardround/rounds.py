@@ -6,6 +6,7 @@ from dataclasses import replace
 import torch
 
 from wardround import seeds, tree
+from wardround.data.site import Site
 from wardround.intake import Intake
 from wardround.local import Memory, Outcome
 from wardround.privacy.noise import Stream
@@ -16,14 +17,20 @@ TrainSites = Callable[[Trial, Run, Sequence[Assignment]], Iterable[tuple[Assignm
 
 
 def first_weights(trial: Trial) -> tuple[Tree, Tree]:
-    return trial.model.init(seeds.number(trial.init_seed, "init") >> 1)
+    return trial.model.init(_init_seed(trial))
+
+
+def _init_seed(trial: Trial) -> int:
+    return seeds.number(trial.init_seed, "init") >> 1
 
 
 def start(trial: Trial, weights: tuple[Tree, Tree] | None = None) -> Run:
     """`weights` are those of `first_weights`, where they are known already."""
     shared, private, buffers = _parts(trial, weights)
     kept = trial.algorithm.init_memory(shared)
-    memories = {site.name: Memory(kept, private, buffers, _protection(trial)) for site in trial.sites}
+    memories = {
+        site.name: Memory(kept, _private_at(trial, site, private), buffers, _protection(trial)) for site in trial.sites
+    }
     return Run(0, trial.algorithm.init(shared, len(trial.sites)), memories)
 
 
@@ -32,10 +39,21 @@ def start_apart(trial: Trial) -> Run:
     return Run(0, trial.algorithm.init(_parts(trial)[0], len(trial.sites)), {})
 
 
-def first_memory(trial: Trial) -> Memory:
+def first_memory(trial: Trial, site: Site) -> Memory:
     """What a site keeps before its first round."""
     shared, private, buffers = _parts(trial)
+    private = _private_at(trial, site, private)
     return Memory(trial.algorithm.init_memory(shared), private, buffers, _protection(trial))
+
+
+def _private_at(trial: Trial, site: Site, private: Tree) -> Tree:
+    """A site's own leaves, of the shapes that its columns ask for."""
+    if trial.model.at_site is None:
+        return private
+    width = site.train.x.shape[1]
+    names = [f"column {number}" for number in range(width)] if site.recipe is None else site.recipe.names
+    own = trial.model.at_site(_init_seed(trial), site.name, names)
+    return {**private, **{name: leaf.to(site.train.x.device, trial.dtype) for name, leaf in own.items()}}
 
 
 def _protection(trial: Trial) -> Tree:

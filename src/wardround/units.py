@@ -4,7 +4,8 @@ The cut depends on the study alone, never on the machine or the moment, so that 
 
 The rule of `auto`: a small model (below SMALL_MODEL parameters) without buffers runs stacked, because its steps are
 shorter than the time to start them; a larger one, a network that looks at images, one with BatchNorm, and one that is
-trained with augmentation, class weights, oversampling or any protection of [privacy], runs on the reference engine.
+trained with augmentation, class weights, oversampling, any protection of [privacy], or at sites with columns of their
+own, runs on the reference engine.
 """
 
 import math
@@ -102,6 +103,7 @@ def one_at_a_time(arm: Arm) -> str | None:
         "training.class_weights": training.class_weights != "none",
         "training.oversample": bool(training.oversample),
         "privacy": arm.privacy != Privacy(),
+        'data.schema = "own"': arm.preparation.schema == "own",
     }
     return next((name for name, wanted in asked.items() if wanted), None)
 

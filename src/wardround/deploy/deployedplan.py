@@ -156,7 +156,7 @@ class DeployedPlan(Plan):
         filled, masked = 0, False
         for arm in sorted(self.study.trained_arms, key=_is_masked):
             for seed in self.study.evaluation.seeds:
-                size = self.trial(arm, seed).model.size * (
+                size = self.trial(arm, seed).model.shared_size * (
                     8 if arm.training.precision == "float64" or _is_masked(arm) else 4
                 )
                 if not cut or filled + size > WAVE_BYTES or masked != _is_masked(arm):

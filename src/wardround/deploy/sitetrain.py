@@ -246,7 +246,7 @@ def trials_of(session: Session, wave: int) -> dict[int, Trial]:
 
 def in_force(session: Session, body: Body, trials: Mapping[int, Trial]) -> dict[int, Memory]:
     def first() -> dict[int, Memory]:
-        return {number: first_memory(trial) for number, trial in trials.items()}
+        return {number: first_memory(trial, own_or_first(session, trial)) for number, trial in trials.items()}
 
     return session.store.memories(int(body["wave"]), int(body["counted"]), first)
 
@@ -257,6 +257,11 @@ def by_trial(tensors: Tree) -> dict[int, State]:
         number, rest = name.split("/", 1)
         flat.setdefault(int(number), {})[rest] = leaf
     return {number: tree.unflatten(leaves) for number, leaves in flat.items()}
+
+
+def own_or_first(session: Session, trial: Trial) -> Site:
+    """Where this site does not train in an arm, its memory is never used and only has to be there."""
+    return next((site for site in trial.sites if site.name == session.site), trial.sites[0])
 
 
 def own_site(session: Session, sites: Sequence[Site]) -> Site:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from wardround.models.adapter import adapter
 from wardround.models.cnn import cnn
 from wardround.models.densenet import densenet
 from wardround.models.dropout import Dropout
@@ -15,6 +16,7 @@ from wardround.models.starting_weights import weights_digest
 MODELS: dict[str, Callable[..., ModelBuilder]] = {
     "logistic": logistic,
     "mlp": mlp,
+    "adapter": adapter,
     "cnn": cnn,
     "residual": residual,
     "resnet": resnet,

@@ -1,6 +1,6 @@
 """What a model is: pure functions over named leaves. Modules are used functionally and hold no weights of their own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -59,11 +59,20 @@ class Model:
     closed_gradient: ClosedGradient | None = None
     row_gradients: RowGradients | None = None
     findings: bool = False
+    # for a site with columns of its own: seed, site, names of its features -> the leaves whose shape depends on them
+    at_site: Callable[[int, str, Sequence[str]], Tree] | None = None
+    # a part of each row's loss that does not come from its scores: params, x -> (rows,)
+    extra: Callable[[Tree, Tensor], Tensor] | None = None
 
     @cached_property
     def size(self) -> int:
         """Number of parameters."""
         return sum(leaf.numel() for leaf in self.init(0)[0].values())
+
+    @cached_property
+    def shared_size(self) -> int:
+        """Number of parameters that are sent, which is the same at every site."""
+        return sum(leaf.numel() for name, leaf in self.init(0)[0].items() if not self.is_private(name))
 
     def is_private(self, name: str) -> bool:
         return name.startswith(self.private) if self.private else False
@@ -75,9 +84,17 @@ class Model:
         self, params: Tree, buffers: Tree, x: Tensor, y: Tensor, masks: Tree | None, weights: Tensor | None = None
     ) -> tuple[Tensor, Tree]:
         """Mean loss of a batch with the model's own penalty. `weights` are as `row_losses` takes them."""
-        scores, buffers = self.logits(params, buffers, x, masks)
-        loss = self.row_losses(scores, y, weights).mean()
+        losses, buffers = self.losses(params, buffers, x, y, masks, weights)
+        loss = losses.mean()
         return (loss + self.penalty(params) if self.penalty else loss), buffers
+
+    def losses(
+        self, params: Tree, buffers: Tree, x: Tensor, y: Tensor, masks: Tree | None, weights: Tensor | None = None
+    ) -> tuple[Tensor, Tree]:
+        """Of each row, without the penalty."""
+        scores, buffers = self.logits(params, buffers, x, masks)
+        losses = self.row_losses(scores, y, weights)
+        return (losses if self.extra is None else losses + self.extra(params, x)), buffers
 
     def gradient(
         self, params: Tree, buffers: Tree, x: Tensor, y: Tensor, masks: Tree, weights: Tensor | None = None
@@ -104,8 +121,7 @@ class Model:
             return self.closed_gradient(params, x, y, share, *([copies] if copies > 1 else []))
 
         def loss(params: Tree, x: Tensor, y: Tensor, share: Tensor, masks: Tree) -> Tensor:
-            scores, _ = self.logits(params, {}, x, masks)
-            total = (self.row_losses(scores, y) * share).sum()
+            total = (self.losses(params, {}, x, y, masks)[0] * share).sum()
             return total + self.penalty(params) if self.penalty else total
 
         grads, value = vmap(grad_and_value(loss))(params, x, y, share, masks)

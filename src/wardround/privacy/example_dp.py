@@ -142,8 +142,8 @@ def row_gradients(model: Model, params: Tree, x: Tensor, y: Tensor, masks: Tree)
     """Of each row's own loss, along a first axis, without the model's penalty."""
 
     def loss(params: Tree, x: Tensor, y: Tensor, masks: Tree) -> Tensor:
-        scores, _ = model.logits(params, {}, x.unsqueeze(0), {name: mask.unsqueeze(0) for name, mask in masks.items()})
-        return model.row_losses(scores, y.unsqueeze(0)).sum()
+        masks = {name: mask.unsqueeze(0) for name, mask in masks.items()}
+        return model.losses(params, {}, x.unsqueeze(0), y.unsqueeze(0), masks)[0].sum()
 
     found: Tree = vmap(grad(loss), in_dims=(None, 0, 0, 0))(params, x, y, masks)
     return {name: leaf.detach() for name, leaf in found.items()}
