@@ -111,6 +111,12 @@ def refuse_unsound(arm: Arm, algorithm: Algorithm) -> None:
     if (arm.train_at or arm.held_out) and algorithm.personal:
         problem = f"{arm.algorithm.name} gives each site a model of its own, so a site that does not train has none"
         raise StudyError(f"arms: {arm.name}", problem, "Use an algorithm with one shared model, such as fedavg.")
+    if arm.preparation.schema == "own" and algorithm.pools:
+        problem = "rows with different columns cannot be pooled"
+        raise StudyError(f"arms: {arm.name}", problem, 'Write `"data.schema" = "all"` or "common" in this arm.')
+    if arm.preparation.schema == "own" and arm.preparation.scale == "federated":
+        problem = '"federated" adds up columns over sites, and with schema = "own" each has its own'
+        raise StudyError(f"arms: {arm.name}: data: scale", problem, 'Write scale = "per-site" or "ranges".')
     if arm.training.optimiser == "adam" and arm.training.momentum:
         raise StudyError(f"arms: {arm.name}: training: momentum", "adam has its own momentum", "Set momentum = 0.")
 

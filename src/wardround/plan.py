@@ -8,7 +8,6 @@ from hashlib import sha256
 import numpy as np
 import torch
 
-from wardround.algorithms.algorithm import Algorithm
 from wardround.data.check import CHECKS, Finding, check_splits, refuse_errors
 from wardround.data.cohort import Cohort, load_cohort, prepare_sites, split_sites
 from wardround.data.site import Rows, Site, join
@@ -128,7 +127,7 @@ class Plan:
         prepared = self.sites_of(self.alike[arm.name], self._data_seed(arm, seed))
         algorithm = self.families.algorithms[arm.algorithm.name](**arm.algorithm.options)
         model = self.model_of(arm.name, tuple(prepared[0].train.x.shape[1:]))
-        refuse_own_columns(arm, algorithm, model)
+        refuse_own_columns(arm, model)
         sites = tuple(_on_device(site, device_for(arm, model)) for site in prepared)
         members = members_of(arm, [site.name for site in sites])
         trainers = tuple(site for site in sites if site.name in members)
@@ -235,6 +234,8 @@ def load_plan(study: Study, families: Families) -> Plan:
         key: load_cohort(families.sources[arm.data.name](**arm.data.options), arm.preparation)
         for key, arm in {cohort_key(arm): arm for arm in study.arms}.items()
     }
+    for arm in study.arms:
+        refuse_unknown_hospitals(arm, cohorts[cohort_key(arm)].records.hospitals)
     if len({(cohort.records.classes, cohort.records.has_findings) for cohort in cohorts.values()}) > 1:
         raise StudyError("arms", "their data have different classes", "Compare arms on data with the same classes.")
     return Plan(study, families, cohorts)
@@ -305,21 +306,22 @@ def refuse_outsiders(trial: Trial, buffers: Sequence[str]) -> None:
         raise StudyError(f"arms: {trial.arm}", problem, "Let all sites train, or choose another model.")
 
 
-def refuse_own_columns(arm: Arm, algorithm: Algorithm, model: Model) -> None:
+def refuse_unknown_hospitals(arm: Arm, known: Sequence[str]) -> None:
+    """In a simulation all hospitals are here, so that a misspelt one can be told from an absent one."""
+    for name in arm.preparation.not_recorded:
+        if name not in known:
+            where = f"arms: {arm.name}: data: not_recorded"
+            raise StudyError(where, f"no hospital is called {name!r}", suggest(name, known, "Hospitals"))
+
+
+def refuse_own_columns(arm: Arm, model: Model) -> None:
     """Where every site has columns of its own, a model must have a part for each of them."""
     if arm.preparation.schema != "own":
         return
-    where = f"arms: {arm.name}"
-    if algorithm.pools:
-        problem = "rows with different columns cannot be pooled"
-        raise StudyError(where, problem, 'Write `"data.schema" = "all"` or "common" in this arm.')
     if model.at_site is None:
         problem = f'{arm.model.name} takes the same columns from all sites, and with schema = "own" each has its own'
         remedy = 'Use model "adapter", or write `"data.schema" = "all"` or "common" in this arm.'
-        raise StudyError(f"{where}: model", problem, remedy)
-    if arm.preparation.scale == "federated":
-        problem = '"federated" adds up columns over sites, and with schema = "own" each has its own'
-        raise StudyError(f"{where}: data: scale", problem, 'Write scale = "per-site" or "ranges".')
+        raise StudyError(f"arms: {arm.name}: model", problem, remedy)
 
 
 def refuse_augmented_tables(trial: Trial) -> None:

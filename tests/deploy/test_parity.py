@@ -56,6 +56,13 @@ CIRCUMSTANCES: dict[str, dict[str, Any]] = {
     "a common scale": {"data": {"scale": "federated", "missing": "mean"}},
     "public ranges, no indicators": {"data": {"scale": "ranges", "indicator": False}},
     "three classes": {"data": {"classes": 3}},
+    "common columns": {"data": {"schema": "common"}},
+    "columns of their own": {"data": {"schema": "own"}, "model": {"kind": "adapter", "latent": 5, "hidden": [6]}},
+    "aligned, with heads of their own": {
+        "data": {"schema": "own"},
+        "model": {"kind": "adapter", "latent": 4, "hidden": [5], "align": "coral", "head": "private"},
+        "training": {"share": 0.75},
+    },
 }
 
 
@@ -73,6 +80,21 @@ def test_every_algorithm_gives_the_same_bits(circumstance: str, tmp_path: Path) 
     changes = CIRCUMSTANCES[circumstance]
     sources = hospitals.at_sites(classes=changes.get("data", {}).get("classes", 2))
     assert_parity(study(arms(circumstance), **changes), tmp_path, sources, {"normed": normed})
+
+
+def test_arms_with_common_columns_and_with_columns_of_their_own_stand_in_one_study(tmp_path: Path) -> None:
+    both = assert_parity(
+        study(
+            [
+                {"name": "own", "algorithm": "fedprox", "data.schema": "own"},
+                {"name": "all", "algorithm": "fedprox"},
+                {"name": "common", "algorithm": "fedprox", "data.schema": "common"},
+            ],
+            model={"kind": "adapter", "latent": 5, "hidden": [6]},
+        ),
+        tmp_path,
+    )
+    assert {arm.name for arm in both.plan.study.arms} == {"own", "all", "common"}
 
 
 def test_clusters_really_split_where_they_are_compared(tmp_path: Path) -> None:

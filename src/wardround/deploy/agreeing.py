@@ -27,6 +27,7 @@ from wardround.studyfile import Families
 
 Step = TypeVar("Step")
 Answers = dict[str, Letter]
+OWN_COLUMNS = (1,)  # what stands for the shape of rows that only their site knows; no shared weight depends on it
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def agree_on(study: Study, families: Families, ready: Answers, ask: Any, run: st
     sites = list(ready)
     classes = _classes(ready)
     columns, warnings = common_columns({site: letter.body["columns"] for site, letter in ready.items()})
-    inputs = None if columns else _same(ready, "inputs", "its images are of another size")
+    inputs = None if columns else _inputs(study, ready)
     plan = far_plan(study, families, sites, classes)
     written = [write_column(column) for column in columns] or None
     told = yield from ask(Letter("facts", {"run": run, "columns": written}))
@@ -90,7 +91,7 @@ def agreed_of(plan: DeployedPlan, body: Mapping[str, Any]) -> dict[Key, Agreed]:
     found = {}
     for kind, place, common in zip(plan.kinds, body["of"], body["commons"], strict=True):
         if place is None:
-            found[kind] = Agreed(tuple(map(int, body["inputs"])))
+            found[kind] = Agreed(tuple(map(int, body["inputs"] or OWN_COLUMNS)))
         else:
             found[kind] = Agreed((len(layouts[place].names),), layouts[place], read_common(common))
     return found
@@ -107,9 +108,13 @@ def _layouts(
     """Fill in the plan, and what sites are told of it. Most studies have few different layouts."""
     facts = {site: {key: read_facts(one["facts"]) for key, one in told.items()} for site, told in sets.items()}
     layouts: list[Layout] = []
-    asked = []
+    asked: list[dict[str, list[Any]]] = []
     for number, kind in enumerate(plan.kinds):
         arm = plan.study.arm(kind[0])
+        if arm.preparation.schema == "own":
+            plan.agreed[kind] = replace(plan.agreed[kind], inputs=OWN_COLUMNS)
+            asked.append({"numbers": [], "categories": []})
+            continue
         rows = plan.rows_of(kind)
         layout = layout_of(columns, [facts[site][rows] for site in members_of(arm, plan.sites)], arm.preparation)
         if layout not in layouts:
@@ -121,35 +126,42 @@ def _layouts(
     if any(one["numbers"] or one["categories"] for one in asked):
         answers = yield from ask(Letter("lend", {**_told(body), "asked": asked}))
         lent = {site: [read_lent(one) for one in answer.body["lent"]] for site, answer in answers.items()}
-    found = []
+    found: list[Common | None] = []
     for number, kind in enumerate(plan.kinds):
+        if body["of"][number] is None:
+            found.append(None)
+            continue
         layout = layouts[body["of"][number]]
         members = members_of(plan.study.arm(kind[0]), plan.sites)
         nothing = Lent(*_zeros(layout), {})
         found.append(common_of([lent[site][number] if lent else nothing for site in members]))
     found = yield from _scales(plan, body, found, ask)
     for number, kind in enumerate(plan.kinds):
-        layout, common = layouts[body["of"][number]], found[number]
+        common = found[number]
+        if common is None:
+            continue
+        layout = layouts[body["of"][number]]
         plan.agreed[kind] = replace(plan.agreed[kind], inputs=(len(layout.names),), layout=layout, common=common)
         commons[number] = write_common(common)
 
 
 def _scales(
-    plan: DeployedPlan, body: Mapping[str, Any], found: list[Common], ask: Any
-) -> Generator[Any, None, list[Common]]:
+    plan: DeployedPlan, body: Mapping[str, Any], found: list[Common | None], ask: Any
+) -> Generator[Any, None, list[Common | None]]:
     arms = [plan.study.arm(name) for name, _ in plan.kinds]
     if not any(arm.preparation.scale == "federated" for arm in arms):
         return found
-    answers = yield from ask(Letter("moments", {**_told(body), "commons": [write_common(one) for one in found]}))
+    commons = [None if one is None else write_common(one) for one in found]
+    answers = yield from ask(Letter("moments", {**_told(body), "commons": commons}))
     given: dict[str, list[Moments | None]] = {
         site: [None if one is None else read_moments(one) for one in answer.body["moments"]]
         for site, answer in answers.items()
     }
-    scaled = []
+    scaled: list[Common | None] = []
     for number, (arm, common) in enumerate(zip(arms, found, strict=True)):
         parts = [given[site][number] for site in members_of(arm, plan.sites)]
         known = [part for part in parts if part is not None]
-        scaled.append(replace(common, scale=common_scale(known)) if known else common)
+        scaled.append(replace(common, scale=common_scale(known)) if known and common is not None else common)
     return scaled
 
 
@@ -237,6 +249,16 @@ def _same(ready: Answers, name: str, problem: str) -> list[Any]:
             remedy = "Correct [data] in one of the site files (for tables: `positive`, `classes`)."
             raise DeployError(site, f"{problem} ({here}) than at {first} ({there})", remedy)
     return list(ready[first].body[name])
+
+
+def _inputs(study: Study, ready: Answers) -> list[Any]:
+    """Of images; where each site has columns of its own, nobody asks how many."""
+    if all(arm.preparation.schema == "own" for arm in study.trained_arms):
+        images = next((site for site, letter in ready.items() if letter.body["inputs"] is not None), None)
+        if images is not None:
+            raise DeployError(images, "has images where the study is about columns", "Correct [data] in its site file.")
+        return list(OWN_COLUMNS)
+    return _same(ready, "inputs", "its images are of another size")
 
 
 def _said(values: Any) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from wardround.data.agreement import Common, Facts, facts, fit_site, lend
+from wardround.data.agreement import Common, Facts, facts, fit_site, lend, own_recipe
 from wardround.data.check import Finding, check_splits
 from wardround.data.cohort import Cohort, image_site, load_cohort, table_site
 from wardround.data.pixels import levels
@@ -42,7 +42,7 @@ class Agreed:
     """What holds for one kind of arm with one seed of the rows, at every site."""
 
     inputs: tuple[int, ...]
-    layout: Layout | None = None  # None: images
+    layout: Layout | None = None  # None: images, or columns that each site has for itself
     common: Common | None = None
     rows: Mapping[str, int] = field(default_factory=dict)  # that train, by site; known to the coordinator only
 
@@ -96,6 +96,9 @@ class DeployedPlan(Plan):
         cohort = self.cohort_of(arm)
         splits = self.splits(arm, seed)
         chosen = self.for_selection(arm, splits) if arm.held_out in (None, self.own) else splits
+        if cohort.records.is_table and arm.preparation.schema == "own":
+            recipe = own_recipe(cohort.table, splits[0].train, arm.preparation)
+            return table_site(cohort, chosen[0], recipe, dtype_of(arm))
         if agreed.layout is None or agreed.common is None:
             return image_site(cohort, chosen[0], own_levels(cohort, splits[0], arm))
         train, preparation = splits[0].train, arm.preparation
@@ -143,7 +146,8 @@ class DeployedPlan(Plan):
         """Protections that would not protect, of every arm, once it is known what its model takes in."""
         for arm in self.study.trained_arms:
             trial = self.trial(arm, self.study.evaluation.seeds.first)
-            tables = self.agreed[self.alike[arm.name], self.data_seeds(arm)[0]].layout is not None
+            agreed = self.agreed[self.alike[arm.name], self.data_seeds(arm)[0]]
+            tables = agreed.layout is not None or arm.preparation.schema == "own"
             refuse_unsound(arm, trial.algorithm, tuple(trial.model.init(0)[1]), tables, overlapping=False)
             refuse_unkept(trial)
 
@@ -229,4 +233,10 @@ def in_agreed_columns(records: Records, columns: Sequence[Column]) -> Records:
             kept[column.name] = pd.Series(np.full(rows, np.nan))
         else:
             kept[column.name] = pd.Series([None] * rows, dtype=object)
-    return replace(records, features=pd.DataFrame(kept), columns=tuple(columns))
+    recorded = tuple(column.name for column in columns if column.name in records.features)
+    return replace(
+        records,
+        features=pd.DataFrame(kept),
+        columns=tuple(columns),
+        recorded=dict.fromkeys(records.hospitals, recorded),
+    )

@@ -101,12 +101,18 @@ class Session:
     def ready(self) -> dict[str, Any]:
         """What the others must know to check that all mean the same."""
         records = self.records
+        told = records.is_table and not self.keeps_columns
         return {
-            "columns": [write_column(column) for column in records.columns] if records.is_table else None,
+            "columns": [write_column(column) for column in records.columns] if told else None,
             "inputs": None if records.is_table else list(records.features.shape[1:]),
             "classes": self._classes(),
             "versions": versions(),
         }
+
+    @property
+    def keeps_columns(self) -> bool:
+        """Whether no arm needs to know which columns this site records."""
+        return all(arm.preparation.schema == "own" for arm in self.study.trained_arms)
 
     def _classes(self) -> list[dict[str, Any]]:
         """A class that few rows have may be a slip of the pen: then others can only see whether they have it too."""
@@ -149,7 +155,7 @@ class Session:
         self._write()
         told = []
         for key in self.plan.row_sets:
-            facts = self.plan.own_facts(key)
+            facts = None if self.keeps_columns else self.plan.own_facts(key)
             told.append(
                 {
                     "train": len(self.plan.own_split(key).train),
@@ -174,8 +180,11 @@ class Session:
     def lend(self, body: Body) -> dict[str, Any]:
         """Only what the coordinator asks for: columns that some site never recorded."""
         layouts = [read_layout(layout) for layout in body["layouts"]]
-        lent = []
+        lent: list[dict[str, Any]] = []
         for kind, place, asked in zip(self.plan.kinds, body["of"], body["asked"], strict=True):
+            if place is None:
+                lent.append({"fill": [], "counts": [], "levels": {}})
+                continue
             arm = self.study.arm(kind[0])
             train = self.plan.own_split(kind).train
             own = lend(self.plan.cohort_of(arm).table, train, layouts[place], arm.preparation)
@@ -188,7 +197,7 @@ class Session:
         summed: list[dict[str, Any] | None] = []
         for kind, place, common in zip(self.plan.kinds, body["of"], body["commons"], strict=True):
             arm = self.study.arm(kind[0])
-            if arm.preparation.scale != "federated":
+            if arm.preparation.scale != "federated" or place is None:
                 summed.append(None)
                 continue
             table, train = self.plan.cohort_of(arm).table, self.plan.own_split(kind).train

@@ -29,7 +29,8 @@ from wardround.tree import Tree
 
 FIRST = "adapter.first"  # the one layer whose shape depends on a hospital's columns
 ALL, OWN = "alignment.all", "alignment.own"
-FOLLOW = 0.1  # of a step of the weights: what is known of all moves little while a hospital works
+FOLLOW_ALL, FOLLOW_OWN = 0.3, 2.0  # steps, for one of the weights: what is known of all moves little while a site works
+SEEN = 0.05  # of the way from nothing: a mean of less is not used yet
 WAVES = 128  # random features of the kernel by which `mmd` compares
 
 
@@ -85,7 +86,7 @@ class _Network(nn.Module):
         self.encoder = nn.Sequential(*layers)
         self.head = nn.Linear((latent, *hidden)[-1], shape.outputs)
         if align != "none":
-            size = statistic_of(align, latent)(torch.zeros(1, latent)).shape[1]
+            size = 1 + statistic_of(align, latent)(torch.zeros(1, latent)).shape[1]
             self.alignment = nn.ParameterDict({"all": torch.zeros(size), "own": torch.zeros(size)})
         widths = (*adapter_hidden, latent)
         self.adapter = nn.ModuleDict({"first": nn.Linear(shape.inputs[0], widths[0])})
@@ -149,6 +150,11 @@ def statistic_of(align: str, latent: int) -> Callable[[Tensor], Tensor]:
     return lambda z: torch.cos(z @ turns.to(z) + shifts.to(z)) * math.sqrt(2 / WAVES)
 
 
+def running_mean(followed: Tensor) -> Tensor:
+    """A leaf that began at nothing has come only part of the way. Its first number followed ones, and says how far."""
+    return followed[1:] / followed[:1].clamp(min=SEEN)
+
+
 def _pull(
     statistic: Callable[[Tensor], Tensor], latent: Callable[[Tree, Tensor], Tensor], strength: float
 ) -> Callable[[Tree, Tensor], Tensor]:
@@ -161,11 +167,10 @@ def _pull(
 
     def pull(params: Tree, x: Tensor) -> Tensor:
         seen = statistic(latent(params, x))
-        apart = (params[OWN] - params[ALL]).detach()
-        followed = [(params[ALL], FOLLOW), (params[OWN], 1.0)]
-        kept = seen.detach()
-        parts = [rate / 2 * (leaf - kept).square().sum(-1) for leaf, rate in followed]
-        total = strength * (seen @ apart) + sum(parts[1:], parts[0])
+        apart = (running_mean(params[OWN]) - running_mean(params[ALL])).detach()
+        kept = torch.cat([torch.ones_like(seen[:, :1]), seen.detach()], dim=1)
+        follow = FOLLOW_OWN * (params[OWN] - kept).square() + FOLLOW_ALL * (params[ALL] - kept).square()
+        total = strength * (seen @ apart) + follow.sum(-1) / 2
         return total - total.detach()
 
     return pull
