@@ -110,9 +110,9 @@ MUTANTS = (
     ),
     Mutant(
         "outsiders have a say in the layout",
-        "data/cohort.py",
-        "agree(cohort.table, {site: train[site] for site in members}, preparation)",
-        "agree(cohort.table, train, preparation)",
+        "data/agreement.py",
+        "layout = agree(table, {site: train[site] for site in members}, settings)",
+        "layout = agree(table, train, settings)",
         where=("tests/test_variants.py",),
     ),
     Mutant(

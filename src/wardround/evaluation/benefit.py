@@ -19,8 +19,8 @@ def benefit(study: Study, scores: Scored, names: Sequence[str]) -> list[dict[str
     `names` are all arms of one variant that were scored, selected ones among them.
     """
     found = []
-    for name in (name for name in names if not _partial(study, name)):
-        alone = _alone(study, name, names)
+    for name in (name for name in names if not trains_at_some(study, name)):
+        alone = alone_arm(study, name, names)
         if alone is None or alone.name == name:
             continue
         resampling = Resampling.of(study.evaluation_of(alone))
@@ -31,7 +31,7 @@ def benefit(study: Study, scores: Scored, names: Sequence[str]) -> list[dict[str
             for metric in BENEFIT:
                 place = METRICS.index(metric)
                 difference = figures[:, place] - own[:, place]
-                entry = _difference(difference, metric, resampling)
+                entry = difference_of(difference, metric, resampling)
                 found.append({"arm": name, "against": alone.name, "site": site, "metric": metric, **entry})
     for name in names:
         for metric in BENEFIT:
@@ -47,7 +47,7 @@ def correct(entries: Sequence[dict[str, Any]]) -> None:
             entry["verdict"] = "no evidence"
 
 
-def _difference(difference: np.ndarray, metric: str, resampling: Resampling) -> dict[str, Any]:
+def difference_of(difference: np.ndarray, metric: str, resampling: Resampling) -> dict[str, Any]:
     known = difference[~np.isnan(difference)]
     interval = mean_interval(known, resampling) if len(known) else None
     return {
@@ -93,9 +93,9 @@ def best_single(study: Study, scores: Scored, names: Sequence[str], metric: str 
     found = []
     for name in names:
         arm = _arm(study, name)
-        if _partial(study, name) or (arm is not None and arm.algorithm.name in ("local", "pooled")):
+        if trains_at_some(study, name) or (arm is not None and arm.algorithm.name in ("local", "pooled")):
             continue
-        alone = _alone(study, name, names)
+        alone = alone_arm(study, name, names)
         for site, figures in scores.by_site[name].items():
             rivals = {single.name: scores.by_site[single.name].get(site) for single in singles}
             titles = {single.name: single.train_at[0] for single in singles}
@@ -110,7 +110,7 @@ def best_single(study: Study, scores: Scored, names: Sequence[str], metric: str 
             line = rivals[rival]
             assert line is not None  # noqa: S101 - only lines that are there have a mean
             difference = figures[:, place] - line[:, place]
-            entry = _difference(difference, metric, Resampling.of(study.evaluation_of(singles[0])))
+            entry = difference_of(difference, metric, Resampling.of(study.evaluation_of(singles[0])))
             at_least = entry["difference"] is not None and entry["difference"] >= -1e-12
             found.append(
                 {
@@ -165,10 +165,9 @@ def _way(arm: Arm) -> tuple[Any, ...]:
     return arm.algorithm, arm.model, arm.training, arm.data, arm.sites
 
 
-def _alone(study: Study, name: str, names: Sequence[str]) -> Arm | None:
+def alone_arm(study: Study, name: str, names: Sequence[str]) -> Arm | None:
     """The arm in which the same sites with the same rows train alone."""
-    family, _, variant = name.partition("@")
-    arm = _arm(study, name) or next(a for a in study.arms if a.family == family.split("[")[0] and a.variant == variant)
+    arm = origin_of(study, name)
     for other in study.arms:
         same = (other.data, other.sites, other.variant) == (arm.data, arm.sites, arm.variant)
         if same and other.algorithm.name == "local" and other.name in names:
@@ -176,12 +175,19 @@ def _alone(study: Study, name: str, names: Sequence[str]) -> Arm | None:
     return None
 
 
+def origin_of(study: Study, name: str) -> Arm:
+    """The arm itself; of one that a selection put together, the first of its family."""
+    family, _, variant = name.partition("@")
+    same = (arm for arm in study.arms if arm.family == family.split("[")[0] and arm.variant == variant)
+    return _arm(study, name) or next(same)
+
+
 def _arm(study: Study, name: str) -> Arm | None:
     """None for an arm that a selection put together."""
     return next((arm for arm in study.arms if arm.name == name), None)
 
 
-def _partial(study: Study, name: str) -> bool:
+def trains_at_some(study: Study, name: str) -> bool:
     arm = _arm(study, name)
     return arm is not None and bool(arm.train_at)
 

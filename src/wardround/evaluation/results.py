@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from wardround.algorithms import ALGORITHMS
+from wardround.evaluation.across import across_sites
 from wardround.evaluation.benefit import benefit, best_single, by_number_of_sites, spread
 from wardround.evaluation.claims import judge
 from wardround.evaluation.compare import Pair, compare_arms
@@ -23,6 +24,7 @@ from wardround.evaluation.selection import choose, compose
 from wardround.study import FINAL, Arm, Study, anonymous
 
 SCHEMA_VERSION = 1
+WITHIN = ("accuracy", "auc", "pr_auc", "brier")  # whose mean over sites is told
 CURVES = (
     *(f"{side}_{figure}" for side in ("test", "validation", "training") for figure in ("accuracy", "loss", "auc")),
     "loss",
@@ -93,6 +95,7 @@ def assemble(
         "arms": arms,
         "tests": [test for names in by_variant.values() for test in _tests(study, scores, names, origin)],
         "benefit": [entry for names in by_variant.values() for entry in benefit(study, scores, names)],
+        "across_sites": [entry for names in by_variant.values() for entry in across_sites(study, scores, names)],
         "best_single": [
             entry for names in by_variant.values() for entry in best_single(study, scores, names, headline)
         ],
@@ -124,7 +127,7 @@ def _arm(
         "auc_uncertain_by": scores.auc_uncertain_by(name),
         "sites": {site: summarise_metrics(figures, resampling) for site, figures in by_site.items()},
         "own_models": has_own_models(arm),
-        "within_sites": summarise_metrics(within_sites(by_site), resampling, ("auc", "pr_auc")),
+        "within_sites": summarise_metrics(within_sites(by_site), resampling, WITHIN),
         "spread": spread(by_site, _headline(scores)),
         "subgroups": subgroups,
         "calibration": scores.calibration(name),

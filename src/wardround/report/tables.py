@@ -31,12 +31,14 @@ from wardround.report.tables_findings import (
 from wardround.report.tables_grid import grid_table, heterogeneity_table, sides_table
 from wardround.report.tables_privacy import length_table, protection_table, spent_table, total_table
 from wardround.report.tables_sites import (
+    across_table,
     benefit_table,
     best_single_table,
     external_table,
     hospital_table,
     mean_sd,
     number_table,
+    reference_table,
     spread_table,
 )
 from wardround.report.words import groups_title
@@ -67,7 +69,9 @@ def all_tables(evidence: Evidence) -> dict[str, Table]:
         variant_table,
         hospital_table,
         spread_table,
+        across_table,
         benefit_table,
+        reference_table,
         best_single_table,
         external_table,
         number_table,

@@ -76,6 +76,41 @@ def benefit_table(evidence: Evidence) -> Table:
     return make_table("benefit", "What joining changed for each site", columns, rows, note)
 
 
+def across_table(evidence: Evidence) -> Table | None:
+    """Each hospital counts the same here, however many rows it has."""
+    headline = evidence.headline
+    rows = []
+    for name, arm in evidence.arms.items():
+        mean = arm["within_sites"].get(headline.metric)
+        if mean is None or mean["mean"] is None or len(arm["sites"]) < 2:
+            continue
+        line: list[Any] = [name, mean["mean"], *share_limits(mean["interval"])]
+        for kind in ("alone", "reference"):
+            entry = next((e for e in evidence.across(name, kind) if e["site"] is None), None)
+            line += [entry["difference"], *limits(entry["interval"])] if entry else [None, None, None]
+        rows.append(line)
+    reference = evidence.reference or "the reference"
+    columns: dict[str, Format | None] = {"arm": None, headline.above("mean over sites"): headline.shown}
+    columns |= {"its lower limit": headline.shown, "its upper limit": headline.shown}
+    for rival in ("alone", reference):
+        columns |= {f"against {rival}": points, f"from ({rival})": points, f"to ({rival})": points}
+    note = f"Each site counts the same. Differences in points, paired over seeds, with 95 % intervals.{headline.point}"
+    return without_empty(make_table("across-sites", "On average over sites", columns, rows, note))
+
+
+def reference_table(evidence: Evidence) -> Table | None:
+    """Each hospital against the reference; against training alone it stands in `benefit`."""
+    entries = [e for name in evidence.arms for e in evidence.across(name, "reference") if e["site"] is not None]
+    rows = [
+        [e["arm"], e["site"], e["difference"], *limits(e["interval"]), e["p_value_holm"], e["verdict"]] for e in entries
+    ]
+    columns: dict[str, Format | None] = {"arm": None, "site": None, "points": points, "from": points, "to": points}
+    columns |= {"p (Holm)": p_text, "verdict": None}
+    title = f"Each site under each arm against {evidence.reference}"
+    note = f"{evidence.headline.title} on each site's own test rows, paired.{evidence.headline.point}"
+    return make_table("against-reference", title, columns, rows, note)
+
+
 def best_single_table(evidence: Evidence) -> Table | None:
     entries = evidence.results["best_single"]
     if not entries:

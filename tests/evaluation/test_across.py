@@ -1,0 +1,124 @@
+"""Hospitals that count the same: made-up figures whose mean over sites is known, and what a report says of them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import wardround
+from tests.evaluation.test_benefit import FEDAVG, LOCAL, corrected_interval, scores, study
+from wardround.evaluation.across import across_sites
+from wardround.report.evidence import Evidence
+from wardround.report.words_across import across_words
+
+# of 40 rows, with seeds 1 to 4; "large" would not weigh more here if it had more rows
+HITS = {
+    ("fedavg", "a"): [30, 31, 30, 31],
+    ("local", "a"): [20, 20, 21, 20],
+    ("fedavg", "b"): [20, 20, 21, 20],
+    ("local", "b"): [24, 23, 24, 23],
+    ("common", "a"): [28, 29, 30, 28],
+    ("common", "b"): [22, 22, 22, 22],
+}
+COMMON = {"name": "common", "algorithm": "fedprox"}
+
+
+def entries(*arms: dict[str, Any], reference: str | None = None) -> list[dict[str, Any]]:
+    evaluation: dict[str, Any] = {"seeds": {"first": 1, "count": 4}}
+    if reference:
+        evaluation["reference"] = reference
+    made = study(*arms, evaluation=evaluation)
+    names = [arm.name for arm in made.arms]
+    hits = {key: line for key, line in HITS.items() if key[0] in names}
+    return across_sites(made, scores(hits), names)
+
+
+def one(found: list[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
+    (entry,) = [e for e in found if all(e[key] == value for key, value in wanted.items())]
+    return entry
+
+
+def test_the_mean_over_sites_is_of_paired_differences_with_their_corrected_interval() -> None:
+    entry = one(entries(FEDAVG, LOCAL), arm="fedavg", kind="alone", metric="accuracy")
+    gaps = [np.array(HITS["fedavg", s]) - np.array(HITS["local", s]) for s in "ab"]
+    mean = np.mean(gaps, axis=0) / 40
+    assert entry["site"] is None
+    assert entry["difference"] == pytest.approx(mean.mean())
+    assert entry["interval"] == pytest.approx(corrected_interval(mean))
+    assert entry["verdict"] == "gains"
+
+
+def test_each_site_is_compared_with_the_reference_and_corrected_over_sites() -> None:
+    found = entries(FEDAVG, LOCAL, COMMON, reference="common")
+    at_b = one(found, arm="fedavg", kind="reference", site="b", metric="accuracy")
+    assert at_b["difference"] == pytest.approx((-2 - 2 - 1 - 2) / 4 / 40)
+    assert at_b["p_value_holm"] >= at_b["p_value"]
+    everywhere = one(found, arm="fedavg", kind="reference", site=None, metric="accuracy")
+    assert everywhere["difference"] == pytest.approx(((2 + 2 + 0 + 3) - (2 + 2 + 1 + 2)) / 8 / 40)
+    assert not [e for e in found if e["arm"] == "common" and e["kind"] == "reference"]
+    assert one(found, arm="local", kind="reference", site=None, metric="accuracy")["against"] == "common"
+
+
+def test_where_the_reference_is_training_alone_it_is_said_once() -> None:
+    found = entries(FEDAVG, LOCAL, reference="local")
+    assert {entry["kind"] for entry in found} == {"alone"}
+
+
+def evidence_of(found: list[dict[str, Any]], benefit: list[dict[str, Any]]) -> Evidence:
+    arm = {"variant": "", "train_at": None, "algorithm": {"name": "fedavg"}, "sites": {}}
+    local = {**arm, "algorithm": {"name": "local"}}
+    counts = {"a": {"train": 100, "validation": 0, "test": 20}, "b": {"train": 60, "validation": 0, "test": 20}}
+    results = {
+        "arms": {"fedavg": arm, "local": local},
+        "across_sites": found,
+        "benefit": benefit,
+        "sites": [{"sites": counts}],
+        "headline": "accuracy",
+        "findings": [],
+    }
+    return Evidence(results, {}, {})
+
+
+def entry(site: str | None, difference: float, interval: list[float] | None, verdict: str) -> dict[str, Any]:
+    about = {"arm": "fedavg", "against": "local", "kind": "alone", "metric": "accuracy"}
+    return {**about, "site": site, "difference": difference, "interval": interval, "verdict": verdict}
+
+
+def test_an_arm_that_is_behind_is_said_to_be_and_where() -> None:
+    mean = entry(None, -0.01, [-0.03, 0.01], "no evidence")
+    sites = [entry("a", 0.02, [0, 0.04], "no evidence"), entry("b", -0.04, [-0.07, -0.01], "loses")]
+    (said,) = across_words(evidence_of([mean], sites))
+    assert said == (
+        "On average over sites, fedavg differs from training alone by -1.0 points (95 % interval -3.0 to +1.0): no "
+        "evidence of a difference. It is below at b (-4.0 points, 60 training rows); a is above."
+    )
+
+
+def test_an_arm_that_is_ahead_needs_no_reason() -> None:
+    (said,) = across_words(evidence_of([entry(None, 0.02, [0.01, 0.03], "gains")], []))
+    assert said.endswith("(95 % interval +1.0 to +3.0): better than chance explains.")
+
+
+def test_one_seed_says_nothing_of_chance() -> None:
+    (said,) = across_words(evidence_of([entry(None, -0.02, None, "cannot be told")], []))
+    assert said.endswith("by -2.0 points; one seed cannot tell whether that is chance.")
+
+
+def test_a_real_study_has_the_tables_and_sentences(tmp_path: Any) -> None:
+    raw = {
+        "name": "averages",
+        "data": {"source": "heart"},
+        "training": {"rounds": 2},
+        "evaluation": {"seeds": {"count": 2}, "reference": "fedavg"},
+        "arms": [{"algorithm": "fedavg"}, {"algorithm": "local"}, {"algorithm": "scaffold"}],
+    }
+    run = wardround.run_study(raw, tmp_path)
+    within = run.results["arms"]["scaffold"]["within_sites"]["accuracy"]["mean"]
+    sites = run.results["arms"]["scaffold"]["sites"]
+    assert within == pytest.approx(np.mean([figures["accuracy"]["mean"] for figures in sites.values()]))
+    page = wardround.build_report(run.folder).read_text(encoding="utf-8")
+    assert "On average over sites, scaffold differs from fedavg by" in page
+    assert "On average over sites, scaffold differs from training alone by" in page
+    assert (run.folder / "tables" / "across-sites.csv").is_file()
+    lines = (run.folder / "tables" / "against-reference.csv").read_text().splitlines()
+    assert len(lines) == 1 + 2 * 4
