@@ -11,6 +11,8 @@ from typing import Literal
 import numpy as np
 
 from wardround.data.cohort import Cohort
+from wardround.data.copies import copies
+from wardround.data.direction import MOST_SITES, Opposite, associations, in_words, opposites
 from wardround.data.split import Split
 from wardround.errors import CheckError
 
@@ -23,6 +25,8 @@ CHECKS = {
     "few-rows": "A site has so few rows that its own figures say little.",
     "shared-rows": "The same patient, or an identical row, is at two sites.",
     "leak": "A patient in one site's test rows is in some site's training rows.",
+    "copies": "Many rows of a hospital are copies of each other.",
+    "label-direction": "A label runs opposite to the other sites', seen from columns that they share.",
     "one-class": "All training rows of all sites are of one class.",
     "rare-class": "A class has so few rows that it may be a slip of the pen.",
     "missing-class": "A site has no training or no test row of some class.",
@@ -47,6 +51,8 @@ class Finding:
     @property
     def kind(self) -> tuple[str, str, str]:
         """The same for findings that differ in their counts only, as those of two seeds do."""
+        if self.check == "label-direction":  # which columns show it best may differ too
+            return self.check, self.site, ""
         return self.check, self.site, re.sub(r"\d+", "#", self.message)
 
 
@@ -60,6 +66,8 @@ def check_splits(
         *_columns(cohort, splits),
         *_shared(cohort, splits, overlapping),
         *_leaks(cohort, splits, overlapping),
+        *_copies(cohort, splits),
+        *_directions(cohort, splits),
     ]
     accepted = set(accept)
     return tuple(
@@ -183,6 +191,40 @@ def _leaks(cohort: Cohort, splits: Sequence[Split], overlapping: bool) -> Iterab
         if count:
             words = "test rows are also training rows of some site, so that test figures flatter"
             yield _finding("leak", split.site, count, len(split.test), words, overlapping)
+
+
+def _copies(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Finding]:
+    known = cohort.records.patient is not None
+    words = (
+        "rows are equal in every column to a row of another patient of this site"
+        if known
+        else "rows are equal to an earlier one in every column, more than chance explains: a random split would test "
+        "on rows that were trained on. Here copies are kept on one side, yet each counts as if it were another patient"
+    )
+    for split in splits:
+        found = copies(cohort, split.rows)
+        if found.beyond_chance:
+            level: Literal["error", "warning"] = "error" if found.many else "warning"
+            message = f"{found.count} of {found.rows} {words}"
+            remedy = "Remove the copies from the file, keeping one of each, unless they are different patients."
+            yield Finding(level, "copies", split.site, message, remedy, found.count, found.rows)
+
+
+def _directions(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Finding]:
+    """Test rows are not looked at: nothing may be learnt from them, not even which way a column points."""
+    if cohort.records.synthetic or not 2 <= len(splits) <= MOST_SITES:  # synthetic sites differ by design
+        return
+    told = {split.site: associations(cohort, np.concatenate([split.train, split.validation])) for split in splits}
+    yield from direction_findings(opposites(told), cohort.records.classes)
+
+
+def direction_findings(found: Iterable[Opposite], classes: Sequence[str]) -> list[Finding]:
+    """In a deployment the coordinator makes them, from what the sites have told of their columns."""
+    findings = []
+    for one in found:
+        site = f"{one.site} and {one.others[0]}" if len(one.others) == 1 else one.site
+        findings.append(Finding("error", "label-direction", site, *in_words(one, classes[1])))
+    return findings
 
 
 def _finding(check: str, site: str, count: int, total: int, words: str, overlapping: bool) -> Finding:
