@@ -161,7 +161,7 @@ def _columns(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Finding]:
         lowest, highest = np.where(gaps, np.inf, part).min(axis=0), np.where(gaps, -np.inf, part).max(axis=0)
         constant = (lowest == highest) & (len(part) > 1)
         for check, mask, words in (
-            ("empty-column", empty, "never recorded (filled by what others or the study know)"),
+            ("empty-column", empty, "never recorded (left out, or filled by what others or the study know)"),
             ("constant-column", constant, "the same in all training rows"),
         ):
             names = [column.name for column, hit in zip(table.columns, mask, strict=True) if hit]

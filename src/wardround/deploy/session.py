@@ -17,10 +17,12 @@ from wardround.artifacts.folder import write_atomically
 from wardround.artifacts.ledger import Ledger
 from wardround.data.agreement import LEAST, lend, moments, own_fill
 from wardround.data.check import refuse_errors
+from wardround.data.direction import associations
 from wardround.data.records import Records
 from wardround.deploy.agreeing import agreed_of
 from wardround.deploy.deployable import is_private
-from wardround.deploy.deployedplan import in_agreed_columns, own_plan
+from wardround.deploy.deployedplan import Key, in_agreed_columns, own_plan
+from wardround.deploy.directions import told_directions
 from wardround.deploy.siteaccount import LEDGER, Question, questions
 from wardround.deploy.sitefacts import own_counts, without_counts
 from wardround.deploy.sitesecret import RunSecret
@@ -167,7 +169,15 @@ class Session:
         described = own_counts(self.plan.own_split(first), cohort, self.study.deployment.smallest_cell)
         if is_private(self.study):
             described = without_counts(described)
-        return {"sets": told, "described": described}
+        return {"sets": told, "described": described, "directions": self._directions(first)}
+
+    def _directions(self, key: Key) -> dict[str, Any]:
+        """Which way each column points, so that an inverted label shows. Nothing where patients are promised more."""
+        if is_private(self.study):
+            return {}
+        split = self.plan.own_split(key)
+        cohort = self.plan.cohort_of(self.study.arm(key[0]))
+        return told_directions(self.run, associations(cohort, np.concatenate([split.train, split.validation])))
 
     def _use(self, columns: list[Any] | None) -> None:
         """The columns that all use."""
