@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from wardround.data.records import Column, Records
+from wardround.data.sources.columns import SEX_WORDS
 from wardround.data.sources.csv import csv
 from wardround.data.sources.describe import describe_file
 from wardround.data.sources.table import MISSING_WORDS
@@ -92,10 +93,10 @@ def test_three_hospitals_made_by_hand(tmp_path: Path) -> None:
     assert records.hospital.tolist() == ["north"] * 4 + ["south"] * 2 + ["east"] * 2
     assert records.columns == (
         Column("age"),
-        Column("sex", "categorical"),
+        Column("sex", "categorical", words=tuple(SEX_WORDS.items())),
         Column("smoker", "categorical"),
         Column("crp", limits=(0, 500)),
-        Column("admitted"),
+        Column("admitted", dates=True),
     )
     features = table(records)
     assert features["crp"].dtype == np.float64
@@ -351,7 +352,7 @@ def test_declared_types(tmp_path: Path) -> None:
     types = {"code": "categorical", "name": "categorical", "when": "date", "skip": "ignore", "x": "id"}
     records = one(tmp_path, text, types=types, ranges={"code": (1, 4)})
     code = Column("code", "categorical", limits=(1, 4), coded=True)
-    assert records.columns == (code, Column("name", "categorical"), Column("when"))
+    assert records.columns == (code, Column("name", "categorical"), Column("when", dates=True))
     assert table(records)["code"].tolist() == ["1", "2", "2"]
     assert records.notes == (
         "'code': 3 spellings joined into 2 levels",
@@ -411,6 +412,7 @@ def test_differing_columns_are_refused(tmp_path: Path) -> None:
     assert error.problem == "the columns differ between the hospitals: 'a' has no 'own'; 'b' has no 'extra'"
     assert '"common"' in error.remedy
     assert '"all"' in error.remedy
+    assert '`schema = "own"` and the model "adapter"' in error.remedy
     assert kinds(two(tmp_path, LONG, SHORT, types={"own": "ignore", "extra": "ignore"})) == {"x": "numeric"}
 
 
@@ -578,7 +580,7 @@ def test_describe_file(tmp_path: Path) -> None:
     ]
     path = write(tmp_path, a="\n".join([header, *rows, rows[4]]))["a"]
     described = describe_file(path).set_index("name")
-    assert described.attrs == {"rows": 31, "duplicated_rows": 1}
+    assert (described.attrs["rows"], described.attrs["duplicated_rows"]) == (31, 1)
     assert described["type"].to_dict() == {
         "n": "numeric",
         "few": "numeric",
@@ -593,13 +595,14 @@ def test_describe_file(tmp_path: Path) -> None:
         "none": "empty",
         "mrn": "id",
         "note": "free text",
-        "cat": "categorical",
+        "cat": "binary (words)",
     }
     assert list(described.loc["n", ["missing", "distinct", "min", "median", "max"]]) == [0, 30, 0, 14, 29]
     assert described.loc["few", "missing"] == 21
     assert described.loc[["when", "cat"], ["min", "median", "max"]].isna().to_numpy().all()
     problems = described["problems"]
-    assert problems[["n", "few", "when", "cat"]].tolist() == [""] * 4
+    assert problems[["n", "when", "cat"]].tolist() == [""] * 3
+    assert problems["few"].startswith("mostly missing (21 of 31)")
     assert "repeats this name" in problems["age [column 4]"]
     assert "no name here" in problems["(no name) [column 5]"]
     assert problems["mixed"] == "numbers mixed with text: 1 of 31 values are not numbers, the first in line 5"
@@ -625,7 +628,8 @@ LINES = st.lists(st.lists(st.sampled_from(WORDS), max_size=6).map("".join), max_
 def survives(folder: Path, data: bytes) -> None:
     path = folder / "a.csv"
     path.write_bytes(data)
-    for load_it in (csv({"a": path}, "y", patient="p", columns="all").load, csv({"a": path}, "y").load):
+    own = csv({"a": path, "b": path}, "y", columns="own", labels={"b": {"yes": "no", "no": "yes"}})
+    for load_it in (csv({"a": path}, "y", patient="p", columns="all").load, csv({"a": path}, "y").load, own.load):
         try:
             records = load_it()
         except WardroundError:
@@ -665,6 +669,10 @@ LEAKS: list[tuple[list[str | bytes], dict[str, Any]]] = [
     (["x,y\n1,yes\n2,no\n", f"x,z,y\n{SECRET},{SECRET},no\n"], {}),
     (["x,y\n1,yes\n2,no\n", f"x,z,y\n3,{SECRET},no\n"], {"columns": "all"}),
     (["x,y\n1,yes\n2,no\n", f"x,z,y\n3,{SECRET},no\n"], {"columns": "common"}),
+    (["x,y\n1,yes\n2,no\n", f"x,z,y\n{SECRET},{SECRET},no\n"], {"columns": "own"}),
+    ([f"x,y\n1,yes\n2,no\n{SECRET},no\n", "x,y\nu,yes\n"], {"columns": "own"}),
+    (["x,y\n" + "".join(f"1,{SECRET}{i}\n" for i in range(30))], {"labels": {"a": {"yes": "no"}}}),
+    (["x,y\n" + "".join(f"1,{SECRET}{i}\n" for i in range(30))], {"classes": ("no", "yes")}),
     ([f"x,z,y\n1,{SECRET},yes\n2,{SECRET},\n3,b,no\n"], {"ranges": {"z": (0, 1)}}),
     ([f"x,z,y\n1,{SECRET},yes\n2,{SECRET},\n3,b,no\n"], {}),
     ([f"age,sex,p,y\n{SECRET},{SECRET},{SECRET},yes\n,{SECRET},,no\n"], {"patient": "p"}),
@@ -713,5 +721,6 @@ def test_a_list_of_classes_lets_hospitals_that_have_none_of_them_all_take_part(t
     assert np.bincount(records.target).tolist() == [10, 10, 20]
     with pytest.raises(DataError, match="1 classes are not in the study's list: 'severe'"):
         csv(files, "grade", classes=("none", "mild", "moderate")).load()
-    with pytest.raises(DataError, match="three or more"):
-        csv(files, "grade", classes=("none", "mild")).load()
+    for listed in (("none",), ("none", "None "), ("1", "1.0", "2")):
+        with pytest.raises(StudyError, match="two or more different classes"):
+            csv(files, "grade", classes=listed)

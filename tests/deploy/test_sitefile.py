@@ -1,11 +1,16 @@
 """`site.toml`: every key checked, the key file's permissions too, and a hospital's own rows under its own name."""
 
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.deploy.made import kits, site_file
+from tests.deploy.made import SITES, kits, site_file
 from wardround.catalog import families
+from wardround.data.sources import Source
+from wardround.data.sources.csv import csv
+from wardround.deploy.hospitalfile import hospital_source
 from wardround.deploy.policy import Policy
 from wardround.deploy.sitefile import SiteFile, open_source
 from wardround.errors import DataError, DeployError, WardroundError
@@ -141,3 +146,145 @@ def test_wrong_data_tables_are_refused_before_anything_is_read(tmp_path: Path, d
         open_source(site_file(tmp_path, data), families())
     assert refused.value.exit_code == DeployError.exit_code
     assert "site.toml: data" in refused.value.where
+
+
+# --- words and columns of a hospital's own ---
+
+OWN = 'source = "csv"\nfile = "rows.csv"\ntarget = "died"\nclasses = ["alive", "dead"]\n'
+
+
+def test_a_hospital_says_what_its_words_mean(tmp_path: Path) -> None:
+    site = site_file(tmp_path, f'{OWN}[data.labels]\nyes = "dead"\nno = "alive"')
+    (tmp_path / "rows.csv").write_text(ROWS)
+    records = open_source(site, families()).load()
+    assert (records.classes, records.target.tolist()) == (("alive", "dead"), [1, 0, 1, 0])
+    assert records.vocabulary == {"north": {"yes": "dead", "no": "alive"}}
+    assert records.recorded == {"north": ("age",)}
+
+
+def test_words_that_are_not_the_studys_are_asked_for(tmp_path: Path) -> None:
+    site = site_file(tmp_path, OWN)
+    (tmp_path / "rows.csv").write_text(ROWS)
+    with pytest.raises(DataError, match=r"'no', 'yes'.*\n.*in a site file: \[data.labels\]"):
+        open_source(site, families()).load()
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (f'{OWN}[data.labels.north]\nyes = "dead"', "expected a text"),
+        (f'{OWN}[data.labels]\nyes = "died"', "'died' is not one of the study's classes"),
+        (f'{OWN}[data.labels]\nyes = "FILL IN: its class"', "labels: yes: is not filled in"),
+        (f'{OWN}targets = {{ north = "died" }}', "Did you mean 'target'"),
+        (f'{OWN}patients = {{ north = "id" }}', "Did you mean 'patient'"),
+    ],
+)
+def test_settings_of_several_hospitals_are_not_for_one(tmp_path: Path, data: str, problem: str) -> None:
+    with pytest.raises(DeployError, match=problem) as refused:
+        open_source(site_file(tmp_path, data), families())
+    assert "site.toml: data" in refused.value.where
+
+
+def csv_kits(folder: Path, **data: Any) -> Path:
+    files = {name: str(folder / f"{name}.csv") for name in SITES}
+    return kits(folder / "kits", data={"source": "csv", "files": files, "target": "died", **data})
+
+
+def test_a_kit_has_what_the_study_knows_of_this_hospital(tmp_path: Path) -> None:
+    words = {"1": "alive", "0": "dead"}
+    made = csv_kits(
+        tmp_path,
+        classes=["alive", "dead"],
+        targets={"south": "outcome"},
+        patient="mrn",
+        patients={"east": "case"},
+        labels={"south": words},
+        types={"ward": "categorical"},
+        columns="own",
+    )
+    data = {name: tomllib.loads((made / "sites" / name / "site.toml").read_text())["data"] for name in SITES}
+    assert {name: table["target"] for name, table in data.items()} == {
+        "north": "died",
+        "south": "outcome",
+        "east": "died",
+    }
+    assert {name: table["patient"] for name, table in data.items()} == {"north": "mrn", "south": "mrn", "east": "case"}
+    assert data["south"]["labels"] == words
+    assert "labels" not in data["north"]
+    assert not {"targets", "patients", "files"} & {key for table in data.values() for key in table}
+    assert all(table["types"] == {"ward": "categorical"} for table in data.values())
+
+
+def test_the_example_of_labels_can_be_used_as_it_stands(tmp_path: Path) -> None:
+    path = csv_kits(tmp_path, classes=["alive", "dead"]) / "sites" / "north" / "site.toml"
+    (path.parent / "rows.csv").write_text(ROWS)
+    text = path.read_text().replace("FILL IN: the path of your CSV file", "rows.csv")
+    assert text.count("# [data.labels]") == 1
+    path.write_text(text)
+    with pytest.raises(DataError, match="'no', 'yes'"):
+        open_source(SiteFile.load(path), families()).load()
+    for example, word in (("your word for alive", "no"), ("your word for dead", "yes")):
+        text = text.replace(f'# "{example}"', f'"{word}"')
+    path.write_text(text.replace("# [data.labels]", "[data.labels]"))
+    assert open_source(SiteFile.load(path), families()).load().target.tolist() == [1, 0, 1, 0]
+
+
+# --- a hospital's file without keys ---
+
+
+def test_a_hospitals_file_needs_no_more_than_a_name_and_its_data(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text(ROWS)
+    path = tmp_path / "hospital.toml"
+    path.write_text('name = "west"\n[data]\nsource = "csv"\nfile = "rows.csv"\ntarget = "died"\n')
+    name, source = hospital_source(path, families())
+    records = source.load()
+    assert (name, records.hospitals, len(records)) == ("west", ("west",), 4)
+
+
+def test_a_whole_site_file_will_do_and_its_keys_are_not_looked_for(tmp_path: Path) -> None:
+    site = site_file(tmp_path, policy="least_sites = 3")
+    for file in (site.ca, site.key, site.coordinator_key):
+        file.unlink()
+    for path in (site.path, tmp_path):
+        name, source = hospital_source(path, families())
+        assert (name, source.load().hospitals) == ("north", ("north",))
+
+
+def test_another_sources_only_hospital_bears_the_name_in_every_table(tmp_path: Path) -> None:
+    """Its columns and words are looked up by its name."""
+
+    def own() -> Source:
+        records = csv({"elsewhere": tmp_path / "rows.csv"}, "died").load()
+        return Source(lambda: records)
+
+    (tmp_path / "rows.csv").write_text(ROWS)
+    path = tmp_path / "hospital.toml"
+    path.write_text('name = "west"\n[data]\nsource = "own"\n')
+    records = hospital_source(path, families(sources={"own": own}))[1].load()
+    assert records.recorded == {"west": ("age",)}
+    assert records.vocabulary == {"west": {"yes": "yes", "no": "no"}}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('[data]\nsource = "heart"', "name: missing"),
+        ('name = "west"', "data: missing"),
+        ('name = "west"\ndata = 7', "expected a table"),
+        ('name = "../west"\n[data]\nsource = "heart"', "not a usable name"),
+        ('name = "west"\n[data]\nsource = "haert"', "Did you mean 'heart'"),
+        ('name = "west"\n[data]\nsource = "csv"\nfile = "FILL IN"', "data: file: is not filled in"),
+        ("name = ", "not valid TOML"),
+    ],
+)
+def test_a_hospitals_file_that_is_wrong(tmp_path: Path, text: str, problem: str) -> None:
+    path = tmp_path / "hospital.toml"
+    path.write_text(text)
+    with pytest.raises(DeployError, match=problem) as refused:
+        hospital_source(path, families())
+    assert "hospital.toml" in refused.value.where
+
+
+def test_a_hospitals_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(DeployError, match="hospital's file with its `name` and `\\[data\\]`"):
+        hospital_source(tmp_path / "gone.toml", families())

@@ -194,6 +194,8 @@ def _default(value: Any) -> str:
 def show_described(described: Mapping[str, Any]) -> None:
     out = console()
     out.print(Text(f"{described['name']}: {described['rows']} rows", style="bold"))
+    for problem in described.get("problems", ()):
+        out.print(Text(f"problem: {problem}", style="red"), soft_wrap=True)
     for note in described["notes"]:
         out.print(Text(f"note: {note}"), soft_wrap=True)
     table = Table()

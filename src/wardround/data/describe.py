@@ -28,11 +28,9 @@ def describe_data(data: str) -> dict[str, Any]:
     if path.is_dir() or path.suffix == ".npz":
         return _describe_records(path.name, SOURCES["chest-xray"](path=path, accept=get_args(Accepted)).load())
     table = describe_file(path)
-    notes = []
-    if table.attrs["duplicated_rows"]:
-        notes.append(f"{table.attrs['duplicated_rows']} rows are equal to an earlier row in every column")
     columns = [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
-    return {"name": path.name, "rows": table.attrs["rows"], "notes": notes, "columns": columns}
+    about = {key: table.attrs[key] for key in ("rows", "problems", "notes")}
+    return {"name": path.name, **about, "columns": columns}
 
 
 def _describe_records(name: str, records: Records) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from typing import Any
 
 import tomli_w
 
+from wardround.deploy.hospitalfile import OF_SEVERAL, TO_FILL_IN
 from wardround.deploy.policy import Policy
-from wardround.deploy.sitefile import TO_FILL_IN
 from wardround.study import Study
 from wardround.studyfile import plain
 
@@ -32,17 +32,42 @@ def site_template(study: Study, name: str, sites: Sequence[str], coordinator: st
             tomli_w.dumps(keys),
             "# Your rows, which never leave. In place of `csv` any source may stand, with its own settings.",
             *([] if study.data.name in ("csv", "at-sites") else [f"# The study itself names: {study.data.name}"]),
-            tomli_w.dumps({"data": _data(study)}),
+            tomli_w.dumps({"data": _data(study, name)}),
+            *_labels(study, name),
             _policy(Policy()),
         ]
     )
 
 
-def _data(study: Study) -> dict[str, Any]:
+def _data(study: Study, name: str) -> dict[str, Any]:
     """A csv study has settings on which hospitals must agree, such as the target; the file is the hospital's own."""
-    known = {key: value for key, value in study.data.options.items() if key != "files"}
-    agreed = plain(known) if study.data.name == "csv" else {"target": f"{TO_FILL_IN}: the column to predict"}
-    return {"source": "csv", "file": f"{TO_FILL_IN}: the path of your CSV file", **agreed}
+    options = study.data.options
+    agreed: dict[str, Any] = {"target": f"{TO_FILL_IN}: the column to predict"}
+    if study.data.name == "csv":
+        agreed = {key: value for key, value in options.items() if key not in ("files", "labels", *OF_SEVERAL)}
+        for key, by_site in (("target", options["targets"]), ("patient", options["patients"])):
+            agreed[key] = (by_site or {}).get(name, agreed[key])
+        agreed["labels"] = (options["labels"] or {}).get(name)
+    return {"source": "csv", "file": f"{TO_FILL_IN}: the path of your CSV file", **plain(agreed)}
+
+
+def _labels(study: Study, name: str) -> list[str]:
+    """How a hospital says what its own words mean, where the study does not know."""
+    options = study.data.options if study.data.name == "csv" else {}
+    if name in (options.get("labels") or {}):
+        return []
+    classes = options.get("classes") or ("died", "survived")
+    return [
+        "# If your file has words of its own for the classes, say which class of the study each of them means. Every",
+        "# word that occurs must stand here: look twice at 0 and 1, which are not the same everywhere.",
+        "# [data.labels]",
+        *(f"# {_quoted(f'your word for {word}')} = {_quoted(word)}" for word in classes),
+        "",
+    ]
+
+
+def _quoted(text: str) -> str:
+    return tomli_w.dumps({"x": text}).removeprefix("x = ").rstrip()
 
 
 def _policy(default: Policy) -> str:

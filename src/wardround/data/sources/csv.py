@@ -5,105 +5,126 @@ these, and whatever else is changed while reading, is said in `Records.notes`, w
 A numeric column is float64 with NaN, a categorical one `object` with None, which pandas 2 and 3 treat alike.
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 import pandas as pd
 
-from wardround.data.records import Column, Records
-from wardround.data.sources.infer import kind_of, one_spelling, read_target, refuse_unreadable, shape
+from wardround.data.records import Records
+from wardround.data.sources.columns import (
+    SEX_WORDS,
+    Known,
+    Sites,
+    Type,
+    Usage,
+    agree_on_columns,
+    categories,
+    numbers,
+    quoted,
+    read_features,
+)
+from wardround.data.sources.infer import shape
 from wardround.data.sources.source import Source
-from wardround.data.sources.table import Cells, Separator, Table, checked_names, looks_like_data, read_table
+from wardround.data.sources.table import Separator, Table, checked_names, looks_like_data, read_table
+from wardround.data.sources.vocabulary import Wanted, read_target
 from wardround.errors import DataError, StudyError, suggest
-
-Type = Literal["numeric", "categorical", "date", "id", "ignore"]
-Sites = dict[str, Cells]  # one column at every hospital
-
-
-@dataclass(frozen=True)
-class Known:
-    """What a study says of columns, by name."""
-
-    ranges: Mapping[str, tuple[float, float]]
-    levels: Mapping[str, tuple[str, ...]]
-
 
 AGE_NAMES = ("age", "age_years")
 SEX_NAMES = ("sex", "gender")
-SEX_WORDS = {"m": "male", "male": "male", "f": "female", "female": "female", "w": "female"}
 
 
 def csv(
     files: dict[str, Path],
     target: str,
+    targets: dict[str, str] | None = None,
     positive: str | None = None,
     classes: tuple[str, ...] | None = None,
+    labels: dict[str, dict[str, str]] | None = None,
     patient: str | None = None,
+    patients: dict[str, str] | None = None,
     shared_ids: bool = False,
     types: dict[str, str] | None = None,
     ranges: dict[str, tuple[float, float]] | None = None,
     levels: dict[str, tuple[str, ...]] | None = None,
-    columns: Literal["same", "common", "all"] = "same",
+    columns: Usage = "same",
     separator: Separator = "auto",
     age: str | None = None,
     sex: str | None = None,
 ) -> Source:
     """Rows of `files`, by hospital. `age` and `sex` name the columns for subgroups, where their names do not say so.
 
-    `classes` lists three or more classes, for hospitals none of which has them all. Hospitals mostly number their
-    patients for themselves; `shared_ids` says that one number means one patient everywhere, so that copies are found.
-    `ranges` and `levels` are what is known of a column without looking at rows.
+    `targets` and `patients` are for hospitals with names of their own for these columns, `labels` for those with words
+    of their own for the classes. `classes` lists the classes, for hospitals none of which has them all or whose words
+    differ. Hospitals mostly number their patients for themselves; `shared_ids` says that one number means one patient
+    everywhere, so that copies are found. `ranges` and `levels` are what is known of a column without looking at rows.
     """
-    types, known = dict(types or {}), Known(dict(ranges or {}), dict(levels or {}))
-    _check_settings(files, target, patient, types, known)
+    known = Known(dict(types or {}), dict(ranges or {}), dict(levels or {}))
+    wanted = Wanted(positive, classes, labels or {})
+    by_site = {"targets": targets or {}, "patients": patients or {}, "labels": wanted.labels}
+    _check_settings(files, known, by_site)
+    wanted.check()
+    target_of = {site: (targets or {}).get(site, target) for site in files}
+    patient_of = {site: (patients or {}).get(site, patient) for site in files}
+    _check_names(target_of, patient_of)
 
     def load() -> Records:
-        tables = {site: read_table(path, separator, checked_names) for site, path in files.items()}
-        for site, table in tables.items():
-            for setting, name in (("target", target), ("patient", patient)):
-                _require_column(setting, name, table, files[site])
-        ignored = {name for name, word in types.items() if word == "ignore"}
-        names, notes = _agree_on_columns(tables, columns, ignored)
-        features = [name for name in names if name not in (target, patient)]
-        recorded = {name for table in tables.values() for name in table} - {target, patient}
-        declared = {"types": types, "ranges": known.ranges, "levels": known.levels}
-        _refuse_unknown_columns([(setting, name) for setting, names in declared.items() for name in names], recorded)
-        _refuse_unknown_columns([("age", age), ("sex", sex)], features)
-        tables, dropped = _rows_with_target(tables, target)
-        class_names, labels, doubts = read_target(
-            target, {site: table[target] for site, table in tables.items()}, positive, classes
-        )
-        across = {name: _column(name, tables) for name in features}
-        sex_column = sex or _first_called(SEX_NAMES, across)
-        groups, unusable = _groups(across, age, sex_column)
-        values, kept, changes = _features(across, types, known, sex_column)
-        patients, unknown = _patients(tables, patient, shared_ids)
+        whole = {site: read_table(path, separator, checked_names) for site, path in files.items()}
+        for site, table in whole.items():
+            _require_column("target", target_of[site], table, files[site], len(files) > 1)
+            _require_column("patient", patient_of[site], table, files[site], len(files) > 1)
+        whole, dropped = _rows_with_target(whole, target_of)
+        tables = {
+            site: {name: cells for name, cells in table.items() if name not in (target_of[site], patient_of[site])}
+            for site, table in whole.items()
+        }
+        ignored = {name for name, word in known.types.items() if word == "ignore"}
+        used, notes = agree_on_columns(tables, columns, ignored)
+        alone = len(files) == 1 and columns in ("all", "own")
+        notes += _check_declared(tables, used, known, {"age": age, "sex": sex}, alone)
+        tables = {site: {name: table[name] for name in used if name in table} for site, table in tables.items()}
+        rows = {site: table[target_of[site]] for site, table in whole.items()}
+        found = read_target(target_of, rows, wanted)
+        sexes = _called(tables, sex, SEX_NAMES)
+        groups, unusable = _groups(tables, rows, age, sexes)
+        features = read_features(tables, rows, columns, known, set(sexes.values()))
+        labelled = np.concatenate(list(found.numbers.values()))
+        ids, unknown = _patients(whole, patient_of, shared_ids, features.values.assign(__target__=labelled))
         return Records(
-            features=values,
-            target=np.concatenate(list(labels.values())),
-            classes=class_names,
-            hospital=np.repeat(np.array(list(labels), dtype=object), [len(rows) for rows in labels.values()]),
-            columns=kept,
-            patient=patients,
+            features=features.values,
+            target=labelled,
+            classes=found.classes,
+            hospital=np.repeat(np.array(list(rows), dtype=object), [len(cells.codes) for cells in rows.values()]),
+            columns=features.columns,
+            patient=ids,
             groups=groups,
-            notes=(*notes, *dropped, *doubts, *changes, *unusable, *unknown),
+            notes=(
+                *notes,
+                *_targets_elsewhere(tables, target_of, ignored),
+                *dropped,
+                *found.notes,
+                *features.notes,
+                *unusable,
+                *unknown,
+            ),
+            recorded=features.recorded,
+            vocabulary=found.vocabulary,
         )
 
     return Source(load)
 
 
-def _check_settings(
-    files: dict[str, Path], target: str, patient: str | None, types: dict[str, str], known: Known
-) -> None:
+def _check_settings(files: Mapping[str, Path], known: Known, by_site: Mapping[str, Mapping[str, object]]) -> None:
     if not files:
         raise StudyError("data: files", "no hospital is named", 'Write `files = { hospital = "file.csv" }`.')
-    if patient == target:
-        raise StudyError("data: patient", "this is the target", "Name the column that says which patient a row is of.")
-    for name, word in types.items():
+    for setting, sites in by_site.items():
+        for site in sites:
+            if site not in files:
+                remedy = suggest(site, files, "Hospitals")
+                raise StudyError(f"data: {setting}: {site}", "no file is of a hospital with this name", remedy)
+    for name, word in known.types.items():
         if word not in get_args(Type):
             raise StudyError(f"data: types: {name}", f"{word!r} is not a type", suggest(word, get_args(Type), "Types"))
     for name, (low, high) in known.ranges.items():
@@ -114,41 +135,60 @@ def _check_settings(
             raise StudyError(f"data: levels: {name}", "the list is empty or names one twice", "Name each level once.")
 
 
-def _require_column(setting: str, name: str | None, table: Table, path: Path) -> None:
+def _check_names(targets: Mapping[str, str], patients: Mapping[str, str | None]) -> None:
+    for site, target in targets.items():
+        if patients[site] == target:
+            remedy = "Name the column that says which patient a row is of."
+            raise StudyError("data: patient", "this is the target", remedy)
+
+
+def _require_column(setting: str, name: str | None, table: Table, path: Path, several: bool) -> None:
     if name is None or name in table:
         return
     remedy = suggest(name, table, "Columns of this file")
+    if several:
+        remedy += f' If it has another name here, write `{setting}s = {{ hospital = "name" }}`.'
     if looks_like_data(table):  # then its "names" are values
         remedy = "Its first line holds numbers or dates: add a line above it that names the columns."
     raise DataError(str(path), f"there is no column {name!r}, which the study names as its {setting}", remedy)
 
 
-def _agree_on_columns(tables: dict[str, Table], columns: str, ignored: set[str]) -> tuple[list[str], list[str]]:
-    """Names of the columns to use, in order of first appearance, and notes. Those that are ignored may differ."""
-    every = list(dict.fromkeys(name for table in tables.values() for name in table))
-    lacking = {site: [name for name in every if name not in {*table, *ignored}] for site, table in tables.items()}
-    lacking = {site: names for site, names in lacking.items() if names}
-    said = "; ".join(f"{site!r} has no {_quoted(names)}" for site, names in lacking.items())
-    if not lacking:
-        return every, []
-    if columns == "same":
-        remedy = 'Correct the files, or write `columns = "common"` (shared ones only) or `"all"` (absent = missing).'
-        raise DataError("data: files", f"the columns differ between the hospitals: {said}", remedy)
-    if columns == "all":
-        return every, [f"columns that a hospital lacks count as missing there: {said}"]
-    left_out = [name for name in every if any(name in names for names in lacking.values())]
-    return [name for name in every if name not in left_out], [f"not at every hospital, left out: {_quoted(left_out)}"]
+def _check_declared(
+    tables: Mapping[str, Table], used: Collection[str], known: Known, groups: Mapping[str, str | None], alone: bool
+) -> list[str]:
+    """What the study says of columns that are in no file is an error, so that a misspelt name is found.
+
+    Not so where a hospital is `alone` with a study about different columns: then it may well lack some. It is told.
+    """
+    recorded = {name for table in tables.values() for name in table}
+    declared = {"types": known.types, "ranges": known.ranges, "levels": known.levels}
+    named = [(setting, name, recorded) for setting, names in declared.items() for name in names]
+    named += [(setting, name, set(used)) for setting, name in groups.items() if name is not None]
+    unknown = [(setting, name, among) for setting, name, among in named if name not in among]
+    if unknown and not alone:
+        setting, name, among = unknown[0]
+        raise StudyError(f"data: {setting}", f"no feature is called {name!r}", suggest(name, among, "Features"))
+    lacking = dict.fromkeys(name for _, name, _ in unknown)
+    return [f"named by the study, and not in this file: {quoted(lacking)}"] if lacking else []
 
 
-def _refuse_unknown_columns(named: Iterable[tuple[str, str | None]], known: Collection[str]) -> None:
-    for setting, name in named:
-        if name is not None and name not in known:
-            raise StudyError(f"data: {setting}", f"no feature is called {name!r}", suggest(name, known, "Features"))
+def _targets_elsewhere(tables: Mapping[str, Table], targets: Mapping[str, str], ignored: set[str]) -> list[str]:
+    """A column that another hospital predicts may tell the answer here."""
+    notes = []
+    for name in dict.fromkeys(targets.values()):
+        using = [site for site, table in tables.items() if name in table and name not in ignored]
+        if using:
+            predicted = quoted(site for site in targets if targets[site] == name)
+            notes.append(
+                f"{name!r}, the target at {predicted}, is a feature at {quoted(using)}: does it tell the answer?"
+            )
+    return notes
 
 
-def _rows_with_target(tables: dict[str, Table], target: str) -> tuple[dict[str, Table], list[str]]:
+def _rows_with_target(tables: dict[str, Table], targets: Mapping[str, str]) -> tuple[dict[str, Table], list[str]]:
     kept, notes = {}, []
     for site, table in tables.items():
+        target = targets[site]
         rows = np.flatnonzero(table[target].codes >= 0)
         missing = len(table[target].codes) - len(rows)
         if not len(rows):
@@ -160,116 +200,66 @@ def _rows_with_target(tables: dict[str, Table], target: str) -> tuple[dict[str, 
     return kept, notes
 
 
-def _column(name: str, tables: dict[str, Table]) -> Sites:
-    """The column at every hospital; where it is absent, all its values are missing."""
-    return {site: table.get(name, next(iter(table.values())).blank()) for site, table in tables.items()}
+def _called(tables: Mapping[str, Table], named: str | None, usual: tuple[str, ...]) -> dict[str, str]:
+    """By hospital: the column that is named, or else one with a usual name. Hospitals with neither are left out."""
+    found = {
+        site: named if named in table else next((n for word in usual for n in table if n.lower() == word), None)
+        for site, table in tables.items()
+    }
+    return {site: name for site, name in found.items() if name is not None}
 
 
-def _features(
-    across: dict[str, Sites], types: dict[str, str], known: Known, sex: str | None
-) -> tuple[pd.DataFrame, tuple[Column, ...], list[str]]:
-    values: dict[str, pd.Series] = {}
-    columns: list[Column] = []
-    notes: list[str] = []
-    left_out: dict[str, list[str]] = {}
-    for name, sites in across.items():
-        kind = types.get(name) or kind_of(name, sites)
-        if kind not in ("numeric", "date", "categorical"):
-            left_out.setdefault(kind, []).append(name)
-        elif kind == "categorical":
-            values[name], coded, changes = _categories(name, sites, SEX_WORDS if name == sex else {})
-            declared = known.levels.get(name)
-            columns.append(Column(name, "categorical", known.ranges.get(name), coded, declared))
-            notes.extend(changes)
-        else:
-            values[name], changes = _numbers(name, sites, as_dates=kind == "date")
-            columns.append(Column(name, "numeric", known.ranges.get(name)))
-            notes.extend(changes)
-    for column in columns:
-        if column.limits is not None and column.kind == "categorical" and not column.coded:
-            remedy = f"Remove it, or declare another type for {column.name!r} under `types`."
-            raise StudyError(f"data: ranges: {column.name}", "the column is text, which has no range", remedy)
-        if column.kind == "numeric" and column.name in known.levels:
-            remedy = f'Remove it, or declare "categorical" for {column.name!r} under `types`.'
-            raise StudyError(f"data: levels: {column.name}", "the column holds numbers, which have no levels", remedy)
-    if not columns:
-        raise DataError("data: files", "no feature is left", "Add columns, or declare their types under `types`.")
-    reasons = {"id": "identifiers", "free text": "free text", "empty": "no values", "ignore": "ignored by the study"}
-    notes.extend(f"left out ({reasons[kind]}): {_quoted(names)}" for kind, names in left_out.items())
-    return pd.DataFrame(values), tuple(columns), notes
-
-
-def _numbers(name: str, sites: Sites, as_dates: bool) -> tuple["pd.Series[float]", list[str]]:
-    notes = [f"{name!r}: dates, read as years since 2000-01-01"] if as_dates else []
-    parts = []
-    for site, cells in sites.items():
-        refuse_unreadable(name, site, cells, as_dates)
-        part = cells.spread(cells.years if as_dates else cells.numbers, np.nan)
-        infinite = np.isinf(part)
-        if infinite.any():
-            notes.append(f"{name!r} at {site!r}: {infinite.sum()} infinite values, taken as missing")
-        if cells.decimal_commas and not as_dates:
-            notes.append(f"{name!r} at {site!r}: commas read as decimal signs")
-        parts.append(np.where(infinite, np.nan, part))
-    return pd.Series(np.concatenate(parts)), notes
-
-
-def _categories(name: str, sites: Sites, joined: dict[str, str]) -> tuple[pd.Series, bool, list[str]]:
-    """The texts, and whether all of them are numbers. `joined` gives one word for several, by their lower case."""
-    coded = all(np.isfinite(cells.numbers).all() for cells in sites.values())
-    words = {site: one_spelling(cells) if coded else cells.levels for site, cells in sites.items()}
-    words = {site: [joined.get(word.lower(), word) for word in found] for site, found in words.items()}
-    parts = [cells.spread(words[site], None) for site, cells in sites.items()]
-    recorded = {level for cells in sites.values() for level in cells.levels}
-    levels = {word for found in words.values() for word in found}
-    notes = []
-    if len(levels) < len(recorded):
-        notes.append(f"{name!r}: {len(recorded)} spellings joined into {len(levels)} levels")
-    if len({level.casefold() for level in levels}) < len(levels):  # not joined: in blood groups, C and c are two things
-        notes.append(f"{name!r}: levels that differ only in upper and lower case count as different")
-    return pd.Series(np.concatenate(parts), dtype=object), coded, notes
-
-
-def _first_called(wanted: tuple[str, ...], names: Iterable[str]) -> str | None:
-    return next((name for word in wanted for name in names if name.lower() == word), None)
-
-
-def _groups(across: dict[str, Sites], age: str | None, sex: str | None) -> tuple[pd.DataFrame, list[str]]:
+def _groups(
+    tables: Mapping[str, Table], rows: Sites, age: str | None, sexes: Mapping[str, str]
+) -> tuple[pd.DataFrame, list[str]]:
     """`age` in years and `sex` as text; they also stay features."""
-    rows = sum(len(cells.codes) for cells in next(iter(across.values()), {}).values())
-    groups, notes = pd.DataFrame(index=pd.RangeIndex(rows)), []
-    column = age or _first_called(AGE_NAMES, across)
-    if column is not None:
-        readable = all(shape(cells) in ("numbers", "empty") for cells in across[column].values())
-        if readable or age is not None:
-            groups["age"] = _numbers(column, across[column], as_dates=False)[0]
-        else:
-            notes.append(f"{column!r} is not in years, so there are no age groups")
-    if sex is not None:
-        groups["sex"] = _categories(sex, across[sex], SEX_WORDS)[0]
+    groups = pd.DataFrame(index=pd.RangeIndex(sum(len(cells.codes) for cells in rows.values())))
+    blank = {site: cells.blank() for site, cells in rows.items()}
+    ages = _called(tables, age, AGE_NAMES)
+    unreadable = [
+        site for site, name in ages.items() if name != age and shape(tables[site][name]) not in ("numbers", "empty")
+    ]
+    notes = []
+    if unreadable:
+        names = quoted(dict.fromkeys(ages[site] for site in unreadable))
+        everywhere = len(unreadable) == len(ages)
+        there = "" if everywhere else f" at {quoted(unreadable)}"
+        notes.append(f"{names} is not in years{there}, so there are no age groups{'' if everywhere else ' there'}")
+    readable = {site: name for site, name in ages.items() if site not in unreadable}
+    if readable:
+        sites = {**blank, **{site: tables[site][name] for site, name in readable.items()}}
+        groups["age"] = numbers(age or next(iter(readable.values())), sites, as_dates=False)[0]
+    if sexes:
+        sites = {**blank, **{site: tables[site][name] for site, name in sexes.items()}}
+        groups["sex"] = categories("sex", sites, SEX_WORDS)[0]
     return groups, notes
 
 
-def _patients(tables: dict[str, Table], patient: str | None, shared_ids: bool) -> tuple[np.ndarray | None, list[str]]:
+def _patients(
+    tables: Mapping[str, Table], names: Mapping[str, str | None], shared_ids: bool, values: pd.DataFrame
+) -> tuple[np.ndarray | None, list[str]]:
     """Hashed, so that identifiers do not travel; one patient stays one, at two hospitals too where ids are shared."""
-    if patient is None:
+    if all(name is None for name in names.values()):
         return None, []
-    parts, notes = [], []
+    parts, notes, start = [], [], 0
     for site, table in tables.items():
-        cells = table[patient]
+        count = len(next(iter(table.values())).codes)
+        name, own, start = names[site], values.iloc[start : start + count], start + count
+        if name is None:  # as it is where no hospital has ids
+            equal = pd.util.hash_pandas_object(own, index=False)
+            parts.append(np.array([_hash(f"{site}\x1frow {number}\x1f") for number in equal], dtype=object))
+            notes.append(f"{site!r}: no column says whose a row is; equal rows count as one patient")
+            continue
+        cells = table[name]
         hashed = cells.spread([_hash(level if shared_ids else f"{site}\x1f{level}") for level in cells.levels], "")
         unknown = np.flatnonzero(cells.codes < 0)
         # Rows of unknown patients are not one patient's: each gets a name of its own.
         hashed[unknown] = [_hash(f"{site}\x1fline {line}\x1f") for line in cells.lines[unknown]]
         if len(unknown):
-            notes.append(f"{site!r}: {len(unknown)} rows without a value in {patient!r}, each taken as another patient")
+            notes.append(f"{site!r}: {len(unknown)} rows without a value in {name!r}, each taken as another patient")
         parts.append(hashed)
     return np.concatenate(parts).astype(str), notes
 
 
 def _hash(text: str) -> str:
     return sha256(text.encode()).hexdigest()[:16]
-
-
-def _quoted(names: list[str]) -> str:
-    return ", ".join(map(repr, names))
