@@ -39,6 +39,7 @@ from wardround.report.tables_sites import (
     mean_sd,
     number_table,
     reference_table,
+    schema_table,
     spread_table,
 )
 from wardround.report.words import groups_title
@@ -62,6 +63,7 @@ def all_tables(evidence: Evidence) -> dict[str, Table]:
     """Those that the run has something for."""
     makers = (
         site_table,
+        schema_table,
         prevalence_table,
         heterogeneity_table,
         leakage_table,

@@ -36,6 +36,27 @@ def hospital_table(evidence: Evidence) -> Table | None:
     return without_empty(made) if evidence.of_images else made
 
 
+def schema_table(evidence: Evidence) -> Table | None:
+    """Which columns each hospital records, where they are not the same everywhere."""
+    columns = (evidence.results.get("columns") or {}).get("distributions", {})
+    sites = list(dict.fromkeys(site for found in columns.values() for site in found["sites"]))
+    there = {name: [_recorded(found["sites"].get(site)) for site in sites] for name, found in columns.items()}
+    if not any(share == 0 for shares in there.values() for share in shares):
+        return None
+    rows = [[name, *shares] for name, shares in there.items()]
+    note = "Per cent of a site's rows that have a value; an empty cell stands for so few that they are not told."
+    formats: dict[str, Format | None] = {"column": None, **dict.fromkeys(sites, _share_or_never)}
+    return make_table("schemas", "Which columns each site records", formats, rows, note)
+
+
+def _recorded(found: Mapping[str, Any] | None) -> float | None:
+    return None if found is None or found["missing"] is None else 1 - found["missing"]
+
+
+def _share_or_never(share: float) -> str:
+    return "never" if share == 0 else percent(share)
+
+
 def mean_sd(found: Mapping[str, Any] | None) -> list[Any]:
     return [found["mean"], found["sd"]] if found else [None, None]
 
