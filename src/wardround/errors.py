@@ -7,6 +7,7 @@
   x RunError        (6)   a run folder or an engine is in a state that forbids what was asked
   x MachineError    (7)   this machine lacks something that the study needs
   x DeployError     (8)   a kit, a key, a site's policy or the network forbids what was asked
+  x BundleError     (10)  a bundle is damaged, from a newer version, or cannot be made: which file, why
   x SecureSumError  (6)   updates cannot be added up without showing one of them: who asked for what
 
 `where`, `problem` and `remedy` are arguments, so that no message can leave one of them out.
@@ -50,6 +51,10 @@ class MachineError(WardroundError):
 
 class DeployError(WardroundError):
     exit_code = 8
+
+
+class BundleError(WardroundError):
+    exit_code = 10
 
 
 class SecureSumError(WardroundError):

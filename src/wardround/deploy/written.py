@@ -6,28 +6,11 @@ from typing import Any
 import numpy as np
 
 from wardround.data.agreement import Common, Facts, Lent, Moments, with_enough
-from wardround.data.prepare import Layout
-from wardround.data.records import Column, Kind
-
-Plain = dict[str, Any]
-
-
-def write_column(column: Column) -> Plain:
-    limits = None if column.limits is None else list(column.limits)
-    levels = None if column.levels is None else list(column.levels)
-    return {"name": column.name, "kind": column.kind, "limits": limits, "coded": column.coded, "levels": levels}
-
-
-def read_column(told: Mapping[str, Any]) -> Column:
-    limits, levels = told["limits"], told["levels"]
-    kind: Kind = "categorical" if told["kind"] == "categorical" else "numeric"
-    return Column(
-        str(told["name"]),
-        kind,
-        None if limits is None else (float(limits[0]), float(limits[1])),
-        bool(told["coded"]),
-        None if levels is None else tuple(map(str, levels)),
-    )
+from wardround.data.written import Plain
+from wardround.data.written import read_column as read_column
+from wardround.data.written import read_layout as read_layout
+from wardround.data.written import write_column as write_column
+from wardround.data.written import write_layout as write_layout
 
 
 def write_facts(facts: Facts) -> Plain:
@@ -41,19 +24,6 @@ def write_facts(facts: Facts) -> Plain:
 def read_facts(told: Mapping[str, Any]) -> Facts:
     levels = tuple(tuple(map(str, one)) for one in told["levels"])
     return Facts(tuple(map(bool, told["present"])), tuple(map(bool, told["gaps"])), levels)
-
-
-def write_layout(layout: Layout) -> Plain:
-    return {
-        "numeric": [write_column(column) for column in layout.numeric],
-        "levels": [[name, list(levels)] for name, levels in layout.levels.items()],  # in this order
-        "indicators": list(layout.indicators),
-    }
-
-
-def read_layout(told: Mapping[str, Any]) -> Layout:
-    levels = {str(name): tuple(map(str, levels)) for name, levels in told["levels"]}
-    return Layout(tuple(map(read_column, told["numeric"])), levels, tuple(map(str, told["indicators"])))
 
 
 def write_lent(lent: Lent, numbers: Sequence[int], categories: Sequence[str]) -> Plain:

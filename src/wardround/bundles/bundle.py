@@ -1,0 +1,197 @@
+"""A bundle that is open: how it scores, calls and marks prepared rows. Described in docs/reference/bundle.md."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
+from scipy.special import expit, logit
+
+from wardround.bundles.far import Far, by_ranges
+from wardround.bundles.files import ANEW, FORMAT, PREPARATION, VOCABULARY, WEIGHTS, read_sealed
+from wardround.catalog import families
+from wardround.data.prepare import Encoded, Recipe
+from wardround.data.written import read_recipe
+from wardround.errors import BundleError, StudyError, suggest
+from wardround.models import MODELS, Model, Shape
+from wardround.settings import Factory, parse_settings, settings_of
+from wardround.tree import Tree, unflatten
+
+__all__ = ["FORMAT", "Bundle", "Calibration", "load_bundle"]
+
+PIECE = 4096  # rows at a time, as a run predicts them
+CLIP = 1e-6  # scores of exactly 0 and 1 have no logit
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The probability's logit is slope x the score's logit + intercept. Fitted on validation rows."""
+
+    slope: float
+    intercept: float
+
+    def of(self, scores: np.ndarray) -> np.ndarray:
+        x = logit(np.clip(scores.astype(np.float64), CLIP, 1 - CLIP))
+        made: np.ndarray = expit(self.slope * x + self.intercept)
+        return made
+
+
+@dataclass(frozen=True, eq=False)
+class Bundle:
+    path: Path
+    about: Mapping[str, Any]  # the content of bundle.json
+    recipe: Recipe
+    model: Model
+    params: Tree
+    buffers: Tree
+    classes: tuple[str, ...]  # for two the second is the positive one
+    threshold: float | None  # on the score; None for more than two classes
+    calibration: Calibration | None
+    far: Far
+    vocabulary: Mapping[str, str]  # this site's words, in lower case, and the class that each means
+
+    @property
+    def id(self) -> str:
+        return str(self.about["id"])
+
+    @property
+    def name(self) -> str:
+        return str(self.about["name"])
+
+    @property
+    def unrecorded(self) -> tuple[str, ...]:
+        """Columns that the model knows from other sites and this site does not record: its files may lack them, and a
+        file without them has a gap in every row, as in training."""
+        return tuple(self.about.get("unrecorded", ()))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float64 if self.about["precision"] == "float64" else torch.float32
+
+    def scores(self, x: np.ndarray) -> np.ndarray:
+        """Of prepared rows: (rows,) of the positive class for two classes, (rows, classes) otherwise."""
+        made = []
+        with torch.no_grad():
+            for start in range(0, max(len(x), 1), PIECE):
+                part = torch.from_numpy(np.ascontiguousarray(x[start : start + PIECE])).to(self.dtype)
+                logits, _ = self.model.logits(self.params, self.buffers, part, None)
+                made.append(self.model.probabilities(logits).numpy())
+        return np.concatenate(made)
+
+    def calls(self, scores: np.ndarray) -> np.ndarray:
+        """Class numbers: by the threshold for two classes, the highest score otherwise."""
+        if self.threshold is None:
+            called: np.ndarray = scores.argmax(axis=1)
+            return called
+        return (scores >= self.threshold).astype(np.int64)
+
+    def probabilities(self, scores: np.ndarray) -> np.ndarray | None:
+        """Calibrated, of the positive class; None where the bundle has no calibration."""
+        return None if self.calibration is None else self.calibration.of(scores)
+
+    def outside(self, table: Encoded, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """By column with a public range: which rows have a value outside it. Gaps are not."""
+        found = {}
+        for place, column in enumerate(table.columns):
+            if column.limits is not None and any(column.name == needed.name for needed in self.recipe.columns):
+                values = table.numbers[rows, place]
+                found[column.name] = (values < column.limits[0]) | (values > column.limits[1])
+        return found
+
+    def is_far(self, x: np.ndarray, outside: Mapping[str, np.ndarray] | None = None) -> np.ndarray:
+        """Which prepared rows are far from the training rows.
+
+        A bundle of a private arm goes by public ranges alone, which prepared numbers no longer show: `outside` gives
+        what `Bundle.outside` found. A bundle that goes by distance needs no `outside`.
+        """
+        return self.far.marks(x, outside)
+
+
+def load_bundle(path: str | Path, models: Mapping[str, Factory] | None = None) -> Bundle:
+    """A bundle from its folder, refused unless it is whole and as it was made. No data are needed.
+
+    `models` gives models of your own by the name that the study gave them, as `run_study` takes them.
+    """
+    folder = Path(path)
+    about, files = read_sealed(folder)
+    try:
+        return _opened(folder, about, files, models)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, SafetensorError, StudyError) as error:
+        # every hash is right, so it was made like this: by another program, or by a defect of this one
+        problem = f"does not hold what a bundle of format {FORMAT} holds ({type(error).__name__})"
+        raise BundleError(str(folder), problem, ANEW) from None
+
+
+def _opened(
+    folder: Path, about: Mapping[str, Any], files: Mapping[str, bytes], models: Mapping[str, Factory] | None
+) -> Bundle:
+    recipe = read_recipe(json.loads(files[PREPARATION]), str(folder / PREPARATION))
+    classes = tuple(map(str, about["classes"]))
+    model = build_model(about["model"], str(folder), models)
+    if tuple(about["model"]["shape"]["inputs"]) != (len(recipe.names),) or model.classes != len(classes):
+        raise ValueError("preparation, classes and model do not fit each other")
+    parts = unflatten(load(files[WEIGHTS]))
+    precision = torch.float64 if about["precision"] == "float64" else torch.float32
+    first, first_buffers = model.init(0)
+    params = _fitting(first, parts.get("params", {}), precision)
+    buffers = _fitting(first_buffers, parts.get("buffers", {}), precision)
+    if not set(about.get("unrecorded", ())) <= {column.name for column in recipe.columns}:
+        raise ValueError("a column is said not to be recorded that is not needed")
+    threshold, calibration = about["threshold"], about["calibration"]
+    if (threshold is None) != (len(classes) > 2):
+        raise ValueError("a threshold belongs to two classes")
+    return Bundle(
+        folder,
+        about,
+        recipe,
+        model,
+        params,
+        buffers,
+        classes,
+        None if threshold is None else float(threshold["value"]),
+        None if calibration is None else Calibration(float(calibration["slope"]), float(calibration["intercept"])),
+        _far(about["far"], parts.get("far", {}), len(recipe.names)),
+        {str(word): str(name) for word, name in json.loads(files[VOCABULARY])["words"].items()},
+    )
+
+
+def build_model(told: Mapping[str, Any], where: str, models: Mapping[str, Factory] | None) -> Model:
+    """From its name, its settings and the shape of its data."""
+    kind = str(told["kind"])
+    known = MODELS if kind in MODELS else families(models).models  # installed packages are looked through if need be
+    if kind not in known:
+        problem = f"needs a model {kind!r}, which is not known here"
+        remedy = f"Install the package that offers it, or give it to load_bundle. {suggest(kind, known, 'Known')}"
+        raise BundleError(where, problem, remedy)
+    factory = known[kind]
+    options = parse_settings(settings_of(factory), told["options"], f"{where}: model", Path())
+    shape = told["shape"]
+    made: Model = factory(**options)(Shape(tuple(shape["inputs"]), int(shape["classes"])))
+    return made
+
+
+def _fitting(wanted: Tree, found: Tree, precision: torch.dtype) -> Tree:
+    """In the model's order: a file sorts its leaves by name."""
+    if set(wanted) != set(found):
+        raise ValueError("the weights are not those of the model")
+    for name, leaf in wanted.items():
+        kind = precision if leaf.is_floating_point() else leaf.dtype
+        if found[name].shape != leaf.shape or found[name].dtype != kind:
+            raise ValueError("the weights do not have the shape of the model's")
+        if found[name].is_floating_point() and not bool(torch.isfinite(found[name]).all()):
+            raise ValueError("a weight is not a number")
+    return {name: found[name] for name in wanted}
+
+
+def _far(told: Mapping[str, Any], leaves: Tree, width: int) -> Far:
+    if told["kind"] == "ranges":
+        return by_ranges()
+    mean, whitening = leaves["mean"].numpy(), leaves["whitening"].numpy()
+    if told["kind"] != "distance" or mean.shape != (width,) or whitening.shape != (width, width):
+        raise ValueError("what is far does not fit the preparation")
+    return Far("distance", mean, whitening, float(told["cut"]))

@@ -1,0 +1,241 @@
+"""A bundle's card as plain data: every number in it comes from the run's files or is computed on its test rows."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from wardround.artifacts.spending import EACH_SITE
+from wardround.bundles.bundle import Bundle
+from wardround.bundles.words import far_words, gap_words, level_words, not_for, purpose
+from wardround.data.records import Column
+from wardround.evaluation.calibration import calibration
+from wardround.evaluation.intervals import CONFIDENCE
+from wardround.evaluation.metrics import SMALLEST_GROUP
+from wardround.study import Arm, Study
+
+FIGURES = ("auc", "accuracy", "sensitivity", "specificity", "ppv", "npv", "brier")
+FEW_ROWS = 100  # of training: a site with fewer is named among the limits
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a run says of itself, as far as whoever makes the bundle knows it."""
+
+    study: Study
+    arm: Arm
+    asked: str
+    seed: int
+    site: str
+    trained: Mapping[str, int | None]  # training rows of each site whose rows the model has learnt from; None: not told
+    seeds: tuple[int, ...]
+    simulated: bool
+    synthetic: bool
+    overall: Mapping[str, Any] | None  # metrics over all sites; None: not told
+    at_site: Mapping[str, Any] | None
+    interval: Mapping[str, Any] | None  # confidence, method, covers; None: there are none
+    privacy: Mapping[str, Any] | None  # what was promised and spent; None: nothing protects anybody
+    subgroups: Mapping[str, Any]
+    warnings: tuple[str, ...]
+
+
+def told_by(
+    results: Mapping[str, Any], study: Study, arm: Arm, asked: str, seed: int, site: str, trained: Mapping[str, int]
+) -> Told:
+    """From a run's results.json."""
+    found = results["arms"][asked]
+    overall = dict(found["metrics"])
+    if found["own_models"]:  # scores of different models are not ranked against each other
+        overall |= found["within_sites"]
+    of_variant = results["variants"][arm.variant]
+    return Told(
+        study=study,
+        arm=arm,
+        asked=asked,
+        seed=seed,
+        site=site,
+        trained=trained,
+        seeds=tuple(results["seeds"]),
+        simulated=not results["deployed"],
+        synthetic=bool(results.get("synthetic")),
+        overall={name: overall[name] for name in FIGURES},
+        at_site={name: found["sites"][site][name] for name in FIGURES},
+        interval={"confidence": results["interval"]["confidence"], **_without_text(of_variant)},
+        privacy=_privacy(results.get("privacy"), arm.name, site),
+        subgroups=found["subgroups"],
+        warnings=_concerning(results["warnings"], site, list(results["arms"][asked]["sites"])),
+    )
+
+
+def _without_text(of_variant: Mapping[str, Any]) -> dict[str, Any]:
+    return {"method": of_variant["method"], "covers": of_variant["covers"]}
+
+
+def _privacy(found: Mapping[str, Any] | None, arm: str, site: str) -> dict[str, Any] | None:
+    if not found or arm not in found["arms"]:
+        return None
+    of_arm = found["arms"][arm]
+    spent = of_arm["sites"].get(site) or {}
+    whole = of_arm["sites"].get(EACH_SITE) or {}
+    in_all = (found.get("total") or {}).get(site) or {}
+    return {
+        "guarantee": found["guarantee"],
+        "example": of_arm["example"],
+        "site": of_arm["site"],
+        "secure_sum": of_arm["secure_sum"],
+        "spent": {key: spent[key] for key in ("epsilon", "delta", "rounds") if key in spent} or None,
+        "spent_on_sites": {key: whole[key] for key in ("epsilon", "delta", "rounds") if key in whole} or None,
+        "spent_by_the_whole_run": {key: in_all[key] for key in ("epsilon", "delta") if key in in_all} or None,
+    }
+
+
+def _concerning(warnings: list[str], site: str, sites: list[str]) -> tuple[str, ...]:
+    """Those of this site, and those that name none."""
+    others = tuple(f"{name}:" for name in sites if name != site)
+    return tuple(line for line in warnings if not line.startswith(others))
+
+
+def card_of(
+    told: Told,
+    bundle: Bundle,
+    about: Mapping[str, Any],
+    score: np.ndarray,
+    label: np.ndarray,
+    hashes: Mapping[str, str],
+) -> dict[str, Any]:
+    """`score` and `label` are of this site's test rows with this seed."""
+    classes = bundle.classes
+    return {
+        "title": f"{told.study.name}: {told.asked} at {told.site}",
+        "question": told.study.question,
+        "origin": {name: about[name] for name in ("study", "run", "arm", "trained_as", "seed", "site", "wardround")},
+        "predicts": {"classes": list(classes), "positive": classes[1] if len(classes) == 2 else None},
+        "intended_use": purpose(told.site, classes),
+        "not_intended": not_for(told.site, told.synthetic),
+        "training": {
+            "sites": dict(told.trained),
+            "algorithm": told.arm.algorithm.name,
+            "model": told.arm.model.name,
+            "rounds": told.arm.training.rounds,
+            "simulated": told.simulated,
+            "this_site_trained": told.site in told.trained,
+            "rows_here": dict(about["rows"]),
+        },
+        "figures": {
+            "seeds": list(told.seeds),
+            "seed": told.seed,
+            "interval": None if told.interval is None else dict(told.interval),
+            "all_sites": told.overall,
+            "this_site": told.at_site,
+        },
+        "threshold": about["threshold"],
+        "at_threshold": None if about["private"] else at_threshold(bundle, score, label),
+        "calibration": _calibration(bundle, about, score, label),
+        "privacy": told.privacy,
+        "columns": [_column(column, bundle, about["unrecorded"]) for column in bundle.recipe.columns],
+        "gaps": gap_words(bundle.recipe),
+        "unseen_levels": level_words(bundle.recipe),
+        "far": far_words(bundle.far, len(about["features"])),
+        "limits": [*_limits(told, about), *([] if about["private"] else [*_few(classes, label), *told.warnings])],
+        "hashes": dict(hashes),
+    }
+
+
+def at_threshold(bundle: Bundle, score: np.ndarray, label: np.ndarray) -> dict[str, Any] | None:
+    """On test rows of this site with this seed; None for more than two classes."""
+    if bundle.threshold is None:
+        return None
+    called, positive = bundle.calls(score) == 1, label == 1
+    return {
+        "rows": len(label),
+        "sensitivity": share_of(called[positive]),
+        "specificity": share_of(~called[~positive]),
+    }
+
+
+def share_of(hits: np.ndarray) -> dict[str, Any] | None:
+    """With its interval (Wilson, JASA 1927); None where there are too few rows to speak of."""
+    n = len(hits)
+    if n < SMALLEST_GROUP:
+        return None
+    p, z = float(hits.mean()), float(stats.norm.ppf((1 + CONFIDENCE) / 2))
+    middle = (p + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z / (1 + z**2 / n) * float(np.sqrt(p * (1 - p) / n + z**2 / (4 * n**2)))
+    return {"value": p, "interval": [max(0.0, middle - half), min(1.0, middle + half)], "rows": n}
+
+
+def _calibration(bundle: Bundle, about: Mapping[str, Any], score: np.ndarray, label: np.ndarray) -> dict[str, Any]:
+    """Before and after, on test rows of this site with this seed."""
+    fitted = about["calibration"]
+    if about["private"] or len(bundle.classes) > 2:
+        return {"fitted": None, "why_not": about["uncalibrated"], "before": None, "after": None}
+    after = bundle.probabilities(score)
+    return {
+        "fitted": fitted,
+        "why_not": about["uncalibrated"],
+        "before": _measured(label, score),
+        "after": None if after is None else _measured(label, after),
+    }
+
+
+def _measured(label: np.ndarray, score: np.ndarray) -> dict[str, Any] | None:
+    if len(label) < SMALLEST_GROUP:
+        return None
+    found = calibration(label, score, np.arange(len(label)))
+    brier = float(np.square(score.astype(np.float64) - label).mean())
+    told = {} if found is None else {"slope": found["slope"], "intercept": found["intercept"]}
+    return {"brier": brier, "rows": len(label), **told}
+
+
+def _column(column: Column, bundle: Bundle, unrecorded: Sequence[str]) -> dict[str, Any]:
+    layout = bundle.recipe.layout
+    levels = layout.levels.get(column.name)
+    return {
+        "name": column.name,
+        "written": column.written,
+        "kind": "date" if column.dates else column.kind,
+        "range": None if column.limits is None else list(column.limits),
+        "levels": None if levels is None else list(levels),
+        "indicator": column.name in layout.indicators,
+        "recorded_here": column.name not in unrecorded,
+    }
+
+
+def _limits(told: Told, about: Mapping[str, Any]) -> list[str]:
+    lines = []
+    if told.synthetic:
+        lines.append("Some or all of the rows are made up.")
+    if told.simulated:
+        lines.append("All sites were simulated on one machine from stored rows; no hospital was asked during training.")
+    if told.site not in told.trained:
+        lines.append(f"{told.site} did not train: the model has seen none of its rows.")
+    small = [f"{site} ({rows})" for site, rows in told.trained.items() if rows is not None and rows < FEW_ROWS]
+    if small:
+        lines.append(f"Sites with fewer than {FEW_ROWS} training rows: {', '.join(small)}.")
+    if len(told.seeds) > 1:
+        lines.append(
+            f"Figures over seeds speak of {len(told.seeds)} trainings; this bundle is one of them (seed {told.seed})."
+        )
+    for groups in told.subgroups.values():
+        few = [name for name, group in groups.items() if group.get("suppressed")]
+        lines += [f"Too few test rows to say anything of: {name}." for name in few]
+    if about["private"]:
+        lines.append(
+            "Each patient is protected: threshold, calibration and the mark of far rows use nothing of the patients, "
+            "and what checks found in the rows is not repeated here."
+        )
+    return lines
+
+
+def _few(classes: Sequence[str], label: np.ndarray) -> list[str]:
+    """A share of two patients has no useful interval, whatever the formula says."""
+    counts = np.bincount(label, minlength=len(classes))
+    rare = [repr(name) for name, count in zip(classes, counts.tolist(), strict=True) if count < SMALLEST_GROUP]
+    if not rare:
+        return []
+    return [
+        f"Fewer than {SMALLEST_GROUP} test rows of this site, with this seed, are {' or '.join(rare)}: what rests on "
+        "them says little, also where its interval is narrow."
+    ]

@@ -1,0 +1,99 @@
+"""What is chosen on a site's validation rows, never on test rows: a threshold, and a calibration of the scores."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.special import expit, logit
+
+from wardround.bundles.bundle import CLIP, Calibration
+
+MIDDLE = 0.5
+LEAST_ROWS = 30  # of validation: fewer would choose by chance
+LEAST_EACH = 5  # of either class
+RIDGE = 1.0  # as if slope and intercept were known beforehand to be 1 and 0, give or take 1
+STEPS = 100
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """`why` says in plain words what it was chosen on, or why nothing could be."""
+
+    threshold: dict[str, Any] | None  # value, chosen, why
+    calibration: dict[str, Any] | None  # slope, intercept, rows
+    uncalibrated: str  # why there is no calibration; empty where there is one
+
+
+def choose(label: np.ndarray, score: np.ndarray, private: bool) -> Chosen:
+    """From a site's validation rows. `private`: patients are protected, and what is read off them would not be."""
+    if score.ndim > 1:
+        return Chosen(None, None, "scores of more than two classes are not recalibrated")
+    rows, positive = len(label), int((label == 1).sum())
+    if private:
+        lacking = "patients are protected, and a choice on validation rows would have no noise"
+    elif not rows:
+        lacking = "the study keeps no validation rows"
+    elif rows < LEAST_ROWS or min(positive, rows - positive) < LEAST_EACH:
+        lacking = f"fewer than {LEAST_ROWS} validation rows, or fewer than {LEAST_EACH} of one class"
+    else:
+        on = f"{rows} validation rows of this site"
+        value, fitted = youden(label, score), recalibrate(label, score)
+        inverted = "on validation rows a higher score does not mean a higher risk"
+        threshold = (
+            {"value": MIDDLE, "chosen": False, "why": inverted}
+            if value is None
+            else {"value": value, "chosen": True, "why": f"Youden's index on {on}"}
+        )
+        if fitted is None:
+            return Chosen(threshold, None, inverted)
+        return Chosen(threshold, {"slope": fitted.slope, "intercept": fitted.intercept, "rows": rows}, "")
+    return Chosen({"value": MIDDLE, "chosen": False, "why": lacking}, None, lacking)
+
+
+def youden(label: np.ndarray, score: np.ndarray) -> float | None:
+    """The threshold with the best sensitivity + specificity (Youden, Cancer 1950); the highest of equals.
+
+    It lies midway between two scores that occur, so that rounding elsewhere does not turn a call round. None where no
+    threshold is better than calling everybody alike.
+    """
+    positive, s = label == 1, score.astype(np.float64)
+    order = np.argsort(-s, kind="stable")
+    ranked = s[order]
+    last = np.flatnonzero(ranked[1:] != ranked[:-1])  # rows with one score are called together
+    if not len(last):
+        return None
+    hits = np.cumsum(positive[order])[last]
+    index = hits / positive.sum() - (last + 1 - hits) / (~positive).sum()
+    best = int(index.argmax())
+    if index[best] <= 0:
+        return None
+    place = last[best]
+    return float((ranked[place] + ranked[place + 1]) / 2)
+
+
+def recalibrate(label: np.ndarray, score: np.ndarray) -> Calibration | None:
+    """Logistic recalibration (Cox, Biometrika 1958), drawn towards leaving the scores as they are.
+
+    None where the slope is not above 0: the scores then rank patients the wrong way round, and no slope mends that.
+    """
+    x = logit(np.clip(score.astype(np.float64), CLIP, 1 - CLIP))
+    design = np.column_stack([x, np.ones(len(x))])
+    prior = np.array([1.0, 0.0])
+    beta = prior.copy()
+    for _ in range(STEPS):  # Newton's steps on a strictly convex loss, halved until they help
+        p = expit(design @ beta)
+        gradient = design.T @ (p - label) + RIDGE * (beta - prior)
+        curvature = design.T @ (design * (p * (1 - p))[:, None]) + RIDGE * np.eye(2)
+        step = np.linalg.solve(curvature, gradient)
+        before = _loss(design, label, beta, prior)
+        while _loss(design, label, beta - step, prior) > before and np.abs(step).max() > 1e-12:
+            step = step / 2
+        beta = beta - step
+        if np.abs(step).max() < 1e-10:
+            break
+    return Calibration(float(beta[0]), float(beta[1])) if beta[0] > 0 else None
+
+
+def _loss(design: np.ndarray, label: np.ndarray, beta: np.ndarray, prior: np.ndarray) -> float:
+    z = design @ beta
+    return float((np.logaddexp(0, z) - label * z).sum() + RIDGE / 2 * np.square(beta - prior).sum())

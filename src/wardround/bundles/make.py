@@ -1,0 +1,208 @@
+"""A bundle from a complete simulated run: for one site, with the model that this site predicts with."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from wardround.artifacts.folder import RunFolder
+from wardround.bundles.card import told_by
+from wardround.bundles.files import refuse_taken
+from wardround.bundles.origin import Origin, Side, plain_name, unrecorded, write_bundle
+from wardround.data.cohort import Cohort
+from wardround.data.site import Rows, Site
+from wardround.errors import BundleError, StudyError, suggest
+from wardround.evaluation.scores import score_columns
+from wardround.opened import Elsewhere, open_run, saved_run
+from wardround.plan import Plan
+from wardround.rounds import site_model
+from wardround.settings import Factory
+from wardround.study import Arm
+from wardround.tree import Tree
+from wardround.trial import Run, Trial
+
+ELSEWHERE = Elsewhere(
+    "is a coordinator's run: what a hospital predicts with, and its rows, are at the hospital",
+    "There: wardround bundle STATE/RUN --arm ARM, where STATE is the hospital's state folder.",
+)
+FOLDER = Path("bundles")
+
+
+def make_bundle(
+    run: str | Path,
+    *,
+    arm: str,
+    site: str | None = None,
+    seed: int | None = None,
+    out: str | Path | None = None,
+    onnx: bool = False,
+    models: Mapping[str, Factory] | None = None,
+    sources: Mapping[str, Factory] | None = None,
+) -> Path:
+    """The folder of a new bundle, from the folder of a complete run.
+
+    `site` may be left out where there is one. `seed` is the study's first, unless given. `out` must not exist yet; it
+    is `bundles/STUDY-ARM-SITE`, unless given. `models` and `sources` are as `run_study` takes them.
+    """
+    return bundle_from(open_for_bundles(run, models, sources), arm=arm, site=site, seed=seed, out=out, onnx=onnx)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A run from which bundles are made."""
+
+    folder: RunFolder
+    plan: Plan
+    results: Mapping[str, Any]
+    models: Mapping[str, Factory] | None
+
+
+def open_for_bundles(
+    run: str | Path, models: Mapping[str, Factory] | None = None, sources: Mapping[str, Factory] | None = None
+) -> Opened:
+    """Once, for any number of bundles."""
+    folder, plan = open_run(run, ELSEWHERE, models, sources)
+    if plan.has_findings or not all(cohort.records.is_table for cohort in plan.cohorts.values()):
+        problem = "is about images or findings, and bundles are for tables with one outcome"
+        raise BundleError(str(run), problem, "Use the saved weights in models/ with the study's own model.")
+    return Opened(folder, plan, folder.read_json("results.json"), models)
+
+
+def bundle_from(
+    opened: Opened,
+    *,
+    arm: str,
+    site: str | None = None,
+    seed: int | None = None,
+    out: str | Path | None = None,
+    onnx: bool = False,
+) -> Path:
+    """As `make_bundle`."""
+    plan = opened.plan
+    chosen_seed = _seed(plan, seed)
+    chosen = _arm(plan, opened.results, arm, chosen_seed)
+    trial = plan.trial(chosen, chosen_seed)
+    name = _site(trial, site)
+    target = FOLDER / plain_name(f"{plan.study.name}-{arm}-{name}") if out is None else Path(out)
+    refuse_taken(target)
+    return write_bundle(_origin(opened, chosen, arm, trial, name), target, onnx)
+
+
+def _seed(plan: Plan, seed: int | None) -> int:
+    seeds = plan.study.evaluation.seeds
+    if seed is not None and seed not in seeds:
+        known = f"It was run with {seeds.first}" + (f" to {seeds.first + seeds.count - 1}." if seeds.count > 1 else ".")
+        raise StudyError("--seed", f"the run has no seed {seed}", known)
+    return seeds.first if seed is None else seed
+
+
+def _arm(plan: Plan, results: Mapping[str, Any], name: str, seed: int) -> Arm:
+    """By its name; of a selected arm the value that the seed chose."""
+    for choice in results["selection"]:
+        if choice["arm"] == name:
+            if str(seed) not in choice["chosen"]:
+                raise StudyError("--seed", f"nothing could be selected with seed {seed}", "Name another seed.")
+            return plan.study.arm(choice["chosen"][str(seed)])
+    if name not in results["arms"]:
+        raise StudyError("--arm", f"the run has no arm {name!r}", suggest(name, results["arms"], "Arms"))
+    return plan.study.arm(name)
+
+
+def _site(trial: Trial, name: str | None) -> str:
+    known = [site.name for site in trial.scored]
+    if name is None and len(known) == 1:
+        return known[0]
+    if name is None:
+        raise StudyError("--site", "the run has several sites, and a bundle is for one", f"Sites: {', '.join(known)}.")
+    if name not in known:
+        raise StudyError("--site", f"the run has no site {name!r}", suggest(name, known, "Sites"))
+    return name
+
+
+def _origin(opened: Opened, arm: Arm, asked: str, trial: Trial, name: str) -> Origin:
+    folder, plan = opened.folder, opened.plan
+    site = next(one for one in trial.scored if one.name == name)
+    if site.recipe is None:
+        raise BundleError(name, "its rows have no preparation", "Run the study again with --again.")
+    cohort = plan.cohort_of(arm)
+    params, buffers = predicts_with(trial, saved_run(trial, folder.load_model(arm.name, trial.seed)), name)
+    test = np.searchsorted(cohort.row_numbers, site.test_rows)
+    where = str(folder.path / "predictions.parquet")
+    label, score = saved_scores(folder.predictions(), where, arm.name, trial.seed, site)
+    trained = {one.name: len(one.train) for one in trial.scored if _trains(trial, arm, name, one.name)}
+    return Origin(
+        study=plan.study,
+        run=folder.path.name,
+        arm=arm,
+        asked=asked,
+        seed=trial.seed,
+        site=name,
+        recipe=site.recipe,
+        classes=plan.classes,
+        params=params,
+        buffers=buffers,
+        vocabulary=_vocabulary(cohort, name),
+        unrecorded=unrecorded(site.recipe, cohort.table, test),
+        train=side_of(site.train, trial.dtype),
+        validation=side_of(_untested(trial, site), trial.dtype),
+        table=cohort.table,
+        test=test,
+        test_label=label,
+        saved=score,
+        told=told_by(opened.results, plan.study, arm, asked, trial.seed, name, trained),
+        models=opened.models,
+    )
+
+
+def predicts_with(trial: Trial, run: Run, site: str) -> tuple[Tree, Tree]:
+    """A site's own model, or the shared one where the site does not train or all rows are pooled."""
+    trainers = [one.name for one in trial.sites]
+    return site_model(trial, run, trainers.index(site) if site in trainers else 0)
+
+
+def _trains(trial: Trial, arm: Arm, site: str, other: str) -> bool:
+    """Whether the site's model has learnt from the other's rows."""
+    if not trial.algorithm.federated and not trial.algorithm.pools:
+        return other == site
+    return other in arm.train_at if arm.train_at else True
+
+
+def saved_scores(table: pd.DataFrame, where: str, arm: str, seed: int, site: Site) -> tuple[np.ndarray, np.ndarray]:
+    """Labels and scores of the site's test rows in a run's predictions, in the order of `site.test_rows`."""
+    chosen = table[(table["arm"] == arm) & (table["seed"] == seed) & (table["site"] == site.name)].set_index("row")
+    if not chosen.index.is_unique or set(chosen.index) != set(site.test_rows.tolist()):
+        problem = f"does not hold the test rows of {site.name} in arm {arm}"
+        raise BundleError(where, problem, "Run the study again with --again.")
+    ordered: pd.DataFrame = chosen.loc[site.test_rows]
+    columns = score_columns(ordered)
+    score = ordered[columns].to_numpy()
+    if np.isnan(score).any():
+        raise BundleError(
+            where, f"arm {arm} diverged with seed {seed}: its scores are no numbers", "Name another seed."
+        )
+    return ordered["label"].to_numpy(), score[:, 0] if len(columns) == 1 else score
+
+
+def _untested(trial: Trial, site: Site) -> Rows:
+    """Validation rows without patients whom any site tests, as overlapping sites do: nothing is chosen on test rows."""
+    tested = torch.cat([one.test.people for one in trial.scored if one.test.patients is not None] or [torch.tensor([])])
+    rows = site.validation
+    if rows.patients is None:
+        return rows
+    keep = ~torch.isin(rows.people, tested.to(rows.people.dtype))
+    return Rows(rows.x[keep], rows.y[keep], patients=rows.people[keep])
+
+
+def side_of(rows: Rows, dtype: torch.dtype) -> Side:
+    x, y = rows.everything(dtype)
+    return Side(x.cpu().numpy(), y.cpu().numpy())
+
+
+def _vocabulary(cohort: Cohort, site: str) -> dict[str, str]:
+    """How the site's file writes the outcome, where the site is a hospital and its file says it in words."""
+    known = {hospital.replace("/", "-"): words for hospital, words in cohort.records.vocabulary.items()}
+    return dict(known.get(site, {}))

@@ -1,0 +1,58 @@
+"""`wardround bundle`: from a run to the folder that a hospital deploys."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wardround.cli.options import Json
+
+
+def bundle(
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN", help="The folder of a complete run, or a hospital's own folder of a deployed one."
+        ),
+    ],
+    arm: Annotated[str, typer.Option("--arm", metavar="ARM", help="Whose model.")],
+    site: Annotated[
+        str | None, typer.Option("--site", metavar="SITE", help="For which hospital. Not needed where there is one.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", help="Of which training; the study's first, unless given.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="A new folder; bundles/STUDY-ARM-SITE, unless given.")
+    ] = None,
+    onnx: Annotated[bool, typer.Option("--onnx", help="Also write the model as model.onnx, checked equal.")] = False,
+    site_file: Annotated[
+        Path | None,
+        typer.Option("--site-file", metavar="FILE", help="A hospital's site.toml, where it is not found by itself."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Make a bundle: a site's model with its preparation, threshold, calibration, card and hashes, in one folder.
+
+    It is given out only if it predicts the run's test rows as the run did.
+    """
+    from wardround.bundles.bundle import load_bundle
+    from wardround.cli import render, render_bundle
+
+    if (run / "session.json").is_file():
+        from wardround.deploy.sitebundle import make_site_bundle
+
+        made = make_site_bundle(run, arm=arm, site=site, seed=seed, out=out, onnx=onnx, site_file=site_file)
+    else:
+        from wardround.bundles.make import make_bundle
+        from wardround.errors import StudyError
+
+        if site_file is not None:
+            problem = "is for a hospital's own folder of a deployed run, and this is a run on one machine"
+            raise StudyError("--site-file", problem, "Leave it out.")
+        made = make_bundle(run, arm=arm, site=site, seed=seed, out=out, onnx=onnx)
+    found = load_bundle(made)
+    if json:
+        render.show_json({"bundle": str(made), **found.about})
+    else:
+        render_bundle.show_bundle(found)

@@ -1,0 +1,218 @@
+"""A bundle at a hospital that took part in a deployed run, from what the run left there. Nothing is sent or asked.
+
+The card holds what the hospital knows: its own rows and figures, who took part, and what its ledger says. How many
+rows others have, and figures over all hospitals, are in the coordinator's report.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from safetensors.torch import load_file
+
+from wardround.artifacts.ledger import Entry, charges_of
+from wardround.bundles.bundle import build_model
+from wardround.bundles.card import FIGURES, Told
+from wardround.bundles.files import refuse_taken
+from wardround.bundles.make import FOLDER, saved_scores, side_of
+from wardround.bundles.origin import Origin, model_of, plain_name, unrecorded, write_bundle
+from wardround.catalog import families as known_families
+from wardround.data.prepare import Recipe
+from wardround.data.records import Column, Records
+from wardround.data.site import Site
+from wardround.deploy.deployable import is_federated
+from wardround.deploy.join import SiteGate
+from wardround.deploy.policy import Refused
+from wardround.deploy.session import Session
+from wardround.deploy.sitefile import SiteFile, open_source
+from wardround.errors import BundleError, DeployError, StudyError, suggest
+from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
+from wardround.evaluation.scores import Scores
+from wardround.plan import members_of
+from wardround.privacy.accountant import epsilon
+from wardround.settings import Factory
+from wardround.study import Arm
+from wardround.tree import Tree
+
+
+def make_site_bundle(
+    state: str | Path,
+    *,
+    arm: str,
+    site: str | None = None,
+    seed: int | None = None,
+    out: str | Path | None = None,
+    onnx: bool = False,
+    site_file: Path | None = None,
+) -> Path:
+    """The folder of a new bundle, from a hospital's own folder of a run (`STATE/RUN`) and its site file.
+
+    `site_file` is found beside the folder STATE, unless given. The rest is as `make_bundle` has it.
+    """
+    folder = Path(state).absolute()
+    path = folder.parent.parent / "site.toml" if site_file is None else site_file
+    if not path.exists():
+        raise DeployError(str(path), "there is no site file", "Give it: --site-file FILE.")
+    own = SiteFile.load(path)
+    if site is not None and site != own.name:
+        raise StudyError("--site", f"this is the folder of {own.name!r}", "Leave it out.")
+    families = known_families()
+    try:
+        source = open_source(own, families)
+        session = Session.restore(own.name, folder, SiteGate(own, families), families, source.load)
+    except Refused as refused:
+        raise DeployError(own.name, refused.refusal.reason, "Approve the study again if that is right.") from None
+    return bundle_of(session, arm=arm, seed=seed, out=out, onnx=onnx)
+
+
+def bundle_of(
+    session: Session,
+    *,
+    arm: str,
+    seed: int | None = None,
+    out: str | Path | None = None,
+    onnx: bool = False,
+    models: Mapping[str, Factory] | None = None,
+) -> Path:
+    study = session.study
+    known = [one.name for one in study.arms]
+    if arm not in known:
+        raise StudyError("--arm", f"the study has no arm {arm!r}", suggest(arm, known, "Arms"))
+    if seed is not None and seed not in study.evaluation.seeds:
+        raise StudyError("--seed", f"the study has no seed {seed}", f"Its first is {study.evaluation.seeds.first}.")
+    if not session.records.is_table:
+        problem = "its rows are images, and bundles are for tables"
+        raise BundleError(session.site, problem, "Use the saved weights in models/ with the study's own model.")
+    target = FOLDER / plain_name(f"{study.name}-{arm}-{session.site}") if out is None else Path(out)
+    refuse_taken(target)
+    chosen = study.evaluation.seeds.first if seed is None else seed
+    return write_bundle(_origin(session, study.arm(arm), chosen, models), target, onnx)
+
+
+def _origin(session: Session, arm: Arm, seed: int, models: Mapping[str, Factory] | None) -> Origin:
+    if not session.waves:
+        problem = "the sites have not agreed yet how rows are prepared"
+        raise BundleError(str(session.folder), problem, "Wait until the run is over.")
+    trial = session.plan.trial(arm, seed)
+    site = next((one for one in trial.scored if one.name == session.site), None)
+    if site is None or site.recipe is None:
+        raise BundleError(session.site, f"does not predict in arm {arm.name}", "Name another arm.")
+    cohort, predictions = session.plan.cohort_of(arm), _predictions(session)
+    recipe = in_own_words(site.recipe, session.records)
+    test = np.searchsorted(cohort.row_numbers, site.test_rows)
+    label, score = saved_scores(predictions, str(session.folder / "predictions"), arm.name, seed, site)
+    params, buffers = _weights(session, arm, seed, recipe, models)
+    return Origin(
+        study=session.study,
+        run=session.run,
+        arm=arm,
+        asked=arm.name,
+        seed=seed,
+        site=session.site,
+        recipe=recipe,
+        classes=session.plan.classes,
+        params=params,
+        buffers=buffers,
+        vocabulary=dict(session.records.vocabulary.get(session.site, {})),
+        unrecorded=unrecorded(recipe, cohort.table, test),
+        train=side_of(site.train, trial.dtype),
+        validation=side_of(site.validation, trial.dtype),
+        table=cohort.table,
+        test=test,
+        test_label=label,
+        saved=score,
+        told=_told(session, arm, seed, site, predictions),
+        models=models,
+    )
+
+
+def in_own_words(recipe: Recipe, records: Records) -> Recipe:
+    """Sites agree on names and kinds of columns; how the hospital's own file writes them is known here alone."""
+    own = {column.name: column for column in records.columns}
+
+    def written(column: Column) -> Column:
+        here = own.get(column.name)
+        return column if here is None else replace(column, header=here.header, dates=here.dates, words=here.words)
+
+    layout = replace(recipe.layout, numeric=tuple(map(written, recipe.layout.numeric)))
+    return replace(recipe, columns=tuple(map(written, recipe.columns)), layout=layout)
+
+
+def _weights(
+    session: Session, arm: Arm, seed: int, recipe: Recipe, models: Mapping[str, Factory] | None
+) -> tuple[Tree, Tree]:
+    """The model with which this site predicts, as the end of the run left it here."""
+    path = session.folder / "models" / arm.name / f"seed-{seed}.safetensors"
+    if not path.is_file():
+        problem = f"has no model of arm {arm.name} with seed {seed} yet"
+        raise BundleError(str(session.folder), problem, "Wait until the run is over.")
+    leaves = load_file(path)
+    told = model_of(arm, recipe, session.plan.classes)
+    params, buffers = build_model(told, f"arm {arm.name}", models).init(0)
+    if set(leaves) != {*params, *buffers}:
+        raise BundleError(str(path), "does not hold the weights of the study's model", "Let the run be made anew.")
+    return {name: leaves[name] for name in params}, {name: leaves[name] for name in buffers}
+
+
+def _predictions(session: Session) -> pd.DataFrame:
+    parts = sorted((session.folder / "predictions").glob("*.parquet"))
+    if not parts:
+        raise BundleError(str(session.folder), "has no predictions yet", "Wait until the run is over.")
+    return pd.concat([pd.read_parquet(part) for part in parts], ignore_index=True)
+
+
+def _told(session: Session, arm: Arm, seed: int, site: Site, predictions: pd.DataFrame) -> Told:
+    study = session.study
+    members = members_of(arm, session.sites) if is_federated(arm) else [session.site]
+    of_arm = predictions[(predictions["arm"] == arm.name) & (predictions["site"] == session.site)]
+    resampling = Resampling.of(study.evaluation_of(arm))
+    seeds = tuple(study.evaluation.seeds)
+    return Told(
+        study=study,
+        arm=arm,
+        asked=arm.name,
+        seed=seed,
+        site=session.site,
+        trained={name: len(site.train) if name == session.site else None for name in members},
+        seeds=seeds,
+        simulated=False,
+        synthetic=session.records.synthetic,
+        overall=None,
+        at_site=summarise_metrics(Scores.of(of_arm).overall[arm.name], resampling, FIGURES),
+        interval={"confidence": CONFIDENCE, "method": resampling.method, "covers": resampling.covers}
+        if len(seeds) > 1
+        else None,
+        privacy=_privacy(session, arm, seed),
+        subgroups={},
+        warnings=(*session.records.notes, *(str(finding) for finding in session.plan.own_findings())),
+    )
+
+
+def _privacy(session: Session, arm: Arm, seed: int) -> dict[str, Any] | None:
+    """By this site's own ledger."""
+    asked = arm.privacy
+    if asked.example is None and asked.site is None and asked.secure_sum is None:
+        return None
+    entries = [entry for entry in session.ledger.entries() if entry.run == session.run and entry.site == session.site]
+    here = [entry for entry in entries if entry.arm == arm.name and entry.seed == seed]
+    return {
+        "guarantee": all(entry.guarantee for entry in entries),
+        "example": _block(asked.example),
+        "site": _block(asked.site),
+        "secure_sum": None if asked.secure_sum is None else {},
+        "spent": {**_spent(here), "rounds": len(here)} if here else None,
+        "spent_on_sites": None,  # the noise for whole sites is drawn, and accounted for, at the coordinator
+        "spent_by_the_whole_run": _spent(entries) if entries else None,
+    }
+
+
+def _block(asked: Any) -> dict[str, Any] | None:
+    return None if asked is None else {"epsilon": asked.epsilon, "delta": asked.delta, "clip": asked.clip}
+
+
+def _spent(entries: list[Entry]) -> dict[str, Any]:
+    delta = min(entry.delta for entry in entries)
+    return {"epsilon": epsilon(charges_of(entries), delta), "delta": delta}
