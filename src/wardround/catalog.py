@@ -65,6 +65,27 @@ def shipped_studies() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob(f"*{SUFFIX}"))}
 
 
+def copy_study(name: str, out: Path) -> Path:
+    """A shipped study as a file of one's own, with its data files. Nothing that is there is written over."""
+    shipped = shipped_studies()
+    if name not in shipped:
+        raise StudyError("--copy", f"no study {name!r} is shipped", suggest(name, shipped, "Shipped studies"))
+    source, own = shipped[name], shipped[name].parent / "files" / name
+    copies = {source: out / source.name}
+    if own.is_dir():
+        copies |= {path: out / "files" / name / path.name for path in sorted(own.iterdir()) if path.is_file()}
+    for target in copies.values():
+        if target.exists():
+            raise StudyError(str(target), "is there already", "Give another --out, or move it away.")
+    try:
+        for path, target in copies.items():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
+    except OSError as error:
+        raise StudyError(str(out), f"cannot be written ({error.strerror})", "Give another --out.") from None
+    return out / source.name
+
+
 def find_study(name_or_path: str | Path) -> Path:
     """A path, or the name of a shipped study."""
     shipped = shipped_studies()

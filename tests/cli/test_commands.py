@@ -259,3 +259,21 @@ def test_interrupting_a_run_stops_it_cleanly_and_says_how_to_go_on(tmp_path: Pat
     assert "Traceback" not in errors
     assert not list(tmp_path.glob("*/results.json"))
     assert os.listdir(tmp_path)
+
+
+def test_a_shipped_study_is_copied_with_its_files_and_runs_there(tmp_path: Path) -> None:
+    made = as_json("studies", "--copy", "csv-hospitals", "--out", tmp_path / "mine")["study"]
+    names = {
+        path.relative_to(tmp_path / "mine").as_posix() for path in (tmp_path / "mine").rglob("*") if path.is_file()
+    }
+    assert {"csv-hospitals.toml", "files/csv-hospitals/north.csv", "files/csv-hospitals/south.csv"} <= names
+    assert as_json("check", made)["findings"] is not None
+    again = wardround("studies", "--copy", "csv-hospitals", "--out", tmp_path / "mine")
+    assert again.returncode != 0
+    assert "is there already" in again.stderr
+    unknown = wardround("studies", "--copy", "csv-hospital", "--out", tmp_path)
+    assert "Did you mean 'csv-hospitals'" in unknown.stderr
+    file = tmp_path / "file"
+    file.write_text("")
+    refused = wardround("studies", "--copy", "heart-fedprox", "--out", file / "x")
+    assert "cannot be written" in refused.stderr

@@ -81,7 +81,10 @@ def test_empty_and_constant_columns_are_named_for_the_site_that_has_them() -> No
     never = np.where(np.arange(80) < 40, np.nan, np.arange(80.0))
     constant = np.where(np.arange(80) < 40, np.arange(80.0), 7.0)
     findings = found(cohort(crp=never, hr=constant), splits())
-    assert findings["empty-column", "a"].message == "crp: never recorded (left out, or filled by what others or the study know)"
+    assert (
+        findings["empty-column", "a"].message
+        == "crp: never recorded (left out, or filled by what others or the study know)"
+    )
     assert findings["constant-column", "b"].message == "hr: the same in all training rows"
     assert ("constant-column", "a") not in findings
 

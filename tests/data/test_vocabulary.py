@@ -250,3 +250,8 @@ def test_the_seed_files_load_when_mapped() -> None:
     assert not set(records.recorded["a"]) & set(records.recorded["b"])  # Age and age are two columns
     assert records.groups["age"].notna().all()  # but one group
     assert records.vocabulary["b"] == {"0": "positive", "1": "negative"}
+
+
+def test_of_three_classes_none_is_the_positive_one(tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match="there are 3 classes, and none of them is the positive one"):
+        load(tmp_path, {"north": "a b c"}, classes=("a", "b", "c"), positive="c")

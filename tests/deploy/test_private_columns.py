@@ -1,6 +1,7 @@
 """Hospitals with columns of their own tell nobody which: every byte that travels is looked at."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ from tests.deploy.compared import KNOWN, assert_parity
 from tests.deploy.hospitals import NAMES, at_sites, dots, own, study
 from tests.deploy.together import Federation, body_of, federation, kind_of
 from wardround.data.prepare import encode
-from wardround.data.sources import Source
+from wardround.data.sources import SOURCES, Source
 from wardround.engines.letters import Sealed
 from wardround.errors import DeployError
+from wardround.seeds import generator
 from wardround.tree import Tree
 
 LATENT, HIDDEN = 5, 7
@@ -128,6 +130,43 @@ def test_each_site_keeps_an_adapter_of_its_own_width(tmp_path: Path) -> None:
         widths[site] = load_file(path)["adapter.first.weight"].shape[1]
     # age, dose, lab; one ward column of two, three of three; three stages; whether dose is missing
     assert widths == {"alder": 8, "birch": 7, "cedar": 10, "dogwood": 5}
+
+
+def hospital_files(folder: Path) -> dict[str, Path]:
+    """`crp` is a number at one hospital and a word at the other; columns stand in another order in each file."""
+    rng = generator(5, "files of two hospitals")
+    lines: dict[str, list[str]] = {"alder": ["weight,crp,ill,age"], "birch": ["sick,crp,age,ward"]}
+    for _ in range(60):
+        age, crp = rng.integers(30, 90), rng.normal(20, 5)
+        ill = int(age + crp > 80)
+        lines["alder"].append(f"{rng.normal(70, 9):.1f},{crp:.2f},{'yes' if ill else 'no'},{age}")
+        lines["birch"].append(f"{1 - ill},{'high' if crp > 20 else 'low'},{age},{rng.choice(['a', 'b', 'c'])}")
+    files = {site: folder / f"{site}.csv" for site in lines}
+    for site, path in files.items():
+        path.write_text("\n".join(lines[site]) + "\n", encoding="utf-8")
+    return files
+
+
+def test_hospitals_whose_files_differ_in_names_kinds_and_order_give_the_same_bits(tmp_path: Path) -> None:
+    """In a simulation `crp` must be two columns; a hospital by itself has one. Both begin with the same weights."""
+    files = hospital_files(tmp_path)
+    targets, classes = {"alder": "ill", "birch": "sick"}, ("well", "ill")
+    labels = {"alder": {"yes": "ill", "no": "well"}, "birch": {"0": "ill", "1": "well"}}
+    data = {"source": "csv", "files": {site: str(path) for site, path in files.items()}, "target": "ill"}
+    data |= {"targets": {"birch": "sick"}, "classes": list(classes), "labels": labels}
+    content = study([{"algorithm": "fedprox"}], model=MODEL) | {"data": {**data, "columns": "own", "schema": "own"}}
+    at_home = {
+        site: partial(
+            SOURCES["csv"], files={site: path}, target=targets[site], classes=classes, labels={site: labels[site]}
+        )
+        for site, path in files.items()
+    }
+    both = assert_parity(content, tmp_path / "run", at_home)
+    names = [column.name for column in both.plan.cohort_of(both.plan.study.arms[0]).records.columns]
+    assert {"crp at alder", "crp at birch"} <= set(names)
+    trial = both.plan.trial(both.plan.study.arms[0], 3)
+    found = {site.name: site.recipe.names for site in trial.sites if site.recipe is not None}
+    assert found == {"alder": ("age", "crp", "weight"), "birch": ("age", "crp=low", "ward=a", "ward=b", "ward=c")}
 
 
 def test_images_are_refused_where_a_study_is_about_columns(tmp_path: Path) -> None:

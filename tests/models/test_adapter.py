@@ -297,14 +297,13 @@ def test_images_have_no_columns() -> None:
         MODELS["adapter"]()(Shape((1, 8, 8), 2))
 
 
-@pytest.mark.parametrize("align", ["coral", "mmd"])
-def test_aligned_hospitals_come_closer_in_the_space(align: str) -> None:
+@pytest.mark.parametrize(("align", "weight"), [("coral", 1.0), ("mmd", 5.0)])
+def test_aligned_hospitals_come_closer_in_the_space(align: str, weight: float) -> None:
     """The distance of their moments from the mean of all hospitals' is what alignment lowers."""
 
     def distance(how: str) -> float:
-        plan = heart(
-            arms=[{"algorithm": "fedavg", "model.align": how}], training={"rounds": 40, "local_epochs": 2, "lr": 0.05}
-        )
+        arm = {"algorithm": "fedavg", "model.align": how, "model.align_weight": weight}
+        plan = heart(arms=[arm], training={"rounds": 40, "local_epochs": 2, "lr": 0.05})
         trial = plan.trial(plan.study.arms[0], 42)
         run = start(trial)
         for after, _ in rounds(run, trial, train_sites):

@@ -171,6 +171,10 @@ def show_studies(listed: Sequence[Mapping[str, Any]]) -> None:
     console().print(table)
 
 
+def show_copied(study: Path) -> None:
+    console().print(f"Copied to {study}. Change it, then: wardround run {study}", soft_wrap=True)
+
+
 def show_members(listed: Mapping[str, Mapping[str, Any]]) -> None:
     out = console()
     for family, members in listed.items():

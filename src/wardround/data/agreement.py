@@ -196,11 +196,24 @@ def recipes(
 
 
 def own_recipe(table: Encoded, rows: np.ndarray, settings: Preparation) -> Recipe:
-    """A site by itself: its own columns, its own levels. Nothing is told to anybody."""
-    layout = layout_of(table.columns, [facts(table, rows, settings)], settings)
+    """A site by itself: its own columns, its own levels. Nothing is told to anybody.
+
+    Columns are in alphabetical order of the names in its own file: in a simulation all hospitals stand in one table,
+    whose order and names of columns a hospital by itself cannot know.
+    """
+    layout = in_own_order(layout_of(table.columns, [facts(table, rows, settings)], settings), table.columns)
     own = lend(table, rows, layout, settings)
     fitted = fit_site(table, rows, layout, settings, own, Common(np.zeros(len(layout.numeric))))
     return recipe_of(table.columns, layout, fitted, settings)
+
+
+def in_own_order(layout: Layout, columns: Sequence[Column]) -> Layout:
+    written = {column.name: column.written for column in columns}
+    return Layout(
+        tuple(sorted(layout.numeric, key=lambda column: column.written)),
+        {name: layout.levels[name] for name in sorted(layout.levels, key=written.__getitem__)},
+        tuple(sorted(layout.indicators, key=written.__getitem__)),
+    )
 
 
 def agree(table: Encoded, train: Mapping[str, np.ndarray], settings: Preparation) -> Layout:

@@ -54,8 +54,17 @@ class Layout:
 
     @property
     def names(self) -> tuple[str, ...]:
-        encoded = [f"{name}={level}" for name, levels in self.levels.items() for level in _written(levels)]
-        return (*(c.name for c in self.numeric), *encoded, *(f"{name} missing" for name in self.indicators))
+        return self.names_by({})
+
+    def names_by(self, written: Mapping[str, str]) -> tuple[str, ...]:
+        """With other names for some columns."""
+
+        def called(name: str) -> str:
+            return written.get(name, name)
+
+        encoded = [f"{called(name)}={level}" for name, levels in self.levels.items() for level in _written(levels)]
+        numeric = (called(column.name) for column in self.numeric)
+        return (*numeric, *encoded, *(f"{called(name)} missing" for name in self.indicators))
 
 
 @dataclass(frozen=True)
@@ -79,8 +88,9 @@ class Recipe:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the numbers that come out."""
-        return self.layout.names
+        """Of the numbers that come out, by the columns' names in the hospital's own file."""
+        written = {column.name: column.written for column in self.columns}
+        return self.layout.names_by(written)
 
     def apply(self, table: Encoded, rows: np.ndarray) -> np.ndarray:
         return transform(table, rows, self.layout, self.fit, self.settings)

@@ -60,6 +60,9 @@ class Wanted:
         if len(classes) < 2 or len(set(map(one_word, classes))) < len(classes):
             problem = "must list two or more different classes"
             raise StudyError("data: classes", problem, "Name each class once; of two, the second is the positive one.")
+        if len(classes) > 2 and self.positive is not None:
+            problem = f"there are {len(classes)} classes, and none of them is the positive one"
+            raise StudyError("data: positive", problem, "Leave `positive` out, or list two `classes`.")
         if len(classes) == 2 and self.positive is not None and one_word(self.positive) != one_word(classes[1]):
             problem = f"{self.positive!r} is not the second of the two `classes`, which is the positive one"
             raise StudyError("data: positive", problem, "Leave `positive` out, and write the positive class second.")
