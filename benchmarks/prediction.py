@@ -1,0 +1,144 @@
+"""How fast a bundle predicts a file, whether memory stays flat, and how long one row takes over HTTP.
+
+`python -m benchmarks.prediction` trains a small heart study, makes a bundle, and writes 100,000 and 1,000,000 rows of
+13 columns as CSV and as Parquet. Each file is predicted in a process of its own, which also tells its peak memory.
+Beside it: pandas reads the whole file, and the Python call predicts it in memory. Seconds of both processors are told
+too, because the machine may be shared.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.work import peak_megabytes
+
+ROWS = (100_000, 1_000_000)
+REQUESTS = 200
+
+
+def make_heart_bundle(folder: Path) -> Path:
+    import wardround
+
+    study = {
+        "name": "speed",
+        "data": {"source": "heart"},
+        "sites": {"partition": "by-hospital"},
+        "model": {"kind": "logistic"},
+        "training": {"rounds": 10, "lr": 0.1, "batch_size": 32},
+        "evaluation": {"validation_share": 0.2, "every": 0},
+        "arms": [{"algorithm": "fedavg"}],
+    }
+    run = wardround.run_study(study, folder / "runs")
+    return wardround.make_bundle(run.folder, arm="fedavg", site="cleveland", out=folder / "bundle")
+
+
+def write_rows(folder: Path, rows: int) -> None:
+    """Cleveland's patients again and again, with measurements moved a little so that they are not all the same."""
+    from wardround.data.sources.heart import COLUMNS, read_hospital
+
+    table = read_hospital("cleveland").drop(columns="num")
+    rng = np.random.default_rng(0)
+    many = table.iloc[rng.integers(0, len(table), rows)].reset_index(drop=True)
+    for name, digits in (("age", 0), ("trestbps", 0), ("chol", 0), ("thalach", 0), ("oldpeak", 1)):
+        many[name] = (many[name] + rng.normal(0, 2, rows)).round(digits)
+    for column in COLUMNS:
+        if column.kind == "categorical":
+            many[column.name] = many[column.name].map(lambda code: str(int(code)), na_action="ignore").astype(object)
+    many.to_csv(folder / f"{rows}.csv", index=False)
+    many.to_parquet(folder / f"{rows}.parquet", index=False)
+
+
+def predict(bundle: Path, data: Path) -> dict[str, float]:
+    from wardround.bundles.bundle import load_bundle
+    from wardround.bundles.predict import predict_file
+
+    loaded, before, used = load_bundle(bundle), peak_megabytes(), time.process_time()
+    found = predict_file(loaded, data, data.with_name("out.csv"))
+    used = time.process_time() - used
+    return {"rows": found.rows, "seconds": found.seconds, "used": used, "megabytes": peak_megabytes(), "before": before}
+
+
+def in_memory(bundle: Path, data: Path) -> dict[str, float]:
+    from wardround.bundles.bundle import load_bundle
+    from wardround.bundles.predict import predict_table
+
+    loaded, before, used, began = load_bundle(bundle), peak_megabytes(), time.process_time(), time.perf_counter()
+    table = pd.read_csv(data) if data.suffix == ".csv" else pd.read_parquet(data)
+    predict_table(loaded, table).to_csv(data.with_name("out.csv"), index=False)
+    seconds, used = time.perf_counter() - began, time.process_time() - used
+    return {"rows": len(table), "seconds": seconds, "used": used, "megabytes": peak_megabytes(), "before": before}
+
+
+def one_row(bundle: Path) -> list[float]:
+    """Seconds of each of many requests with one row, from outside the process."""
+    import httpx
+
+    from wardround.bundles.bundle import load_bundle
+
+    row = {column.written: None for column in load_bundle(bundle).recipe.columns} | {"age": 63, "cp": "1", "chol": 233}
+    command = [sys.executable, "-m", "wardround.cli.main", "serve", str(bundle), "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        try:
+            address = server.stderr.readline().rpartition(" answers at ")[2].strip()
+            taken = []
+            with httpx.Client(base_url=address, trust_env=False, timeout=60) as client:
+                for _ in range(REQUESTS):
+                    began = time.perf_counter()
+                    client.post("/predict", json={"rows": [row]}).raise_for_status()
+                    taken.append(time.perf_counter() - began)
+        finally:
+            server.kill()
+    return taken
+
+
+def child(way: str, bundle: Path, data: Path) -> Any:
+    command = [sys.executable, "-m", "benchmarks.prediction", way, str(bundle), str(data)]
+    done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.partition("RESULT ")[2])
+
+
+def main() -> None:
+    if len(sys.argv) > 1:
+        way, bundle, data = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+        print("RESULT " + json.dumps((predict if way == "file" else in_memory)(bundle, data)))
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        bundle = make_heart_bundle(folder)
+        for rows in ROWS:
+            write_rows(folder, rows)
+        for suffix in ("csv", "parquet"):
+            found = [child("file", bundle, folder / f"{rows}.{suffix}") for rows in ROWS]
+            for one in found:
+                speed = f"{one['rows'] / one['seconds']:>9,.0f} rows/s, {one['used']:.2f} s of processors"
+                memory = f"peak {one['megabytes']:.0f} MB, {one['before']:.0f} MB of it before data"
+                print(f"{suffix:<8}{one['rows']:>10,} rows: {speed}, {memory}")
+            beside = child("memory", bundle, folder / f"{ROWS[1]}.{suffix}")
+            times = found[1]["rows"] / found[1]["seconds"] / (beside["rows"] / beside["seconds"])
+            print(
+                f"        pandas and the Python call: {beside['rows'] / beside['seconds']:,.0f} rows/s, "
+                f"peak {beside['megabytes']:.0f} MB"
+            )
+            ratio, less = (found[1]["megabytes"] / other["megabytes"] for other in (found[0], beside))
+            print(
+                f"        memory ratio {ratio:.2f} for {ROWS[1] // ROWS[0]} times the rows; "
+                f"{times:.1f} times the speed of pandas in {less:.2f} of its memory"
+            )
+        taken = sorted(one_row(bundle))
+        print(
+            f"one row over HTTP: median {1000 * statistics.median(taken):.1f} ms, "
+            f"slowest of {len(taken)} {1000 * taken[-1]:.1f} ms"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""`wardround predict`: a bundle's predictions for the rows of a file."""
+
+from typing import Annotated
+
+import typer
+
+from wardround.cli.options import Json
+
+
+def predict(
+    bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="A bundle's folder, or a registry's DIR/NAME.")],
+    data: Annotated[
+        str, typer.Argument(metavar="DATA", help="A CSV (also .gz) or Parquet file; - for CSV from stdin.")
+    ],
+    out: Annotated[str, typer.Option("--out", metavar="FILE", help="A .csv or .parquet file; - for CSV to stdout.")],
+    keep: Annotated[
+        list[str] | None, typer.Option("--keep", metavar="COLUMN", help="Copy this column too. May be repeated.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Predict every row of a file, in constant memory, and mark rows that are unlike the training rows."""
+    from wardround.cli import render, render_predict
+    from wardround.errors import StudyError
+
+    if json and out == "-":
+        raise StudyError("--json", "the predictions go to standard output already", "Name a file with --out.")
+    from wardround.bundles.bundle import load_bundle
+    from wardround.bundles.predict import predict_file
+    from wardround.bundles.registry import find_bundle
+
+    loaded = load_bundle(find_bundle(bundle))
+    with render_predict.rows_bar(shown=not json) as show, render_predict.quiet_when_nobody_reads():
+        found = predict_file(loaded, data, out, tuple(keep or ()), show)
+    if json:
+        render.show_json({"bundle": loaded.id, "out": out, **vars(found)})
+    else:
+        render_predict.show_summary(found, out)

@@ -1,0 +1,87 @@
+"""What `predict` and `serve` show. All of it goes to standard error, because predictions may go to standard output."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from wardround.bundles.predict import Done, Summary
+
+NOBODY_READS = 141  # exit code where the reader of a pipe has gone, as shells have it
+
+
+def _console() -> Console:
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def rows_bar(shown: bool) -> Iterator[Callable[["Done"], None] | None]:
+    if not shown or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    words = TextColumn("{task.fields[rows]:,} rows, {task.fields[speed]:,.0f} per second")
+    bar = Bar(BarColumn(), TaskProgressColumn(), words, TimeElapsedColumn(), console=_console(), transient=True)
+    task = bar.add_task("", total=None, rows=0, speed=0.0)
+
+    def show(done: "Done") -> None:
+        bar.start()  # only now, so that a file that is refused shows its error and nothing else
+        total = None if done.share is None else 1.0
+        bar.update(task, completed=done.share or 0.0, total=total, rows=done.rows, speed=done.rows / done.seconds)
+
+    try:
+        yield show
+    finally:
+        if bar.live.is_started:
+            bar.stop()
+
+
+@contextmanager
+def quiet_when_nobody_reads() -> Iterator[None]:
+    """`--out - | head` ends the pipe early, which is no defect."""
+    from typer import Exit
+
+    try:
+        yield
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it flushes
+        raise Exit(NOBODY_READS) from None
+
+
+def show_summary(found: "Summary", out: str) -> None:
+    console, where = _console(), "standard output" if out == "-" else out
+    speed = f"{found.rows / found.seconds:,.0f} rows per second"
+    console.print(Text(f"{found.rows:,} rows predicted in {found.seconds:.1f} s ({speed}): {where}"))
+    console.print(Text("Called: " + ", ".join(f"{name} {count:,}" for name, count in found.calls.items())))
+    marks = (
+        (found.far, "far from the training rows"),
+        (found.unseen, "with a level that no training row had"),
+        (found.outside, "with a value outside a known range"),
+        (found.unscored, "without a prediction"),
+    )
+    marked = [f"  {count:,} {_rows(count)} {words}" for count, words in marks if count]
+    if marked:
+        console.print(Text("Look at these before you trust their predictions (column `why`):", style="yellow"))
+        for line in marked:
+            console.print(Text(line, style="yellow"))
+    else:
+        console.print(Text("No row is far from the training rows or has a level that training did not have."))
+    if found.gaps:
+        console.print(Text(f"Gaps were filled, as in training, in {found.gaps:,} {_rows(found.gaps)}."))
+
+
+def show_ready(name: str, identity: str, address: str) -> None:
+    console = _console()
+    console.print(Text(f"{name} ({identity[:12]}) answers at {address}", style="bold"))
+    console.print(Text(f"  POST {address}/predict   GET {address}/health   GET {address}/schema\nCtrl-C ends it."))
+
+
+def _rows(count: int) -> str:
+    return "row" if count == 1 else "rows"

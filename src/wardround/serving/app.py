@@ -1,0 +1,119 @@
+"""The answers: /predict, /health, /schema. No answer and no log ever repeats a value of a request."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request, Response
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+
+from wardround.bundles.bundle import Bundle
+from wardround.bundles.predict import predict_rows
+from wardround.errors import DataError, WardroundError
+from wardround.serving.guard import LARGEST, LOG, OWN_NAMES, App, Guard, Refused
+from wardround.serving.schema import DIALECT, MOST_ROWS, answer_schema, error_schema, request_schema, row_schema
+
+PATHS = ("/predict", "/health", "/schema", "/openapi.json")
+SHAPE = 'Send {"rows": [{"COLUMN": value, ...}, ...]}; GET /schema says which columns.'
+
+
+def make_app(bundle: Bundle, names: Collection[str] | None = OWN_NAMES) -> App:
+    """`names` are the hosts that it answers to; None: any."""
+    # the pages with documentation load scripts from elsewhere: a hospital's server must not
+    api = FastAPI(title=f"wardround: {bundle.name}", docs_url=None, redoc_url=None)
+    schema = {"$schema": DIALECT, **row_schema(bundle)}
+
+    @api.get("/health")
+    def health() -> dict[str, str]:
+        return {"status": "ok", "bundle": bundle.id, "name": bundle.name}
+
+    @api.get("/schema")
+    def row() -> dict[str, Any]:
+        return schema
+
+    @api.post("/predict", response_class=Response, responses=_responses(bundle), openapi_extra=_body(bundle))
+    async def predict(request: Request) -> Response:
+        content = await _content(request)
+        made = await run_in_threadpool(predict_rows, bundle, _rows(content))
+        return _json(200, {"bundle": bundle.id, "rows": made})
+
+    @api.exception_handler(Refused)
+    async def refused(_: Request, error: Exception) -> Response:
+        return _told(error.status, error.error) if isinstance(error, Refused) else _broken(error)
+
+    @api.exception_handler(WardroundError)
+    async def wrong(_: Request, error: Exception) -> Response:
+        return _told(422, error) if isinstance(error, WardroundError) else _broken(error)
+
+    @api.exception_handler(HTTPException)
+    async def unknown(_: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else 500
+        return _told(status, DataError("request", "there is nothing here for it", f"Known: {', '.join(PATHS)}."))
+
+    @api.middleware("http")
+    async def never_shown(request: Request, call_next: Any) -> Response:
+        try:
+            response: Response = await call_next(request)
+        except Exception as error:  # whatever it says could hold a value
+            return _broken(error)
+        return response
+
+    return Guard(api, names, PATHS)
+
+
+async def _content(request: Request) -> bytes:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Refused(415, DataError("request", "its content type is not application/json", SHAPE))
+    content = bytearray()
+    async for part in request.stream():
+        content += part
+        if len(content) > LARGEST:
+            problem = f"it is larger than {LARGEST >> 20} MB"
+            raise Refused(413, DataError("request", problem, "Send fewer rows at a time, or use `wardround predict`."))
+    return bytes(content)
+
+
+def _rows(content: bytes) -> list[Mapping[str, Any]]:
+    try:
+        told = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        raise DataError("request", "it is not JSON", SHAPE) from None
+    rows = told.get("rows") if isinstance(told, dict) else None
+    if not isinstance(rows, list) or not rows:
+        raise DataError("request", "there are no rows in it", SHAPE)
+    if len(rows) > MOST_ROWS:
+        problem = f"{len(rows):,} rows, and at most {MOST_ROWS:,} are taken at a time"
+        raise Refused(413, DataError("request", problem, "Send fewer rows at a time, or use `wardround predict`."))
+    strange = next((number for number, row in enumerate(rows) if not isinstance(row, dict)), None)
+    if strange is not None:
+        raise DataError(f"row {strange} (counted from 0)", "it is no object", SHAPE)
+    return rows
+
+
+def _told(status: int, error: WardroundError) -> Response:
+    return _json(status, {"error": {"where": error.where, "problem": error.problem, "remedy": error.remedy}})
+
+
+def _broken(error: Exception) -> Response:
+    LOG.error("a defect: %s", type(error).__name__)
+    return _told(500, DataError("server", "it failed, which is a defect", "Please report it."))
+
+
+def _json(status: int, content: object) -> Response:
+    return Response(orjson.dumps(content), status, media_type="application/json")
+
+
+def _body(bundle: Bundle) -> dict[str, Any]:
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": request_schema(bundle)}}}}
+
+
+def _responses(bundle: Bundle) -> dict[int | str, dict[str, Any]]:
+    def of(schema: Mapping[str, Any]) -> dict[str, Any]:
+        return {"application/json": {"schema": schema}}
+
+    refusals = {413: "Too large", 415: "Not JSON", 422: "A column is missing, or a value cannot be read"}
+    made: dict[int | str, dict[str, Any]] = {200: {"description": "Predictions", "content": of(answer_schema(bundle))}}
+    made |= {status: {"description": text, "content": of(error_schema())} for status, text in refusals.items()}
+    return made

@@ -1,0 +1,77 @@
+"""What stands before the answers: whose requests are taken at all, how large they may be, and what is logged of them.
+
+A page in a browser on this machine could send requests too, under a name of its own that it lets point here. So only
+the names of this machine are answered to, only JSON is taken, which a page may not send elsewhere unasked, and no
+other origin is allowed to read an answer.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from typing import Any
+
+from wardround.errors import WardroundError
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+OWN_NAMES = ("127.0.0.1", "localhost", "[::1]")
+LARGEST = 16 << 20  # bytes of a request
+LOG = logging.getLogger("wardround.serving")
+
+
+class Refused(Exception):
+    def __init__(self, status: int, error: WardroundError) -> None:
+        self.status, self.error = status, error
+        super().__init__(status)
+
+
+class Guard:
+    """`names` are the hosts that may be asked for; None takes all. `paths` are those that the log may show."""
+
+    def __init__(self, app: App, names: Collection[str] | None, paths: Collection[str]) -> None:
+        self.app, self.names, self.paths = app, names, paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), 500
+
+        async def noting(message: MutableMapping[str, Any]) -> None:
+            nonlocal status
+            status = message["status"] if message["type"] == "http.response.start" else status
+            await send(message)
+
+        if self.names is None or _host(scope) in self.names:
+            await self.app(scope, receive, noting)
+        else:
+            body = {"where": "Host", "problem": "not a name of this server", "remedy": f"Use {OWN_NAMES[0]}."}
+            await answer(noting, 421, {"error": body})
+        # neither a body nor a query, and no path that somebody made up: they could hold a patient's values
+        path = scope["path"] if scope["path"] in self.paths else "another path"
+        LOG.info("%s %s %s %.1f ms", _method(scope), path, status, 1000 * (time.perf_counter() - began))
+
+
+async def answer(send: Send, status: int, content: object) -> None:
+    body = json.dumps(content).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _host(scope: Scope) -> str:
+    """Without the port. A request with no name, or with two, is asked for by nobody who means well."""
+    found = [value for name, value in scope["headers"] if name == b"host"]
+    if len(found) != 1:
+        return ""
+    text = str(found[0], "latin-1").lower()
+    name, colon, port = text.rpartition(":")
+    return name if colon and port.isdigit() else text
+
+
+def _method(scope: Scope) -> str:
+    return str(scope["method"]) if scope["method"] in ("GET", "HEAD", "POST", "OPTIONS") else "another method"

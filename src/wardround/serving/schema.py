@@ -1,0 +1,72 @@
+"""What a request and an answer look like, as JSON schemas made from the bundle."""
+
+from typing import Any
+
+from wardround.bundles.bundle import Bundle
+from wardround.bundles.predict import sheet_of, wanted
+from wardround.data.records import Column
+
+MOST_ROWS = 10_000
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+Json = dict[str, Any]
+
+
+def row_schema(bundle: Bundle) -> Json:
+    """One row: every column that the bundle needs, by its name in the hospital's files."""
+    asked = wanted(bundle)
+    names = [*asked.needed, *asked.optional]
+    by_name = {column.written: column for column in reversed(bundle.recipe.columns)}
+    by_name |= {c.written: c for c in bundle.recipe.columns if c.name not in bundle.unrecorded}
+    return {
+        "title": bundle.name,
+        "type": "object",
+        "required": list(asked.needed),
+        "properties": {name: _column(bundle, by_name[name]) for name in names},
+        "additionalProperties": True,  # as in a file, they are not looked at
+    }
+
+
+def request_schema(bundle: Bundle) -> Json:
+    rows = {"type": "array", "minItems": 1, "maxItems": MOST_ROWS, "items": row_schema(bundle)}
+    return {"type": "object", "required": ["rows"], "properties": {"rows": rows}}
+
+
+def answer_schema(bundle: Bundle) -> Json:
+    sheet = sheet_of(bundle)
+    share = {"type": ["number", "null"], "minimum": 0, "maximum": 1}
+    numbers = [*sheet.scores, *(["probability"] if sheet.calibrated else [])]
+    properties: Json = {
+        **dict.fromkeys(numbers, share),
+        "call": {"enum": [*bundle.classes, None]},
+        "far": {"type": "boolean"},
+        "why": {"type": "string"},
+    }
+    row = {"type": "object", "required": list(properties), "properties": properties}
+    return {
+        "type": "object",
+        "required": ["bundle", "rows"],
+        "properties": {"bundle": {"type": "string"}, "rows": {"type": "array", "items": row}},
+    }
+
+
+def error_schema() -> Json:
+    words = {key: {"type": "string"} for key in ("where", "problem", "remedy")}
+    error = {"type": "object", "required": list(words), "properties": words}
+    return {"type": "object", "required": ["error"], "properties": {"error": error}}
+
+
+def _column(bundle: Bundle, column: Column) -> Json:
+    """Ranges and levels are told and not demanded: a row beyond them is predicted and marked."""
+    if column.dates:
+        return {"type": ["string", "null"], "description": "A date, as yyyy-mm-dd. null: a gap."}
+    said = "A number, or a text of it. null: a gap."
+    made: Json = {"type": ["number", "string", "null"]}
+    if column.kind == "categorical":
+        said = "A level. null: a gap."
+        levels = bundle.recipe.layout.levels.get(column.name, column.levels)
+        made |= {"examples": list(levels)} if levels else {}
+    elif column.limits is not None:
+        said += f" Known range: {column.limits[0]:g} to {column.limits[1]:g}."
+    if column.name in bundle.unrecorded:
+        said += " May be left out: this site did not record it."
+    return {**made, "description": said}

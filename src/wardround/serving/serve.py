@@ -1,0 +1,81 @@
+"""A server for one bundle, on this machine alone unless somebody says otherwise."""
+
+import errno
+import ipaddress
+import logging
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+
+import uvicorn
+
+from wardround.bundles.bundle import Bundle
+from wardround.bundles.predict import predict_rows, wanted
+from wardround.engines.threads import torch_threads
+from wardround.errors import MachineError, StudyError
+from wardround.serving.app import make_app
+from wardround.serving.guard import LOG, OWN_NAMES
+
+BUSY = 32  # requests at a time; the next are told to come again
+
+
+def serve(bundle: Bundle, host: str, port: int, anyone: bool, ready: Callable[[str], None]) -> None:
+    """Answer until Ctrl-C. `ready` is told the address as soon as it can be asked."""
+    with _listening(host, port, anyone) as listening:
+        app = make_app(bundle, None if anyone else OWN_NAMES)
+        _log_to_stderr()
+        settings = uvicorn.Config(
+            app,
+            access_log=False,  # the guard writes one that shows no query
+            log_level="warning",
+            limit_concurrency=BUSY,
+            server_header=False,
+            lifespan="off",
+            ws="none",
+        )
+        predict_rows(bundle, [dict.fromkeys(wanted(bundle).needed)])  # the first time takes longer; nobody waits for it
+        ready(_address(listening))
+        # one thread: many would wait for each other over a row; and Ctrl-C is how it is meant to end
+        with torch_threads(1), suppress(KeyboardInterrupt):
+            uvicorn.Server(settings).run(sockets=[listening])
+
+
+def is_own(host: str) -> bool:
+    """Whether only programs on this machine can reach it."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _listening(host: str, port: int, anyone: bool) -> socket.socket:
+    if not is_own(host) and not anyone:
+        problem = (
+            f"{host} can be reached from other machines, and whoever reaches it gets predictions without a password"
+        )
+        remedy = "Leave --host out, or add --anyone-may-connect if the network is guarded in another way."
+        raise StudyError("--host", problem, remedy)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind((host, port))
+        made.listen()  # now, so that a second server is refused before it says that it is ready
+    except OSError as error:
+        made.close()
+        problem = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be opened ({error.strerror})"
+        raise MachineError(f"{host}, port {port}", problem, "Choose another with --port.") from None
+    return made
+
+
+def _address(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _log_to_stderr() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    LOG.handlers[:] = [handler]
+    LOG.setLevel(logging.INFO)
+    LOG.propagate = False
