@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-all check bench bench-study bench-deployment bench-images bench-privacy bench-peers clean
+.PHONY: help setup run demo test test-all check bench bench-study bench-deployment bench-images bench-privacy bench-prediction bench-peers clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -54,6 +54,9 @@ bench-images: $(STAMP)  ## Time a round of the networks beside a hand-written lo
 bench-privacy: $(STAMP)  ## What clipping and noise cost beside Opacus, and what a secure sum costs a site
 	$(BIN)/python -m benchmarks.privacy
 	$(BIN)/python -m benchmarks.secure_sum
+
+bench-prediction: $(STAMP)  ## Speed and memory of `predict`, and one row over HTTP
+	$(BIN)/python -m benchmarks.prediction
 
 bench-peers:  ## Install Flower, pfl and NVFlare, each into an environment of its own, so that `make bench` measures them
 	@for peer in flower:'flwr[simulation]==1.41.0' pfl:'pfl==0.6.0' nvflare:'nvflare==2.9.0'; do \

@@ -48,10 +48,12 @@ LAYERS = [
     ["report"],
     ["catalog"],
     ["plan"],
-    ["units", "describe", "privacyplan"],
-    ["attacks"],
+    ["units", "describe", "privacyplan", "opened"],
+    ["attacks", "bundles"],
+    ["serving"],
     ["execute", "estimate", "health"],
     ["deploy"],
+    ["adaptation"],
     ["cli"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

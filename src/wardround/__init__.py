@@ -8,6 +8,13 @@ run.table()
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from wardround.adaptation.adapt import adapt as adapt
+    from wardround.bundles.bundle import load_bundle as load_bundle
+    from wardround.bundles.make import make_bundle as make_bundle
+    from wardround.bundles.predict import predict_file as predict_file
+    from wardround.bundles.predict import predict_table as predict_table
+    from wardround.bundles.shared import load_shared as load_shared
+    from wardround.bundles.shared import make_shared as make_shared
     from wardround.catalog import load_study as load_study
     from wardround.execute import StudyRun as StudyRun
     from wardround.execute import resume_study as resume_study
@@ -20,21 +27,35 @@ if TYPE_CHECKING:
 # Where each public name lives. They are imported on first use, so that `wardround --help` does not wait for torch.
 _HOMES = {
     "StudyRun": "wardround.execute",
+    "adapt": "wardround.adaptation.adapt",
     "build_report": "wardround.report.build",
     "check_study": "wardround.plan",
     "compare_runs": "wardround.report.compare",
+    "load_bundle": "wardround.bundles.bundle",
     "load_plan": "wardround.plan",
+    "load_shared": "wardround.bundles.shared",
     "load_study": "wardround.catalog",
+    "make_bundle": "wardround.bundles.make",
+    "make_shared": "wardround.bundles.shared",
+    "predict_file": "wardround.bundles.predict",
+    "predict_table": "wardround.bundles.predict",
     "resume_study": "wardround.execute",
     "run_study": "wardround.execute",
 }
 __all__ = [
     "StudyRun",
+    "adapt",
     "build_report",
     "check_study",
     "compare_runs",
+    "load_bundle",
     "load_plan",
+    "load_shared",
     "load_study",
+    "make_bundle",
+    "make_shared",
+    "predict_file",
+    "predict_table",
     "resume_study",
     "run_study",
 ]

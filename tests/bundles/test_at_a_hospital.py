@@ -19,9 +19,9 @@ from wardround.bundles.make import make_bundle
 from wardround.catalog import load_study
 from wardround.data.records import Column, Records
 from wardround.deploy import sitebundle
-from wardround.deploy.deployedplan import own_records
+from wardround.deploy.deployedplan import in_agreed_columns, own_records
 from wardround.deploy.session import Session
-from wardround.deploy.sitebundle import bundle_of, in_own_words, make_site_bundle
+from wardround.deploy.sitebundle import bundle_of, make_site_bundle
 from wardround.errors import BundleError, DeployError, StudyError
 from wardround.execute import run_study
 from wardround.privacy.accountant import epsilon
@@ -106,19 +106,19 @@ def test_arms_and_seeds_that_are_not_there(both: Both, tmp_path: Path) -> None:
 
 
 def test_columns_are_called_as_the_hospitals_own_file_calls_them(both: Both) -> None:
-    """Sites agree without telling each other headers and spellings."""
-    session = session_of(both, "alder")
-    recipe = session.plan.trial(session.study.arm("fedavg"), 3).scored[0].recipe
-    assert recipe is not None
+    """Sites agree without telling each other headers, spellings, and what stands for a gap."""
+    records = session_of(both, "alder").records
     words = (("m", "medical"),)
-    columns = (Column("age", header="Alter", dates=True), Column("ward", "categorical", header="Station", words=words))
-    records: Records = replace(session.records, columns=columns)
-    own = {column.name: column for column in in_own_words(recipe, records).columns}
-    assert (own["age"].written, own["age"].dates, own["age"].limits) == ("Alter", True, (0, 120))
-    assert (own["ward"].written, own["ward"].words) == ("Station", words)
-    assert own["dose"].written == "dose"
-    assert in_own_words(recipe, records).layout.numeric[0].written == "Alter"
-    assert in_own_words(recipe, records).names == recipe.names
+    own = {
+        "age": Column("age", header="Alter", dates=True, absent=(-1.0,)),
+        "ward": Column("ward", "categorical", header="Station", words=words),
+    }
+    here: Records = replace(records, columns=tuple(own.get(c.name, c) for c in records.columns))
+    agreed = {column.name: column for column in in_agreed_columns(here, hospitals.COLUMNS).columns}
+    assert (agreed["age"].written, agreed["age"].dates, agreed["age"].absent) == ("Alter", True, (-1.0,))
+    assert agreed["age"].limits == (0, 120)  # which all agreed on
+    assert (agreed["ward"].written, agreed["ward"].words) == ("Station", words)
+    assert agreed["dose"].written == "dose"
 
 
 def test_the_command_needs_the_site_file_and_its_own_site(

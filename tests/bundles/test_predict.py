@@ -27,7 +27,7 @@ from wardround.bundles.blocks import opened
 from wardround.bundles.bundle import Bundle, load_bundle
 from wardround.bundles.far import by_ranges
 from wardround.bundles.make import Opened, bundle_from, open_for_bundles
-from wardround.bundles.predict import BEYOND, FAR, TILE, Done, _far, in_words, predict_file, predict_rows, predict_table
+from wardround.bundles.predict import BEYOND, FAR, TILE, Done, in_words, predict_file, predict_rows, predict_table
 from wardround.cli.main import main
 from wardround.data.prepare import Recipe
 from wardround.data.records import Column
@@ -224,7 +224,6 @@ def test_far_is_what_the_bundle_calls_far(bundle: Bundle) -> None:
     whitened = directions * (lengths / np.linalg.norm(directions, axis=1))[:, None]
     x = bundle.far.mean + np.linalg.solve(bundle.far.whitening, whitened.T).T
     np.testing.assert_array_equal(bundle.is_far(x), lengths > bundle.far.cut)
-    np.testing.assert_array_equal(_far(bundle, x), lengths > bundle.far.cut)
 
 
 def test_numbers_beyond_all_bounds_have_no_score_and_no_call(tmp_path: Path) -> None:

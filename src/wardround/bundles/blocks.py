@@ -20,7 +20,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from wardround.bundles.pieces import SIZE, Piece, decoded, header, lines_in, pieces, records
-from wardround.data.sources.table import _columns, _most_frequent_separator, checked_names, looks_like_data
+from wardround.data.sources.table import checked_names, columns_of, looks_like_data, most_frequent_separator
 from wardround.errors import DataError
 
 STDIN = "-"
@@ -170,7 +170,7 @@ def _open_text(file: IO[bytes], where: str, wanted: Wanted, share: Callable[[], 
         remedy = "Export it as CSV (in a spreadsheet: 'CSV UTF-8')."
         raise DataError(where, "not a text file (it has zero bytes)", remedy)
     data = data.removeprefix(b"\xef\xbb\xbf")
-    separator = _most_frequent_separator(_first_lines(data))
+    separator = most_frequent_separator(_first_lines(data))
     first, end = header(data, separator, where, ended)
     if first is None:
         problem = "the file is empty" if ended else f"the first line is longer than {size:,} bytes"
@@ -203,7 +203,7 @@ class _Text:
             decoded(piece.data, piece.line, self.where, True)
         columns = self._in_bulk(piece) if piece.records is None and self.width > 1 else None
         if columns is None:
-            texts, _ = _columns(iter(self._records(piece)), self.width, Path(self.where))
+            texts, _ = columns_of(iter(self._records(piece)), self.width, Path(self.where))
             columns = [_whole(texts[place]) for place in self.places.values()]
         by_name = dict(zip(self.places, columns, strict=True))
         return Block(

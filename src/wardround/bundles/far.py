@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import torch
 
 SHARE = 0.99  # of rows like the training rows are not far
 RIDGE = 0.1  # added to each column's variance of 1
@@ -28,8 +29,9 @@ class Far:
     cut: float
 
     def distances(self, x: np.ndarray) -> np.ndarray:
-        with np.errstate(over="ignore", invalid="ignore"):  # a number beyond all bounds is far, as it should be
-            lengths: np.ndarray = np.sqrt(np.square((x - self.mean) @ self.whitening.T).sum(axis=1))
+        """By torch, which keeps to the threads that it was given: numpy's product would wake others, and wait."""
+        apart = torch.from_numpy(np.asarray(x, dtype=np.float64)) - torch.from_numpy(self.mean)
+        lengths: np.ndarray = (apart @ torch.from_numpy(self.whitening).T).square().sum(dim=1).sqrt().numpy()
         return lengths
 
     def marks(self, x: np.ndarray, outside: Mapping[str, np.ndarray] | None = None) -> np.ndarray:

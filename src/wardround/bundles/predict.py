@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import torch
 
 from wardround.bundles.blocks import Block, Wanted, opened
 from wardround.bundles.bundle import Bundle
@@ -154,7 +153,7 @@ def predict_block(bundle: Bundle, block: Block, keep: Sequence[str] = ()) -> Pre
         x = recipe.apply(read.table, every)
     outside = bundle.outside(read.table, every)
     score = _in_tiles(bundle.scores, x)
-    far = bundle.is_far(x, outside) if bundle.far.kind == "ranges" else _in_tiles(lambda rows: _far(bundle, rows), x)
+    far = bundle.is_far(x, outside) if bundle.far.kind == "ranges" else _in_tiles(bundle.is_far, x)
     recorded = [place for place, one in enumerate(recipe.columns) if one.name not in bundle.unrecorded]
     gaps: np.ndarray = read.table.missing[:, recorded]
     incomplete = np.asarray(gaps.any(axis=1))
@@ -294,14 +293,6 @@ def _in_tiles(work: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> np.nda
     filled = np.concatenate([x, np.zeros((-len(x) % TILE or (0 if len(x) else TILE), x.shape[1]))])
     parts = [work(filled[start : start + TILE]) for start in range(0, len(filled), TILE)]
     return np.concatenate(parts)[: len(x)]
-
-
-def _far(bundle: Bundle, x: np.ndarray) -> np.ndarray:
-    """`Bundle.is_far` by torch, which keeps to one thread: numpy's product would wake others, and wait for them."""
-    mean, whitening = torch.from_numpy(bundle.far.mean), torch.from_numpy(bundle.far.whitening)
-    lengths = ((torch.from_numpy(x) - mean) @ whitening.T).square().sum(dim=1).sqrt()
-    marked: np.ndarray = (~(lengths <= bundle.far.cut)).numpy()
-    return marked
 
 
 def _rows_of(marks: Mapping[str, np.ndarray]) -> int:

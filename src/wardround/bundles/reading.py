@@ -17,7 +17,7 @@ from wardround.bundles.blocks import Block
 from wardround.data.prepare import Encoded, Recipe
 from wardround.data.records import Column
 from wardround.data.sources.infer import one_spelling, spelling
-from wardround.data.sources.table import Cells, _encode
+from wardround.data.sources.table import Cells, encode_cells
 from wardround.errors import DataError
 
 YEAR = 365.25 * 86_400  # seconds
@@ -87,10 +87,14 @@ def read_block(recipe: Recipe, block: Block, unrecorded: Collection[str] = ()) -
         ):  # that is another column's name here
             array = pa.nulls(block.rows)
         values = _values(column, known, block, array, as_number=column.name not in recipe.layout.levels)
-        numbers[:, place] = values.numbers
+        numbers[:, place] = (
+            np.where(np.isin(values.numbers, column.absent), np.nan, values.numbers)
+            if column.absent
+            else values.numbers
+        )
         levels.append(known)
         if values.codes is None:
-            missing[:, place] = np.isnan(values.numbers)
+            missing[:, place] = np.isnan(numbers[:, place])
         else:
             codes[:, place] = values.codes
             missing[:, place] = values.codes < 0
@@ -188,7 +192,7 @@ def cells_of(array: pa.Array, commas: bool) -> Cells:
     """Each distinct text is looked at once. In place of lines the rows are counted from 0."""
     encoded = array.cast(pa.large_string()).dictionary_encode()
     raw = pa.chunked_array([encoded.dictionary])
-    cells = _encode(raw, np.arange(len(raw)), commas)
+    cells = encode_cells(raw, np.arange(len(raw)), commas)
     codes = np.append(cells.codes, -1)[encoded.indices.fill_null(len(raw)).to_numpy()]
     return Cells(cells.texts, codes, np.arange(len(array)), commas)
 

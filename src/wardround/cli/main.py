@@ -6,8 +6,11 @@ from typing import Annotated
 import typer
 
 from wardround.cli import (
+    adapt,
     approve,
     attack,
+    bundle,
+    bundles,
     check,
     coordinate,
     data,
@@ -15,12 +18,15 @@ from wardround.cli import (
     doctor,
     join,
     log,
+    predict,
     privacy,
     provision,
     report,
     results,
     resume,
     run,
+    serve,
+    share,
     studies,
 )
 from wardround.errors import WardroundError
@@ -41,6 +47,12 @@ app.command("results")(results.results)
 app.command("plots")(results.plots)
 app.command("check")(check.check)
 app.command("attack")(attack.attack)
+app.command("bundle")(bundle.bundle)
+app.add_typer(bundles.app, name="bundles")
+app.command("predict")(predict.predict)
+app.command("serve")(serve.serve)
+app.command("share")(share.share)
+app.command("adapt")(adapt.adapt)
 app.command("studies")(studies.studies)
 app.add_typer(data.app, name="data")
 app.add_typer(log.app, name="log")

@@ -26,6 +26,7 @@ class Column:
     header: str = ""  # what the hospital's file calls it, where that is not its name here
     dates: bool = False  # of a numeric column: dates, read as years since 2000-01-01
     words: tuple[tuple[str, str], ...] = ()  # spellings in lower case, and the level that each is read as
+    absent: tuple[float, ...] = ()  # of a numeric column: numbers that stand for "not measured"
 
     @property
     def written(self) -> str:

@@ -35,13 +35,16 @@ def read_column(told: Mapping[str, Any]) -> Column:
 
 def write_own_column(column: Column) -> Plain:
     """All of it, for the hospital itself."""
-    own = {"header": column.header, "dates": column.dates, "words": [list(pair) for pair in column.words]}
+    own: Plain = {"header": column.header, "dates": column.dates, "words": [list(pair) for pair in column.words]}
+    own["absent"] = list(column.absent)
     return {**write_column(column), **own}
 
 
 def read_own_column(told: Mapping[str, Any]) -> Column:
     words = tuple((str(word), str(level)) for word, level in told["words"])
-    return replace(read_column(told), header=str(told["header"]), dates=bool(told["dates"]), words=words)
+    absent = tuple(map(float, told["absent"]))
+    header, dates = str(told["header"]), bool(told["dates"])
+    return replace(read_column(told), header=header, dates=dates, words=words, absent=absent)
 
 
 def write_layout(layout: Layout, write: Callable[[Column], Plain] = write_column) -> Plain:

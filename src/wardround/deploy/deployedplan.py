@@ -234,9 +234,17 @@ def in_agreed_columns(records: Records, columns: Sequence[Column]) -> Records:
         else:
             kept[column.name] = pd.Series([None] * rows, dtype=object)
     recorded = tuple(column.name for column in columns if column.name in records.features)
+    own = {column.name: column for column in records.columns}
     return replace(
         records,
         features=pd.DataFrame(kept),
-        columns=tuple(columns),
+        columns=tuple(as_written_here(column, own.get(column.name)) for column in columns),
         recorded=dict.fromkeys(records.hospitals, recorded),
     )
+
+
+def as_written_here(agreed: Column, own: Column | None) -> Column:
+    """What all agreed on, with how this hospital's own file writes it, which the others are not told."""
+    if own is None:
+        return agreed
+    return replace(agreed, header=own.header, dates=own.dates, words=own.words, absent=own.absent)

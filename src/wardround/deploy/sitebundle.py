@@ -5,7 +5,6 @@ rows others have, and figures over all hospitals, are in the coordinator's repor
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from wardround.bundles.make import FOLDER, saved_scores, side_of
 from wardround.bundles.origin import Origin, model_of, plain_name, unrecorded, write_bundle
 from wardround.catalog import families as known_families
 from wardround.data.prepare import Recipe
-from wardround.data.records import Column, Records
 from wardround.data.site import Site
 from wardround.deploy.deployable import is_federated
 from wardround.deploy.join import SiteGate
@@ -101,7 +99,7 @@ def _origin(session: Session, arm: Arm, seed: int, models: Mapping[str, Factory]
     if site is None or site.recipe is None:
         raise BundleError(session.site, f"does not predict in arm {arm.name}", "Name another arm.")
     cohort, predictions = session.plan.cohort_of(arm), _predictions(session)
-    recipe = in_own_words(site.recipe, session.records)
+    recipe = site.recipe
     test = np.searchsorted(cohort.row_numbers, site.test_rows)
     label, score = saved_scores(predictions, str(session.folder / "predictions"), arm.name, seed, site)
     params, buffers = _weights(session, arm, seed, recipe, models)
@@ -127,18 +125,6 @@ def _origin(session: Session, arm: Arm, seed: int, models: Mapping[str, Factory]
         told=_told(session, arm, seed, site, predictions),
         models=models,
     )
-
-
-def in_own_words(recipe: Recipe, records: Records) -> Recipe:
-    """Sites agree on names and kinds of columns; how the hospital's own file writes them is known here alone."""
-    own = {column.name: column for column in records.columns}
-
-    def written(column: Column) -> Column:
-        here = own.get(column.name)
-        return column if here is None else replace(column, header=here.header, dates=here.dates, words=here.words)
-
-    layout = replace(recipe.layout, numeric=tuple(map(written, recipe.layout.numeric)))
-    return replace(recipe, columns=tuple(map(written, recipe.columns)), layout=layout)
 
 
 def _weights(

@@ -119,16 +119,16 @@ Numbered = tuple[int, list[str]]  # a record, and the line it begins on
 def read_table(path: Path, separator: Separator, names_of: Callable[[list[str], str], list[str]]) -> Table:
     """The file's columns. `names_of` turns the header, and where it stands, into a name for each."""
     data = _read_bytes(path)
-    sign = _most_frequent_separator(data) if separator == "auto" else SEPARATORS[separator]
+    sign = most_frequent_separator(data) if separator == "auto" else SEPARATORS[separator]
     records = _records(data, sign, path)
     line, header = next(records, (0, []))
     if not header:
         raise DataError(str(path), "the file is empty", "Export it again, with a first line that names the columns.")
     names = names_of(header, f"{path}, line {line}")
-    columns, lines = _columns(records, len(names), path)
+    columns, lines = columns_of(records, len(names), path)
     if not len(lines):
         raise DataError(str(path), "there is a header, but no row below it", "Export it again, with its rows.")
-    return {name: _encode(column, lines, sign != ",") for name, column in zip(names, columns, strict=True)}
+    return {name: encode_cells(column, lines, sign != ",") for name, column in zip(names, columns, strict=True)}
 
 
 def looks_like_data(names: Iterable[str]) -> bool:
@@ -162,7 +162,7 @@ def _lines(data: bytes) -> TextIOWrapper:
     return TextIOWrapper(BytesIO(data), encoding="utf-8", newline="")
 
 
-def _most_frequent_separator(data: bytes) -> str:
+def most_frequent_separator(data: bytes) -> str:
     """The rule for "auto": what occurs most often in the first line outside quotation marks; in doubt the comma."""
     header = next((line for line in _lines(data) if line.strip()), "")
     return max(SEPARATORS.values(), key=re.sub(r'"[^"]*"', "", header).count)
@@ -197,7 +197,7 @@ def checked_names(header: list[str], where: str) -> list[str]:
     return names
 
 
-def _columns(records: Iterator[Numbered], width: int, path: Path) -> tuple[list[pa.ChunkedArray], np.ndarray]:
+def columns_of(records: Iterator[Numbered], width: int, path: Path) -> tuple[list[pa.ChunkedArray], np.ndarray]:
     """The texts of every column, and the line of every row."""
     chunks: list[list[pa.LargeStringArray]] = [[] for _ in range(width)]
     lines: list[int] = []
@@ -213,7 +213,7 @@ def _columns(records: Iterator[Numbered], width: int, path: Path) -> tuple[list[
     return [pa.chunked_array(parts, pa.large_string()) for parts in chunks], np.array(lines, np.int64)
 
 
-def _encode(column: pa.ChunkedArray, lines: np.ndarray, commas: bool) -> Cells:
+def encode_cells(column: pa.ChunkedArray, lines: np.ndarray, commas: bool) -> Cells:
     texts = pc.utf8_trim_whitespace(column)
     missing = pc.is_in(pc.utf8_lower(texts), pa.array(MISSING_WORDS, pa.large_string()))
     encoded = pc.if_else(missing, None, texts).combine_chunks().dictionary_encode()

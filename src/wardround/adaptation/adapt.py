@@ -1,0 +1,203 @@
+"""`wardround.adapt`: from a shared part and a new hospital's rows to a learning curve and a bundle."""
+
+import json
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+import pandas as pd
+
+from wardround.adaptation.curve import curve_of, rows_of
+from wardround.adaptation.figure import write_curve
+from wardround.adaptation.handover import origin_of
+from wardround.adaptation.newcomer import Newcomer, read_newcomer
+from wardround.adaptation.train import WAYS, one_repeat, train, within
+from wardround.artifacts.folder import without_nan
+from wardround.bundles.newfolder import new_folder
+from wardround.bundles.origin import plain_name, refuse_taken, write_bundle
+from wardround.bundles.shared import SharedPart, is_shared, load_shared, part_of_run
+from wardround.catalog import families
+from wardround.data.records import label_counts
+from wardround.deploy.hospitalfile import hospital_source
+from wardround.errors import BundleError, StudyError
+from wardround.evaluation.scores import score_columns
+from wardround.execute import Progress
+from wardround.settings import Factory
+from wardround.study import Training
+from wardround.units import MOST_WORKERS
+from wardround.workers import can_fork, side_by_side
+
+FOLDER = Path("adapted")
+REPEATS = 20
+QUICK_REPEATS, QUICK_EPOCHS = 3, 10
+RESULT, PREDICTIONS, BUNDLE = "adapt.json", "predictions.parquet", "bundle"
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """A finished adaptation: its folder and the content of its adapt.json."""
+
+    folder: Path
+    results: Mapping[str, Any]
+
+    @property
+    def bundle(self) -> Path:
+        return self.folder / BUNDLE
+
+    def table(self) -> pd.DataFrame:
+        """One line per fraction: mean figures of both ways, and their difference."""
+        lines = {}
+        for one in self.results["fractions"]:
+            line = {"rows": one["rows"]["mean"]}
+            for metric, difference in one["difference"].items():
+                line |= {f"{way} {metric}": one[way][metric]["mean"] for way in WAYS}
+                line[f"difference {metric}"] = difference["mean"]
+            lines[one["fraction"]] = line
+        return pd.DataFrame.from_dict(lines, orient="index")
+
+
+def adapt(
+    shared: str | Path,
+    hospital: str | Path,
+    *,
+    arm: str | None = None,
+    seed: int | None = None,
+    out: str | Path | None = None,
+    repeats: int | None = None,
+    epochs: int | None = None,
+    quick: bool = False,
+    accept: Collection[str] = (),
+    models: Mapping[str, Factory] | None = None,
+    sources: Mapping[str, Factory] | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    workers: int | None = None,
+) -> Adapted:
+    """Train a new hospital's adapter on its own rows, and show what it gains by it over training alone.
+
+    `shared` is a shared part, or a complete run: then `arm` and `seed` say which of its models. `hospital` is a file
+    with `name` and `[data]`, such as a site file. `out` must not exist yet; it is `adapted/HOSPITAL`, unless given.
+    """
+    repeats = repeats or (QUICK_REPEATS if quick else REPEATS)
+    epochs = epochs or (QUICK_EPOCHS if quick else None)
+    part = open_part(shared, arm, seed, models, sources)
+    name, source = hospital_source(Path(hospital), families(models, sources))
+    target = FOLDER / plain_name(name) if out is None else Path(out)
+    refuse_taken(target)
+    newcomer = read_newcomer(name, source, part, repeats, accept)
+    training = within(part.training, epochs)
+    with new_folder(target) as folder:
+        predictions = _trained(part, newcomer, training, folder, progress, workers)
+        content = without_nan(_content(part, newcomer, training, predictions))
+        predictions.to_parquet(folder / PREDICTIONS, index=False, compression="zstd")
+        write_curve(content, folder)
+        _hand_over(part, newcomer, training, predictions, content, folder)
+        text = json.dumps(content, indent=2, allow_nan=False) + "\n"
+        (folder / RESULT).write_text(text, encoding="utf-8")
+    return Adapted(target, content)
+
+
+def open_part(
+    shared: str | Path,
+    arm: str | None,
+    seed: int | None,
+    models: Mapping[str, Factory] | None = None,
+    sources: Mapping[str, Factory] | None = None,
+) -> SharedPart:
+    """A folder of `wardround share`, or a run."""
+    if not is_shared(shared) and (Path(shared) / "study.toml").is_file():
+        if arm is None:
+            raise StudyError("--arm", "a run has several arms, and a shared part is of one", "Name one with --arm.")
+        return part_of_run(shared, arm, seed, models, sources)
+    part = load_shared(shared, models)
+    for option, given, has in (("--arm", arm, part.about["arm"]), ("--seed", seed, part.about["seed"])):
+        if given is not None and given != has:
+            raise StudyError(option, f"this shared part is of {has!r}, not of {given!r}", f"Leave {option} out.")
+    return part
+
+
+def _trained(
+    part: SharedPart,
+    newcomer: Newcomer,
+    training: Training,
+    folder: Path,
+    progress: Callable[[Progress], None] | None,
+    workers: int | None,
+) -> pd.DataFrame:
+    """Predictions of every repeat. Workers leave theirs as files: only progress comes back from them."""
+    parts = folder / "repeats"
+    parts.mkdir()
+    seeds = list(newcomer.splits)
+    each = len(newcomer.fractions) * len(WAYS)
+    done = dict.fromkeys(range(len(seeds)), 0)
+
+    def repeat(number: int) -> Iterator[int]:
+        made = []
+        for table in one_repeat(part, newcomer, training, seeds[number]):
+            made.append(table)
+            if len(made) == each:
+                pd.concat(made, ignore_index=True).to_parquet(parts / f"{number:05}.parquet", index=False)
+            yield len(made)
+
+    wanted = min(os.cpu_count() or 1, MOST_WORKERS) if workers is None else workers
+    for number, trainings in side_by_side(list(done), repeat, wanted if can_fork() else 1):
+        done[number] = trainings
+        if progress is not None:
+            rounds = training.rounds * sum(done.values()), training.rounds * each * len(seeds)
+            progress(Progress(*rounds, f"{newcomer.name}, seed {seeds[number]}"))
+    whole = pd.concat([pd.read_parquet(parts / f"{number:05}.parquet") for number in done], ignore_index=True)
+    rmtree(parts)
+    return whole
+
+
+def _content(part: SharedPart, newcomer: Newcomer, training: Training, predictions: pd.DataFrame) -> dict[str, Any]:
+    about, cohort = part.about, newcomer.cohort
+    splits = list(newcomer.splits.values())
+    return {
+        "schema_version": 1,
+        "wardround": version("wardround"),
+        "hospital": newcomer.name,
+        "shared": {key: about[key] for key in ("id", "name", "study", "run", "arm", "seed", "sites", "figures")},
+        "classes": label_counts(cohort.records, splits[0].rows),
+        "rows": {
+            side: rows_of([len(getattr(split, side)) for split in splits])
+            for side in ("rows", "train", "validation", "test")
+        },
+        "columns": [column.name for column in cohort.table.columns],
+        "seeds": list(newcomer.splits),
+        "epochs": training.rounds * training.local_epochs,
+        "epochs_in_study": part.training.rounds * part.training.local_epochs,
+        **curve_of(predictions, newcomer),
+        "warnings": [*_diverged(predictions), *newcomer.warnings],
+    }
+
+
+def _diverged(predictions: pd.DataFrame) -> list[str]:
+    lost = predictions[predictions[score_columns(predictions)].isna().any(axis=1)]
+    return [
+        f"{way}: training diverged with {count} of the repeats; their scores are not numbers and count nowhere"
+        for way, count in lost.groupby("way")["seed"].nunique().items()
+    ]
+
+
+def _hand_over(
+    part: SharedPart,
+    newcomer: Newcomer,
+    training: Training,
+    predictions: pd.DataFrame,
+    content: Mapping[str, Any],
+    folder: Path,
+) -> None:
+    """The bundle of the first seed with all training rows, whose scores must be those that were saved."""
+    share, seed = max(newcomer.fractions), newcomer.evaluation.seeds.first
+    trained = train(part, newcomer, training, "adapted", share, seed)
+    chosen = predictions[
+        (predictions["way"] == "adapted") & (predictions["fraction"] == share) & (predictions["seed"] == seed)
+    ]
+    if chosen[score_columns(chosen)].isna().any(axis=None):
+        problem = f"training diverged with seed {seed}, so that there is no model to hand over"
+        raise BundleError(newcomer.name, problem, "Train the shared part with a lower learning rate, or use --epochs.")
+    write_bundle(origin_of(part, newcomer, training, trained, chosen, content), folder / BUNDLE)

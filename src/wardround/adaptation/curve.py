@@ -1,0 +1,140 @@
+"""From predictions to the learning curve: what adapting and training alone give with each fraction of the rows.
+
+Repeats split the same patients again and again, so intervals are widened as everywhere else
+(`evaluation.intervals`): by test rows over training rows of the whole split. Fractions of two repeats overlap less than
+their whole training rows do, so that intervals of small fractions are, if anything, too wide.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from wardround.adaptation.newcomer import Newcomer
+from wardround.adaptation.train import WAYS
+from wardround.evaluation.compare import ALPHA, NO_SPREAD, WORDS, adjust, in_words
+from wardround.evaluation.intervals import CONFIDENCE, Resampling, p_value, summarise, summarise_metrics
+from wardround.evaluation.metrics import metrics
+from wardround.evaluation.scores import score_columns
+from wardround.study import LOWER_IS_BETTER, METRICS
+
+COMPARED = ("accuracy", "auc", "brier")
+
+
+def curve_of(predictions: pd.DataFrame, newcomer: Newcomer) -> dict[str, Any]:
+    """The part of adapt.json that is computed from predictions.parquet."""
+    resampling = Resampling.of(newcomer.evaluation)
+    found = figures_of(predictions)
+    fractions = [
+        {
+            "fraction": share,
+            "rows": rows_of([len(rows) for rows in by_seed.values()]),
+            **{way: summarise_metrics(found[way, share], resampling) for way in WAYS},
+            "difference": {
+                metric: _difference(found["adapted", share], found["alone", share], metric, resampling)
+                for metric in COMPARED
+            },
+        }
+        for share, by_seed in newcomer.fractions.items()
+    ]
+    for metric in COMPARED:  # the fractions are one family
+        adjust([one["difference"][metric] for one in fractions])
+    for one in fractions:
+        one["sentences"] = {metric: sentence(one, metric) for metric in COMPARED}
+    return {
+        "fractions": fractions,
+        "left_out": [{"fraction": share, "why": why} for share, why in newcomer.left_out.items()],
+        "interval": {"confidence": CONFIDENCE, "method": resampling.method, "covers": resampling.covers},
+        "sentences": [conclusion(fractions, metric) for metric in COMPARED],
+    }
+
+
+def figures_of(predictions: pd.DataFrame) -> dict[tuple[str, float], np.ndarray]:
+    """By way and fraction: (seeds, metrics)."""
+    columns = score_columns(predictions)
+    found: dict[tuple[str, float], list[list[float]]] = {}
+    grouped: Any = predictions.groupby(["way", "fraction", "seed"], sort=False)
+    for (way, share, _), rows in grouped:
+        score = rows[columns].to_numpy()
+        made = metrics(rows["label"].to_numpy(), score[:, 0] if len(columns) == 1 else score)
+        found.setdefault((way, float(share)), []).append([made[name] for name in METRICS])
+    return {key: np.array(lines) for key, lines in found.items()}
+
+
+def rows_of(counts: Sequence[int]) -> dict[str, float]:
+    """Patients with several rows make a fraction's rows differ between repeats."""
+    return {"mean": float(np.mean(counts)), "least": min(counts), "most": max(counts)}
+
+
+def _difference(adapted: np.ndarray, alone: np.ndarray, metric: str, resampling: Resampling) -> dict[str, Any]:
+    """Paired: with one seed both are trained and tested on the same rows."""
+    place = METRICS.index(metric)
+    values = adapted[:, place] - alone[:, place]
+    values = np.where(np.abs(values) < NO_SPREAD, 0.0, values)
+    return {**summarise(values, resampling), "p_value": p_value(values[~np.isnan(values)], resampling)}
+
+
+def verdict(difference: Mapping[str, Any], metric: str) -> str:
+    """better, worse, or none where the interval does not tell."""
+    if difference["mean"] is None or difference["interval"] is None:
+        return "unknown"
+    low, high = difference["interval"]
+    if low <= 0 <= high:
+        return "none"
+    return "better" if (difference["mean"] < 0) == (metric in LOWER_IS_BETTER) else "worse"
+
+
+def sentence(one: Mapping[str, Any], metric: str) -> str:
+    """One fraction in plain words."""
+    word, found = WORDS.get(metric, metric), one["difference"][metric]
+    rows = f"With {one['fraction']:.0%} of its training rows ({one['rows']['mean']:.0f})".replace("%", " %")
+    if found["mean"] is None:
+        return f"{rows} there is no {word}: it is not defined on the test rows."
+    means = [_level(one[way][metric]["mean"], metric) for way in WAYS]
+    said = f"{rows} adapting gives {_article(word)} {word} of {means[0]} and training alone {means[1]}"
+    if found["interval"] is None:
+        return f"{said}; one repeat gives no interval."
+    between = " to ".join(in_words(limit, metric, False) for limit in found["interval"])
+    amount = f"{in_words(found['mean'], metric)}, 95 % interval {between}"
+    kind = verdict(found, metric)
+    if kind == "none":
+        return f"{said}: no evidence of a difference ({amount})."
+    caution = found["p_value_holm"] is not None and found["p_value_holm"] > ALPHA
+    less = ", but not after correction for several fractions" if caution else ""
+    return f"{said}: adapting is {kind}{less} ({amount})."
+
+
+def _article(word: str) -> str:
+    return "an" if word[0] in "aA" else "a"
+
+
+def _level(value: float, metric: str) -> str:
+    return f"{100 * value:.1f} %" if metric == "accuracy" else f"{value:.3f}"
+
+
+def conclusion(fractions: Sequence[Mapping[str, Any]], metric: str) -> str:
+    """All fractions together."""
+    word = WORDS.get(metric, metric)
+    kinds: dict[str, list[str]] = {}
+    for one in fractions:
+        found = one["difference"][metric]
+        kind = verdict(found, metric)
+        sure = found["p_value_holm"] is not None and found["p_value_holm"] <= ALPHA
+        kinds.setdefault(kind if kind in ("none", "unknown") or sure else "none", []).append(
+            f"{100 * one['fraction']:.0f} %"
+        )
+    parts = [f"{kind} with {_listed(kinds[kind])} of the rows" for kind in ("better", "worse") if kind in kinds]
+    told = f"Adapting gives a {' and a '.join(parts)}" if parts else ""
+    told = told.replace("better with", f"better {word} with").replace("worse with", f"worse {word} with")
+    if "none" in kinds:
+        shown = f"no evidence of a difference in {word} with {_listed(kinds['none'])} of the rows"
+        told = f"{told}; there is {shown}" if told else f"There is {shown}"
+    if "unknown" in kinds:
+        shown = f"nothing can be said of {word} with {_listed(kinds['unknown'])} of the rows"
+        told = f"{told}; {shown}" if told else shown.capitalize()
+    return f"{told}."
+
+
+def _listed(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

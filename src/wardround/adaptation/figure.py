@@ -1,0 +1,68 @@
+"""The learning curve as a figure: adapted and alone over training rows, each with its interval."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter, NullLocator
+
+from wardround.adaptation.train import WAYS
+from wardround.report.style import COLOURS, DASHES, MARKERS, STYLE, as_svg, figure, save_png
+
+PANELS = {"auc": "AUC", "accuracy": "accuracy", "brier": "Brier score (lower is better)"}
+LABELS = {"adapted": "adapted to the shared part", "alone": "trained alone"}
+
+
+def write_curve(content: Mapping[str, Any], folder: Path) -> None:
+    with mpl.rc_context(STYLE):
+        drawn = draw(content)
+        svg = as_svg(drawn, "adapt-curve")
+        (folder / "curve.svg").write_text(svg, encoding="utf-8")
+        save_png(drawn, folder / "curve.png")
+
+
+def draw(content: Mapping[str, Any]) -> Figure:
+    fractions = content["fractions"]
+    rows = [one["rows"]["mean"] for one in fractions]
+    drawn = figure(3.0)
+    panels = drawn.subplots(1, len(PANELS))
+    for axes, (metric, title) in zip(panels, PANELS.items(), strict=True):
+        for number, way in enumerate(WAYS):
+            known = [(x, one[way][metric]) for x, one in zip(rows, fractions, strict=True)]
+            known = [(x, found) for x, found in known if found["mean"] is not None]
+            if not known:
+                continue
+            places, means = [x for x, _ in known], [found["mean"] for _, found in known]
+            look = {"color": COLOURS[number], "linestyle": DASHES[number], "marker": MARKERS[number]}
+            axes.plot(places, means, linewidth=1.5, markersize=4.5, label=LABELS[way], **look)
+            banded = [(x, *_within(found["interval"])) for x, found in known if found["interval"]]
+            if banded:
+                at, low, high = zip(*banded, strict=True)
+                axes.fill_between(at, low, high, color=COLOURS[number], alpha=0.15, linewidth=0)
+        axes.set_xscale("log")
+        axes.set_xticks(rows, [f"{x:.0f}" for x in rows])
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.set_title(title, fontsize=9)
+        axes.set_xlabel("training rows")
+    handles, names = panels[0].get_legend_handles_labels()
+    if handles:
+        drawn.legend(handles, names, loc="outside lower center", ncols=2, fontsize=8)
+    drawn.suptitle(_title(content), fontsize=9.5)
+    return drawn
+
+
+def _within(interval: list[float]) -> tuple[float, float]:
+    """A t-interval does not know that these figures lie between 0 and 1."""
+    return max(0.0, interval[0]), min(1.0, interval[1])
+
+
+def _title(content: Mapping[str, Any]) -> str:
+    repeats = len(content["seeds"])
+    return (
+        f"{content['hospital']}: means over {repeats} splits, with 95 % intervals"
+        if repeats > 1
+        else str(content["hospital"])
+    )

@@ -1,0 +1,153 @@
+"""The new hospital's bundle: its adapter with the shared part, threshold and calibration from its validation rows."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from wardround.adaptation.newcomer import Newcomer
+from wardround.adaptation.train import Trained
+from wardround.bundles.card import FIGURES, Told
+from wardround.bundles.origin import Origin, Side, unrecorded
+from wardround.bundles.shared import SharedPart
+from wardround.data.site import Rows
+from wardround.evaluation.scores import score_columns
+from wardround.settings import parse
+from wardround.study import Arm, Choice, Deployment, ExamplePrivacy, Privacy, Study, Training
+
+NOTHING_PROMISED = {"guarantee": False, "example": None, "site": None, "secure_sum": None}
+
+
+@dataclass(frozen=True)
+class ToldStudy(Study):
+    """What a shared part tells of the study that it comes from. The study file itself stays where it is."""
+
+    told_hash: str = ""
+
+    @cached_property
+    def hash(self) -> str:
+        return self.told_hash
+
+
+def origin_of(
+    part: SharedPart,
+    newcomer: Newcomer,
+    training: Training,
+    trained: Trained,
+    predictions: pd.DataFrame,
+    content: Mapping[str, Any],
+) -> Origin:
+    """`trained` is the model to hand over, `predictions` its saved scores of the test rows."""
+    about, cohort, name = part.about, newcomer.cohort, newcomer.name
+    arm = told_arm(part, training)
+    study = ToldStudy(
+        name=about["study"]["name"],
+        question=" ".join([about["study"]["question"], *introduction(part, name)]).strip(),
+        data=arm.data,
+        evaluation=newcomer.evaluation,
+        deployment=Deployment(),
+        arms=(arm,),
+        variants=(),
+        selection=None,
+        claims=(),
+        resolved={},
+        told_hash=about["study"]["hash"],
+    )
+    seed = newcomer.evaluation.seeds.first
+    test = newcomer.splits[seed].test
+    columns = score_columns(predictions)
+    score = predictions[columns].to_numpy()
+    return Origin(
+        study=study,
+        run=about["run"],
+        arm=arm,
+        asked=about["arm"],
+        seed=seed,
+        site=name,
+        recipe=trained.recipe,
+        classes=part.classes,
+        params=trained.params,
+        buffers={},
+        vocabulary=dict(cohort.records.vocabulary.get(name, {})),
+        unrecorded=unrecorded(trained.recipe, cohort.table, test),
+        train=_side(trained.site.train),
+        validation=_side(trained.site.validation),
+        table=cohort.table,
+        test=test,
+        test_label=predictions["label"].to_numpy(),
+        saved=score[:, 0] if len(columns) == 1 else score,
+        told=_told(part, newcomer, study, arm, len(trained.site.train), content),
+        models=part.models,
+    )
+
+
+def told_arm(part: SharedPart, training: Training) -> Arm:
+    about = part.about
+    model = about["model"]
+    promised = (about["privacy"] or {}).get("example")
+    known = ("epsilon", "delta", "clip", "noise")
+    example = None
+    if promised:
+        told = {key: promised[key] for key in known if promised.get(key) is not None}
+        example = parse(ExamplePrivacy, told, f"{part.path}: privacy")
+    return Arm(
+        name=about["trained_as"],
+        family=about["trained_as"],
+        variant="",
+        algorithm=Choice(about["algorithm"]),
+        data=Choice("at-sites"),
+        preparation=part.preparation,
+        sites=Choice("by-hospital"),
+        model=Choice(model["kind"], model["options"]),
+        training=training,
+        privacy=Privacy(example=example),
+        vary=("partition", "split", "batches", "init"),
+    )
+
+
+def _told(part: SharedPart, newcomer: Newcomer, study: Study, arm: Arm, rows: int, content: Mapping[str, Any]) -> Told:
+    about, whole = part.about, content["fractions"][-1]
+    return Told(
+        study=study,
+        arm=arm,
+        asked=about["arm"],
+        seed=newcomer.evaluation.seeds.first,
+        site=newcomer.name,
+        trained={**about["sites"], newcomer.name: rows},
+        seeds=tuple(content["seeds"]),
+        simulated=about["simulated"],
+        synthetic=about["synthetic"] or newcomer.cohort.records.synthetic,
+        overall=None,
+        at_site={name: whole["adapted"][name] for name in FIGURES},
+        interval=content["interval"],
+        # what the study promised holds for the hospitals that trained the shared part; the introduction says so
+        privacy=None if about["privacy"] is None else NOTHING_PROMISED,
+        subgroups={},
+        warnings=newcomer.warnings,
+    )
+
+
+def _side(rows: Rows) -> Side:
+    return Side(np.asarray(rows.x.numpy()), np.asarray(rows.y.numpy()))
+
+
+def introduction(part: SharedPart, site: str) -> list[str]:
+    """What the card says first: where the bundle's parts come from, and what they cost anybody's privacy."""
+    about = part.about
+    told = about["privacy"] or {}
+    lines = [
+        f"Adapted: what is private in the model, the adapter above all, was trained on rows of {site} alone. The rest "
+        f"is that of arm {about['arm']} of study {about['study']['name']} and has seen no row of {site}: shared part "
+        f"{about['id']}, study {about['study']['hash']}."
+    ]
+    simulated = "" if told.get("guarantee") else "; simulated, so no guarantee"
+    for kind, whom in (("example", "each patient"), ("site", "each hospital as a whole")):
+        if told.get(kind):
+            asked = f"epsilon {told[kind]['epsilon']:g} at delta {told[kind]['delta']:g} was allowed{simulated}"
+            lines.append(f"The shared part protects {whom} of the hospitals that it was trained at ({asked}).")
+    if told.get("example"):
+        return [*lines, f"The adapter was trained without noise, so this bundle must not leave {site}."]
+    return [*lines, f"The adapter has never left {site}: no privacy was spent for it."]

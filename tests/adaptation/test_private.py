@@ -1,0 +1,50 @@
+"""A shared part whose patients are protected: what it tells, and what a newcomer's bundle may hold."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.adaptation.conftest import OTHERS, SHARED, hearts
+from wardround import load_bundle
+from wardround.adaptation.adapt import adapt
+from wardround.bundles.shared import load_shared, make_shared
+from wardround.execute import run_study
+
+
+@pytest.fixture(scope="module")
+def protected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("private")
+    data = {"source": "heart", "hospitals": list(OTHERS), "schema": "own"}
+    public = {"scale": "ranges", "missing": "range", "public": True}
+    study = hearts(
+        data={**data, **public},
+        privacy={"example": {"epsilon": 4.0, "delta": 1e-4, "clip": 1.0}},
+        arms=[{"name": "fedavg", "algorithm": "fedavg"}],
+        evaluation={"seeds": {"first": 5, "count": 1}, "validation_share": 0.2, "every": 0},
+    )
+    return make_shared(run_study(study, folder).folder, arm="fedavg", out=folder / "part")
+
+
+def test_it_tells_what_was_promised_and_spent(protected: Path) -> None:
+    part = load_shared(protected)
+    assert set(part.leaves) == SHARED
+    told = part.about["privacy"]
+    assert (told["example"]["epsilon"], told["guarantee"]) == (4.0, False)
+    assert set(told["spent"]) == set(OTHERS)
+    for spent in told["spent"].values():
+        assert 0 < spent["epsilon"] <= 4.0
+
+
+def test_the_newcomers_bundle_says_that_its_adapter_has_no_noise(
+    protected: Path, hospital: Path, tmp_path: Path
+) -> None:
+    """Threshold, calibration and far rows are as in every bundle of a private study: nothing is read off patients."""
+    found = adapt(protected, hospital, out=tmp_path / "va", repeats=2, epochs=2)
+    bundle = load_bundle(found.bundle)
+    assert bundle.about["private"]
+    assert (bundle.threshold, bundle.calibration, bundle.far.kind) == (0.5, None, "ranges")
+    card = (found.bundle / "card.md").read_text(encoding="utf-8")
+    assert "protects each patient of the hospitals that it was trained at (epsilon 4 at delta 0.0001" in card
+    assert "trained without noise, so this bundle must not leave va" in card
+    assert "no privacy was spent" not in card
+    assert "## Privacy" not in card  # which would speak of this hospital's patients
