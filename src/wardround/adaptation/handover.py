@@ -45,7 +45,7 @@ def origin_of(
     arm = told_arm(part, training)
     study = ToldStudy(
         name=about["study"]["name"],
-        question=" ".join([about["study"]["question"], *introduction(part, name)]).strip(),
+        question=about["study"]["question"],
         data=arm.data,
         evaluation=newcomer.evaluation,
         deployment=Deployment(),
@@ -127,6 +127,7 @@ def _told(part: SharedPart, newcomer: Newcomer, study: Study, arm: Arm, rows: in
         privacy=None if about["privacy"] is None else NOTHING_PROMISED,
         subgroups={},
         warnings=newcomer.warnings,
+        introduction=tuple(introduction(part, newcomer.name)),
     )
 
 

@@ -39,6 +39,7 @@ class Told:
     privacy: Mapping[str, Any] | None  # what was promised and spent; None: nothing protects anybody
     subgroups: Mapping[str, Any]
     warnings: tuple[str, ...]
+    introduction: tuple[str, ...] = ()  # what must be known first, such as that its parts come from different places
 
 
 def told_by(
@@ -110,6 +111,7 @@ def card_of(
     return {
         "title": f"{told.study.name}: {told.asked} at {told.site}",
         "question": told.study.question,
+        "introduction": list(told.introduction),
         "origin": {name: about[name] for name in ("study", "run", "arm", "trained_as", "seed", "site", "wardround")},
         "predicts": {"classes": list(classes), "positive": classes[1] if len(classes) == 2 else None},
         "intended_use": purpose(told.site, classes),
@@ -223,8 +225,8 @@ def _limits(told: Told, about: Mapping[str, Any]) -> list[str]:
         lines += [f"Too few test rows to say anything of: {name}." for name in few]
     if about["private"]:
         lines.append(
-            "Each patient is protected: threshold, calibration and the mark of far rows use nothing of the patients, "
-            "and what checks found in the rows is not repeated here."
+            "Threshold, calibration and the mark of far rows use nothing of the patients, and what checks found in the "
+            "rows is not repeated here: the study promises each patient privacy."
         )
     return lines
 

@@ -19,6 +19,7 @@ def render(card: Mapping[str, Any]) -> str:
     parts = [
         [f"# {plain(card['title'])}"],
         [plain(card["question"])] if card["question"] else [],
+        [plain(" ".join(card["introduction"]))] if card["introduction"] else [],
         _section("What it predicts", _predicts(card)),
         _section("Intended use", _bullets(card["intended_use"])),
         _section("Not intended for", _bullets(card["not_intended"])),

@@ -194,7 +194,7 @@ def has_own_models(arm: Arm) -> bool:
     algorithm = ALGORITHMS[arm.algorithm.name](**arm.algorithm.options)
     kept_at_sites = {"intercept": ("private",), "norm": ("batch", "fedbn")}
     private = any(arm.model.options.get(name) in kinds for name, kinds in kept_at_sites.items())
-    return algorithm.personal or (private and not algorithm.pools)
+    return algorithm.personal or ((private or arm.model.name == "adapter") and not algorithm.pools)
 
 
 def _rows_of(arm: Arm) -> tuple[Any, ...]:
