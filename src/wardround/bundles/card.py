@@ -42,6 +42,11 @@ class Told:
     introduction: tuple[str, ...] = ()  # what must be known first, such as that its parts come from different places
 
 
+def ranked_within(arm: Mapping[str, Any]) -> dict[str, Any]:
+    """Areas under curves as means of the sites' own: scores of two sites' models cannot be ranked together."""
+    return {name: arm["within_sites"][name] for name in ("auc", "pr_auc")}
+
+
 def told_by(
     results: Mapping[str, Any], study: Study, arm: Arm, asked: str, seed: int, site: str, trained: Mapping[str, int]
 ) -> Told:
@@ -49,7 +54,7 @@ def told_by(
     found = results["arms"][asked]
     overall = dict(found["metrics"])
     if found["own_models"]:  # scores of different models are not ranked against each other
-        overall |= found["within_sites"]
+        overall |= ranked_within(found)
     of_variant = results["variants"][arm.variant]
     return Told(
         study=study,

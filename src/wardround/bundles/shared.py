@@ -24,7 +24,7 @@ from safetensors.torch import load, save
 from wardround.artifacts.folder import RunFolder
 from wardround.artifacts.spending import check_ledger
 from wardround.bundles.bundle import build_model
-from wardround.bundles.card import FIGURES
+from wardround.bundles.card import FIGURES, ranked_within
 from wardround.bundles.files import seal
 from wardround.bundles.newfolder import new_folder
 from wardround.bundles.origin import plain_name, refuse_taken
@@ -251,7 +251,7 @@ def _trained_at(results: Mapping[str, Any], arm: Arm, asked: str) -> dict[str, i
 def _figures(results: Mapping[str, Any], arm: Arm, asked: str) -> dict[str, Any]:
     """On the test rows of the study's own sites, over all its seeds."""
     found = results["arms"][asked]
-    metrics = {**found["metrics"], **(found["within_sites"] if found["own_models"] else {})}
+    metrics = {**found["metrics"], **(ranked_within(found) if found["own_models"] else {})}
     of_variant = results["variants"][arm.variant]
     return {
         "metrics": {name: metrics[name] for name in FIGURES},
