@@ -16,6 +16,7 @@ from tests.mutants_of_deployment import MUTANTS as MUTANTS_OF_DEPLOYMENT
 from tests.mutants_of_evidence import MUTANTS as MUTANTS_OF_EVIDENCE
 from tests.mutants_of_imaging import MUTANTS as MUTANTS_OF_IMAGING
 from tests.mutants_of_privacy import MUTANTS as MUTANTS_OF_PRIVACY
+from tests.mutants_of_schemas import MUTANTS as MUTANTS_OF_SCHEMAS
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "wardround"
@@ -43,6 +44,7 @@ MUTANTS = (
     *MUTANTS_OF_IMAGING,
     *MUTANTS_OF_DEPLOYMENT,
     *MUTANTS_OF_PRIVACY,
+    *MUTANTS_OF_SCHEMAS,
     Mutant(
         "scaffold drops the memory that it returns",
         "algorithms/scaffold.py",

@@ -1,0 +1,200 @@
+"""Mistakes with columns, labels and bundles: what is private would be sent, or a model used wrongly. Each is noticed."""
+
+from tests.mutant import Mutant
+
+ADAPTER = ("tests/models/test_adapter.py",)
+WIRE = ("tests/deploy/test_private_columns.py",)
+DIRECTIONS = ("tests/deploy/test_directions.py",)
+CHECKS = ("tests/data/test_direction.py", "tests/data/test_copies.py")
+CHOICES = ("tests/bundles/test_choices.py", "tests/bundles/test_make.py")
+SEALED = ("tests/bundles/test_tampering.py",)
+PREDICTED = ("tests/bundles/test_predict.py", "tests/bundles/test_reading.py")
+ACROSS = ("tests/evaluation/test_across.py",)
+JOINED = ("tests/adaptation",)
+PARITY = ("tests/bundles/test_make.py", "tests/bundles/test_parity.py")
+
+MUTANTS = (
+    Mutant(
+        "adapters are averaged", "models/adapter.py", 'private = ("adapter.", OWN,', "private = (OWN,", where=ADAPTER
+    ),
+    Mutant(
+        "what a site knows of itself is sent",
+        "models/adapter.py",
+        'private = ("adapter.", OWN,',
+        'private = ("adapter.",',
+        where=WIRE,
+    ),
+    Mutant(
+        "names have no say in where a column begins",
+        "models/adapter.py",
+        'if start == "names" else',
+        'if start == "random" else',
+        where=ADAPTER,
+    ),
+    Mutant(
+        "alignment pushes sites apart",
+        "models/adapter.py",
+        "total = strength * (seen @ apart)",
+        "total = -strength * (seen @ apart)",
+        where=ADAPTER,
+    ),
+    Mutant(
+        "what is known of all does not follow",
+        "models/adapter.py",
+        "FOLLOW_ALL * (params[ALL] - kept)",
+        "0 * (params[ALL] - kept)",
+        where=ADAPTER,
+    ),
+    Mutant(
+        "alignment is counted as loss",
+        "models/adapter.py",
+        "return total - total.detach()",
+        "return total",
+        where=ADAPTER,
+    ),
+    Mutant(
+        "a running mean is used before it has come any way",
+        "models/adapter.py",
+        "return followed[1:] / followed[:1].clamp(min=SEEN)",
+        "return followed[1:]",
+        where=ADAPTER,
+    ),
+    Mutant(
+        "values that a hospital does not really record are used",
+        "data/cohort.py",
+        "table[name] = table[name].mask(rows,",
+        "table[name].mask(rows,",
+        where=ADAPTER,
+    ),
+    Mutant(
+        "columns of its own are told",
+        "deploy/session.py",
+        "told = records.is_table and not self.keeps_columns",
+        "told = records.is_table",
+        where=WIRE,
+    ),
+    Mutant(
+        "facts of its own columns are told",
+        "deploy/session.py",
+        "facts = None if self.keeps_columns else self.plan.own_facts(key)",
+        "facts = self.plan.own_facts(key)",
+        where=WIRE,
+    ),
+    Mutant(
+        "own columns in the order of the file",
+        "data/agreement.py",
+        "layout = in_own_order(layout_of(table.columns, [facts(table, rows, settings)], settings), table.columns)",
+        "layout = layout_of(table.columns, [facts(table, rows, settings)], settings)",
+        where=WIRE,
+    ),
+    Mutant(
+        "a column's name travels in the clear",
+        "deploy/directions.py",
+        'sha256(f"{run}/column {name}".encode()).hexdigest()[:16]',
+        "name",
+        where=DIRECTIONS,
+    ),
+    Mutant(
+        "directions of patients who were promised privacy",
+        "deploy/session.py",
+        """        if is_private(self.study):
+            return {}""",
+        """        if False:
+            return {}""",
+        where=DIRECTIONS,
+    ),
+    Mutant(
+        "an inverted label is let through",
+        "deploy/directions.py",
+        "if CHECK not in study.evaluation.accept:",
+        "if CHECK in study.evaluation.accept:",
+        where=DIRECTIONS,
+    ),
+    Mutant(
+        "labels that agree are called inverted",
+        "data/direction.py",
+        "-2 * effects * mean /",
+        "2 * effects * mean /",
+        where=CHECKS,
+    ),
+    Mutant(
+        "a copy counts as another patient in the direction of a column",
+        "data/direction.py",
+        "distinct = rows[np.unique(cohort.prints[rows], return_index=True)[1]]",
+        "distinct = rows",
+        where=CHECKS,
+    ),
+    Mutant(
+        "chance explains no equal rows",
+        "data/copies.py",
+        "return expected + 3 * sqrt(expected)",
+        "return 0.0",
+        where=CHECKS,
+    ),
+    Mutant(
+        "a threshold is chosen on the rows of a private study",
+        "bundles/choose.py",
+        "    if private:",
+        "    if False:",
+        where=CHOICES,
+    ),
+    Mutant("the worst threshold", "bundles/choose.py", "index.argmax()", "index.argmin()", where=CHOICES),
+    Mutant(
+        "calibration without restraint",
+        "bundles/choose.py",
+        "gradient = design.T @ (p - label) + RIDGE * (beta - prior)",
+        "gradient = design.T @ (p - label)",
+        where=CHOICES,
+    ),
+    Mutant(
+        "rows measure their own distance with themselves in the mean",
+        "bundles/far.py",
+        "lengths: np.ndarray = factor * np.sqrt((rows - 2) * q / (1 - factor * q))",
+        "lengths: np.ndarray = np.sqrt((rows - 1) * q)",
+        where=CHOICES,
+    ),
+    Mutant(
+        "a changed file passes",
+        "bundles/files.py",
+        "if sha256(content[name]).hexdigest() != digest:",
+        "if False:",
+        where=SEALED,
+    ),
+    Mutant("a newer format is read", "bundles/files.py", "if version > FORMAT:", "if False:", where=SEALED),
+    Mutant("a stray file passes", "bundles/files.py", "    if extra:\n", "    if False:\n", where=SEALED),
+    Mutant(
+        "numbers that stand for a gap are taken as they are",
+        "bundles/reading.py",
+        "            if column.absent",
+        "            if False",
+        where=PREDICTED,
+    ),
+    Mutant(
+        "an unseen level is not marked",
+        "bundles/reading.py",
+        "strange = values.codes >= len(usable)",
+        "strange = values.codes > len(usable) + 9",
+        where=PREDICTED,
+    ),
+    Mutant(
+        "the mean over sites is of the first alone",
+        "evaluation/across.py",
+        "found = entries(None, within_sites(differences)) if",
+        "found = entries(None, next(iter(differences.values()))) if",
+        where=ACROSS,
+    ),
+    Mutant(
+        "the shared part moves while a newcomer trains",
+        "adaptation/constant.py",
+        "return model.logits({**shared, **params}, buffers, x, masks)",
+        "return model.logits({**params, **{n: l * 1.01 for n, l in shared.items()}}, buffers, x, masks)",
+        where=JOINED,
+    ),
+    Mutant(
+        "a bundle that is not the run's model is given out",
+        "bundles/origin.py",
+        "if not apart <= EQUAL:",
+        "if False:",
+        where=PARITY,
+    ),
+)
