@@ -1,4 +1,4 @@
-"""Mistakes with columns, labels and bundles: what is private would be sent, or a model used wrongly. Each is noticed."""
+"""Mistakes with columns, labels and bundles: what is private is sent, or a model is used wrongly. Each is noticed."""
 
 from tests.mutant import Mutant
 
