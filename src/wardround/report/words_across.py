@@ -6,56 +6,59 @@ from wardround.evaluation.compare import in_words
 from wardround.report.evidence import Evidence
 from wardround.report.table import listed
 
+MOST = 6  # arms with a sentence of their own; the table has them all
+
 
 def across_words(evidence: Evidence) -> list[str]:
-    """For each federated arm: the mean over sites against training alone and against the reference."""
-    made = []
+    """Federated arms against training alone on average over sites: who is at least as good, and why others are not."""
+    means = {}
     for name in evidence.federated:
-        for kind, rival in (("alone", "training alone"), ("reference", str(evidence.reference))):
-            entries = evidence.across(name, kind)
-            mean = next((entry for entry in entries if entry["site"] is None), None)
-            if mean is not None and mean["difference"] is not None:
-                made.append(_sentence(evidence, name, rival, mean, _at_sites(evidence, name, kind)))
+        entry = next((e for e in evidence.across(name, "alone") if e["site"] is None), None)
+        if entry is not None and entry["difference"] is not None:
+            means[name] = entry
+    ahead = [f"{name} ({_told(evidence, entry)})" for name, entry in means.items() if entry["difference"] >= 0]
+    behind = {name: entry for name, entry in means.items() if entry["difference"] < 0}
+    made = []
+    if ahead:
+        who = listed(ahead)
+        made.append(f"On average over sites, each counting the same, at least as good as training alone: {who}.")
+    made += [_behind(evidence, name, entry) for name, entry in list(behind.items())[:MOST]]
+    if len(behind) > MOST:
+        made.append(f"Behind training alone are also {listed(list(behind)[MOST:])}; the table says by how much.")
     return made
 
 
-def _sentence(evidence: Evidence, name: str, rival: str, mean: dict[str, Any], sites: list[dict[str, Any]]) -> str:
-    metric = evidence.headline.metric
-    said = f"On average over sites, {name} differs from {rival} by {in_words(mean['difference'], metric)}"
-    if mean["interval"] is None:
-        return f"{said}; one seed cannot tell whether that is chance."
-    low, high = (in_words(limit, metric, False) for limit in mean["interval"])
-    said += f" (95 % interval {low} to {high}): {VERDICTS[mean['verdict']]}."
-    return said + (_why(evidence, sites) if mean["difference"] < 0 else "")
+def _told(evidence: Evidence, entry: dict[str, Any]) -> str:
+    difference = _points(evidence, entry["difference"])
+    if entry["interval"] is None:
+        return f"{difference}; one seed cannot tell whether that is chance"
+    low, high = (in_words(limit, evidence.headline.metric, False) for limit in entry["interval"])
+    return f"{difference}, 95 % interval {low} to {high}"
 
 
-VERDICTS = {
-    "gains": "better than chance explains",
-    "loses": "worse than chance explains",
-    "no evidence": "no evidence of a difference",
-    "cannot be told": "it cannot be told",
-}
+def _points(evidence: Evidence, difference: float) -> str:
+    """A difference that is not 0 is not told as 0.0."""
+    told = in_words(difference, evidence.headline.metric)
+    nothing = in_words(0.0, evidence.headline.metric)
+    return told if difference == 0 or told != nothing else f"less than {in_words(0.001, evidence.headline.metric)[1:]}"
 
 
-def _why(evidence: Evidence, sites: list[dict[str, Any]]) -> str:
-    """Where an arm is behind, who pulls it down: those sites, how far, and with how many training rows."""
-    known = [entry for entry in sites if entry["difference"] is not None]
-    lower = sorted((entry for entry in known if entry["difference"] < 0), key=lambda entry: entry["difference"])
+def _behind(evidence: Evidence, name: str, entry: dict[str, Any]) -> str:
+    """Who pulls it down: those sites, how far, and with how many training rows."""
+    chance = {"loses": "more than chance explains", "no evidence": "no more than chance explains"}
+    verdict = f": {chance[entry['verdict']]}" if entry["verdict"] in chance else ""
+    said = f"On average over sites, {name} is behind training alone ({_told(evidence, entry)}){verdict}."
+    sites = [one for one in evidence.benefit() if one["arm"] == name and one["difference"] is not None]
+    lower = sorted((one for one in sites if one["difference"] < 0), key=lambda one: one["difference"])
     if not lower:
-        return ""
+        return said
     counts = evidence.results["sites"][0]["sites"]
 
-    def told(entry: dict[str, Any]) -> str:
-        rows = counts.get(entry["site"], {}).get("train")
+    def told(one: dict[str, Any]) -> str:
+        rows = counts.get(one["site"], {}).get("train")
         size = f", {rows} training rows" if rows is not None else ""
-        return f"{entry['site']} ({in_words(entry['difference'], evidence.headline.metric)}{size})"
+        return f"{one['site']} ({_points(evidence, one['difference'])}{size})"
 
-    higher = [entry["site"] for entry in known if entry["difference"] > 0]
-    rest = f"; {listed(higher)} {'is' if len(higher) == 1 else 'are'} above" if higher else ""
-    return f" It is below at {listed([told(entry) for entry in lower])}{rest}."
-
-
-def _at_sites(evidence: Evidence, name: str, kind: str) -> list[dict[str, Any]]:
-    if kind == "alone":
-        return [entry for entry in evidence.benefit() if entry["arm"] == name]
-    return [entry for entry in evidence.across(name, kind) if entry["site"] is not None]
+    above = [one["site"] for one in sites if one["difference"] > 0]
+    rest = f", above at {listed(above)}" if above else ""
+    return f"{said} It is below at {listed([told(one) for one in lower])}{rest}."
