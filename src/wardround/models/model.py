@@ -176,6 +176,7 @@ def from_module(build: Callable[[], nn.Module], shape: Shape | int, private: tup
     _refuse_hidden_randomness(training)
     training.train()
     shapes = mask_shapes(training)
+    tied = _has_tied_weights(training)  # to look for them at each call is a sixth of a small network's step
     frozen = {name: leaf.detach() for name, leaf in training.named_parameters() if not leaf.requires_grad}
 
     own = local()  # a module of its own for each thread: a functional call lends it the weights for a moment
@@ -191,9 +192,9 @@ def from_module(build: Callable[[], nn.Module], shape: Shape | int, private: tup
             own.training, own.predicting = deepcopy(training), deepcopy(training).eval()
         fixed = {name: leaf.to(x) for name, leaf in frozen.items()}
         if masks is None:
-            return functional_call(own.predicting, {**fixed, **params, **buffers}, (x,)), buffers
+            return functional_call(own.predicting, {**fixed, **params, **buffers}, (x,), tie_weights=tied), buffers
         buffers = clone(buffers)  # BatchNorm writes into them
-        return functional_call(own.training, {**fixed, **params, **buffers, **masks}, (x,)), buffers
+        return functional_call(own.training, {**fixed, **params, **buffers, **masks}, (x,), tie_weights=tied), buffers
 
     def row_gradients(
         params: Tree, x: Tensor, y: Tensor, masks: Tree, patients: Patients
@@ -210,6 +211,14 @@ def from_module(build: Callable[[], nn.Module], shape: Shape | int, private: tup
     classes, findings = (shape, False) if isinstance(shape, int) else (shape.classes, shape.findings)
     model = Model(init, logits, classes, private, shapes, row_gradients=row_gradients, findings=findings)
     return model
+
+
+def _has_tied_weights(module: nn.Module) -> bool:
+    """Whether one weight stands there under two names."""
+    return any(
+        len(list(named(remove_duplicate=False))) > len(list(named()))
+        for named in (module.named_parameters, module.named_buffers)
+    )
 
 
 def _built(build: Callable[[], nn.Module], seed: int) -> nn.Module:
