@@ -160,7 +160,7 @@ MUTANTS = (
         "if False:",
         where=SEALED,
     ),
-    Mutant("a newer format is read", "bundles/files.py", "if version > FORMAT:", "if False:", where=SEALED),
+    Mutant("a newer format is read", "bundles/files.py", "if number > newest:", "if False:", where=SEALED),
     Mutant("a stray file passes", "bundles/files.py", "    if extra:\n", "    if False:\n", where=SEALED),
     Mutant(
         "numbers that stand for a gap are taken as they are",
@@ -186,8 +186,8 @@ MUTANTS = (
     Mutant(
         "the shared part moves while a newcomer trains",
         "adaptation/constant.py",
-        "return model.logits({**shared, **params}, buffers, x, masks)",
-        "return model.logits({**params, **{n: l * 1.01 for n, l in shared.items()}}, buffers, x, masks)",
+        "for name, leaf in first.items() if model.is_private(name)}",
+        "for name, leaf in first.items()}",
         where=JOINED,
     ),
     Mutant(

@@ -3,16 +3,18 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from wardround import tree
 from wardround.artifacts.folder import RunFolder
 from wardround.artifacts.spending import check_ledger
 from wardround.catalog import load_study
-from wardround.errors import RunError
+from wardround.errors import RunError, StudyError, suggest
 from wardround.local import Memory
 from wardround.plan import Plan, load_plan
 from wardround.rounds import start
 from wardround.settings import Factory
+from wardround.study import Arm, Study
 from wardround.tree import State, Tree
 from wardround.trial import Run, Trial
 
@@ -69,3 +71,23 @@ def _in_order(first: State, saved: State) -> State:
         known = [name for name in first.get(part, {}) if name in leaves]
         ordered[part] = {name: leaves[name] for name in dict.fromkeys([*known, *leaves])}
     return ordered
+
+
+def seed_of(study: Study, seed: int | None) -> int:
+    seeds = study.evaluation.seeds
+    if seed is not None and seed not in seeds:
+        known = f"It was run with {seeds.first}" + (f" to {seeds.first + seeds.count - 1}." if seeds.count > 1 else ".")
+        raise StudyError("--seed", f"the run has no seed {seed}", known)
+    return seeds.first if seed is None else seed
+
+
+def arm_of(study: Study, results: Mapping[str, Any], name: str, seed: int) -> Arm:
+    """By its name; of a selected arm the value that the seed chose."""
+    for choice in results["selection"]:
+        if choice["arm"] == name:
+            if str(seed) not in choice["chosen"]:
+                raise StudyError("--seed", f"nothing could be selected with seed {seed}", "Name another seed.")
+            return study.arm(choice["chosen"][str(seed)])
+    if name not in results["arms"]:
+        raise StudyError("--arm", f"the run has no arm {name!r}", suggest(name, results["arms"], "Arms"))
+    return study.arm(name)

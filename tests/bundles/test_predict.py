@@ -31,6 +31,7 @@ from wardround.bundles.predict import BEYOND, FAR, TILE, Done, in_words, predict
 from wardround.cli.main import main
 from wardround.data.prepare import Recipe
 from wardround.data.records import Column
+from wardround.data.sources.heart import read_hospital
 from wardround.errors import BundleError, DataError, StudyError
 from wardround.execute import run_study
 
@@ -59,6 +60,21 @@ def test_test_rows_of_every_heart_hospital_written_as_csv_have_the_runs_scores(
         made = pd.read_parquet(tmp_path / "out.parquet")
         assert np.abs(made["score"].to_numpy() - expected["score"].to_numpy()).max() <= 1e-6
         assert made["row"].tolist() == list(range(len(expected)))
+
+
+def test_a_hospitals_raw_file_has_the_runs_scores_where_0_stands_for_not_measured(
+    run: Path, opened: Opened, tmp_path: Path
+) -> None:
+    """49 of VA's cholesterols are 0, and one of its blood pressures."""
+    raw = read_hospital("va").drop(columns="num")
+    assert (raw["chol"] == 0).sum() == 49
+    bundle = load_bundle(bundle_from(opened, arm="fedavg", site="va", out=tmp_path / "va"))
+    expected = saved(run, "fedavg", 1, "va")
+    before_va = 303 + 294 + 123
+    made = predict_table(bundle, raw)
+    found = made["score"].to_numpy()[expected.index.to_numpy() - before_va]
+    assert np.abs(found - expected["score"].to_numpy()).max() <= 1e-6
+    assert not made["why"].str.contains("chol").any()
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from wardround.models import from_module
+from wardround.tree import Tree
 
 
 class Twice(nn.Module):
@@ -25,7 +26,8 @@ def test_tied_weights_are_given_to_both_layers() -> None:
     assert list(model.init(0)[0]) == ["first.weight"]
     x = torch.randn(5, 3, generator=torch.Generator().manual_seed(1))
     weight = torch.diag(torch.tensor([1.0, 2.0, 3.0]))
-    for masks in (None, {}):
+    ways: list[Tree | None] = [None, {}]  # prediction and training
+    for masks in ways:
         torch.testing.assert_close(
             model.logits({"first.weight": weight}, {}, x, masks)[0], x * torch.tensor([1.0, 4.0, 9.0])
         )

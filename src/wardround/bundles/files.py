@@ -61,7 +61,7 @@ def read_sealed(folder: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
         raise BundleError(str(folder), f"{extra[0]!r} is no part of the bundle", remedy)
     content = {}
     for name, digest in listed.items():
-        content[name] = _read(folder / name)
+        content[name] = read_plain(folder / name)
         if sha256(content[name]).hexdigest() != digest:
             raise BundleError(str(folder / name), "was changed since the bundle was made", ANEW)
     return about, content
@@ -75,17 +75,8 @@ def _read_about(folder: Path) -> dict[str, Any]:
     if not path.exists() and not path.is_symlink():
         remedy = "Name a folder that `wardround bundle` has made."
         raise BundleError(str(folder), f"is not a bundle: it has no {ABOUT}", remedy)
-    text = _read(path)
-    try:
-        about = json.loads(text)
-    except (ValueError, RecursionError):
-        raise BundleError(str(path), "is damaged: it is not JSON", ANEW) from None
-    version = about.get("format") if isinstance(about, dict) else None
-    if type(version) is not int or version < 1:
-        raise BundleError(str(path), "is not that of a bundle: it has no format number", ANEW)
-    if version > FORMAT:
-        problem = f"is of format {version}, and this version of wardround reads format {FORMAT}"
-        raise BundleError(str(path), problem, "Install a newer version of wardround.")
+    text = read_plain(path)
+    about = parsed_about(text, path, FORMAT, "a bundle")
     if not _is_sealed(about, text):
         raise BundleError(str(path), "was changed since the bundle was made", ANEW)
     missing = [name for name in NEEDED if name not in about["files"]]
@@ -93,6 +84,21 @@ def _read_about(folder: Path) -> dict[str, Any]:
     if missing or unknown:
         problem = f"lists no {missing[0]}" if missing else f"lists {unknown[0]!r}, which no bundle has"
         raise BundleError(str(path), problem, ANEW)
+    return dict(about)
+
+
+def parsed_about(text: bytes, path: Path, newest: int, what: str) -> dict[str, Any]:
+    """The file that says what a folder holds, as far as this version can read it."""
+    try:
+        about = json.loads(text)
+    except (ValueError, RecursionError):
+        raise BundleError(str(path), "is damaged: it is not JSON", ANEW) from None
+    number = about.get("format") if isinstance(about, dict) else None
+    if type(number) is not int or number < 1:
+        raise BundleError(str(path), f"is not that of {what}: it has no format number", ANEW)
+    if number > newest:
+        problem = f"is of format {number}, and this version of wardround reads format {newest}"
+        raise BundleError(str(path), problem, "Install a newer version of wardround.")
     return dict(about)
 
 
@@ -117,7 +123,7 @@ def _found(folder: Path) -> list[str]:
         raise BundleError(str(folder), f"cannot be read ({error.strerror})", "Look at its permissions.") from None
 
 
-def _read(path: Path) -> bytes:
+def read_plain(path: Path) -> bytes:
     """Of a plain file: a link may lead out of the folder, to something that is not what was sealed tomorrow."""
     try:
         if not stat.S_ISREG(path.lstat().st_mode):

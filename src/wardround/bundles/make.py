@@ -17,7 +17,7 @@ from wardround.data.cohort import Cohort
 from wardround.data.site import Rows, Site
 from wardround.errors import BundleError, StudyError, suggest
 from wardround.evaluation.scores import score_columns
-from wardround.opened import Elsewhere, open_run, saved_run
+from wardround.opened import Elsewhere, arm_of, open_run, saved_run, seed_of
 from wardround.plan import Plan
 from wardround.rounds import site_model
 from wardround.settings import Factory
@@ -83,33 +83,13 @@ def bundle_from(
 ) -> Path:
     """As `make_bundle`."""
     plan = opened.plan
-    chosen_seed = _seed(plan, seed)
-    chosen = _arm(plan, opened.results, arm, chosen_seed)
+    chosen_seed = seed_of(plan.study, seed)
+    chosen = arm_of(plan.study, opened.results, arm, chosen_seed)
     trial = plan.trial(chosen, chosen_seed)
     name = _site(trial, site)
     target = FOLDER / plain_name(f"{plan.study.name}-{arm}-{name}") if out is None else Path(out)
     refuse_taken(target)
     return write_bundle(_origin(opened, chosen, arm, trial, name), target, onnx)
-
-
-def _seed(plan: Plan, seed: int | None) -> int:
-    seeds = plan.study.evaluation.seeds
-    if seed is not None and seed not in seeds:
-        known = f"It was run with {seeds.first}" + (f" to {seeds.first + seeds.count - 1}." if seeds.count > 1 else ".")
-        raise StudyError("--seed", f"the run has no seed {seed}", known)
-    return seeds.first if seed is None else seed
-
-
-def _arm(plan: Plan, results: Mapping[str, Any], name: str, seed: int) -> Arm:
-    """By its name; of a selected arm the value that the seed chose."""
-    for choice in results["selection"]:
-        if choice["arm"] == name:
-            if str(seed) not in choice["chosen"]:
-                raise StudyError("--seed", f"nothing could be selected with seed {seed}", "Name another seed.")
-            return plan.study.arm(choice["chosen"][str(seed)])
-    if name not in results["arms"]:
-        raise StudyError("--arm", f"the run has no arm {name!r}", suggest(name, results["arms"], "Arms"))
-    return plan.study.arm(name)
 
 
 def _site(trial: Trial, name: str | None) -> str:

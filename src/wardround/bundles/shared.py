@@ -7,7 +7,6 @@ other file and is sealed as a bundle is (`files.py`). Described in docs/referenc
 
 import json
 import os
-import stat
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -25,12 +24,13 @@ from wardround.artifacts.folder import RunFolder
 from wardround.artifacts.spending import check_ledger
 from wardround.bundles.bundle import build_model
 from wardround.bundles.card import FIGURES, ranked_within
-from wardround.bundles.files import seal
+from wardround.bundles.files import parsed_about, read_plain, seal
 from wardround.bundles.newfolder import new_folder
 from wardround.bundles.origin import plain_name, refuse_taken
 from wardround.catalog import load_study
-from wardround.errors import BundleError, RunError, StudyError, suggest
+from wardround.errors import BundleError, RunError, StudyError
 from wardround.models import Model
+from wardround.opened import arm_of, seed_of
 from wardround.settings import Factory, parse
 from wardround.study import Arm, Preparation, Study, Training
 from wardround.studyfile import Families
@@ -143,8 +143,8 @@ def part_of_run(
     if results["findings"]:
         problem = "is about findings in images, and adapters are for tables"
         raise BundleError(str(run), problem, "Train the study's own model at the new hospital.")
-    chosen_seed = _seed(study, seed)
-    trained = _arm(study, results, arm, chosen_seed)
+    chosen_seed = seed_of(study, seed)
+    trained = arm_of(study, results, arm, chosen_seed)
     _refuse_no_adapter(trained, arm, known, len(_classes(results)), models)
     about = _about(folder, study, results, trained, arm, chosen_seed)
     leaves = _sent(folder, trained.name, chosen_seed)
@@ -156,26 +156,6 @@ def part_of_run(
         problem = f"the saved model of {trained.name} with seed {chosen_seed} is not that of its study"
         raise RunError(str(run), problem, "Run the study again with --again.") from None
     return part
-
-
-def _seed(study: Study, seed: int | None) -> int:
-    seeds = study.evaluation.seeds
-    if seed is not None and seed not in seeds:
-        known = f"It was run with {seeds.first}" + (f" to {seeds.first + seeds.count - 1}." if seeds.count > 1 else ".")
-        raise StudyError("--seed", f"the run has no seed {seed}", known)
-    return seeds.first if seed is None else seed
-
-
-def _arm(study: Study, results: Mapping[str, Any], name: str, seed: int) -> Arm:
-    """By its name; of a selected arm the value that the seed chose."""
-    for choice in results["selection"]:
-        if choice["arm"] == name:
-            if str(seed) not in choice["chosen"]:
-                raise StudyError("--seed", f"nothing could be selected with seed {seed}", "Name another seed.")
-            return study.arm(choice["chosen"][str(seed)])
-    if name not in results["arms"]:
-        raise StudyError("--arm", f"the run has no arm {name!r}", suggest(name, results["arms"], "Arms"))
-    return study.arm(name)
 
 
 def _refuse_no_adapter(
@@ -319,42 +299,18 @@ def _read_sealed(folder: Path) -> tuple[dict[str, Any], bytes]:
     path = folder / ABOUT
     if not path.exists() and not path.is_symlink():
         raise BundleError(str(folder), f"is not a shared part: it has no {ABOUT}", NAME_ONE)
-    text = _read(path)
-    about = _parsed(text, path)
+    text = read_plain(path)
+    about = parsed_about(text, path, FORMAT, "a shared part")
     if not (folder / WEIGHTS).exists() and not (folder / WEIGHTS).is_symlink():
         raise BundleError(str(folder), f"{WEIGHTS} is missing", ANEW)
     extra = sorted(set(os.listdir(folder)) - {ABOUT, WEIGHTS})
     if extra:
         remedy = "Take it out of the folder: a shared part holds what it lists, and nothing else."
         raise BundleError(str(folder), f"{extra[0]!r} is no part of the shared part", remedy)
-    weights = _read(folder / WEIGHTS)
+    weights = read_plain(folder / WEIGHTS)
     if seal(about, {WEIGHTS: weights}) != text:  # byte for byte, so that no key can stand there twice
         listed = about.get("files")
         told = listed.get(WEIGHTS) if isinstance(listed, dict) else None
         changed = path if told == sha256(weights).hexdigest() else folder / WEIGHTS
         raise BundleError(str(changed), "was changed since the shared part was made", ANEW)
     return about, weights
-
-
-def _parsed(text: bytes, path: Path) -> dict[str, Any]:
-    try:
-        about = json.loads(text)
-    except (ValueError, RecursionError):
-        raise BundleError(str(path), "is damaged: it is not JSON", ANEW) from None
-    number = about.get("format") if isinstance(about, dict) else None
-    if type(number) is not int or number < 1:
-        raise BundleError(str(path), "is not that of a shared part: it has no format number", ANEW)
-    if number > FORMAT:
-        problem = f"is of format {number}, and this version of wardround reads format {FORMAT}"
-        raise BundleError(str(path), problem, "Install a newer version of wardround.")
-    return dict(about)
-
-
-def _read(path: Path) -> bytes:
-    """Of a plain file: a link may lead to something that is not what was sealed tomorrow."""
-    try:
-        if not stat.S_ISREG(path.lstat().st_mode):
-            raise BundleError(str(path), "is not a plain file", ANEW)
-        return path.read_bytes()
-    except OSError as error:
-        raise BundleError(str(path), f"cannot be read ({error.strerror})", "Look at its permissions.") from None
