@@ -1,6 +1,6 @@
 """What a plan's sites look like: sizes, classes, ages, how different they are, how many patients leak between them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,11 +10,12 @@ import torch
 from torch.nn.functional import adaptive_avg_pool2d
 
 from wardround import seeds
+from wardround.data.agreement import facts
 from wardround.data.cohort import Cohort, prepare_sites
 from wardround.data.heterogeneity import Heterogeneity, measure
 from wardround.data.profile import profile
 from wardround.data.records import NO_FINDING, Records, label_counts
-from wardround.data.site import Rows
+from wardround.data.site import Rows, Site
 from wardround.data.split import Split
 from wardround.plan import Plan, site_choices
 from wardround.study import Arm, Preparation, Study, anonymous
@@ -31,13 +32,15 @@ def describe_sites(plan: Plan) -> list[dict[str, Any]]:
     for arm in site_choices(plan.study).values():
         cohort = plan.cohort_of(arm)
         splits = plan.splits(arm, seed)
-        sites = prepare_sites(cohort, splits, comparable(arm.preparation), torch.float32)
-        target = cohort.records.target
-        compared = sites[:COMPARED_SITES]
+        sites = prepare_sites(cohort, splits, arm.preparation, torch.float32)
+        features, target = _features(sites), cohort.records.target
+        alike = comparable(cohort, splits, arm.preparation)
+        if alike is not None and alike != arm.preparation:
+            sites = prepare_sites(cohort, splits, alike, torch.float32)
         rng = seeds.generator(seed, "heterogeneity")
         heterogeneity = measure(
-            {site.name: target[split.rows] for site, split in zip(compared, splits, strict=False)},
-            {site.name: _flat(site.train, rng) for site in compared},
+            {split.site: target[split.rows] for split in splits[:COMPARED_SITES]},
+            {site.name: _flat(site.train, rng) for site in sites[:COMPARED_SITES]} if alike else None,
             len(plan.classes),
             rng,
         )
@@ -47,7 +50,7 @@ def describe_sites(plan: Plan) -> list[dict[str, Any]]:
                 arm,
                 rows=len(cohort.records),
                 patients=len(np.unique(cohort.patient[np.concatenate([split.rows for split in splits])])),
-                features=list(sites[0].recipe.names) if sites[0].recipe else None,
+                features=features,
                 sites={split.site: site_counts(split, cohort) for split in splits},
                 heterogeneity=heterogeneity,
             )
@@ -55,9 +58,25 @@ def describe_sites(plan: Plan) -> list[dict[str, Any]]:
     return described
 
 
-def comparable(preparation: Preparation) -> Preparation:
-    """Sites with columns of their own are compared over all columns, filled in where one lacks them."""
-    return replace(preparation, schema="all") if preparation.schema == "own" else preparation
+def comparable(cohort: Cohort, splits: Sequence[Split], preparation: Preparation) -> Preparation | None:
+    """How rows are prepared to measure how far apart sites are: where some record columns that others do not, over
+    those that all record, because a column that is filled in tells of other sites. None where there is no such column.
+    """
+    if not cohort.records.is_table:
+        return preparation
+    table, common = cohort.table, replace(preparation, schema="common")
+    if preparation.schema != "own" and all(table.records_of(split.rows).all() for split in splits):
+        return preparation
+    told = np.array([facts(table, split.train, common).present for split in splits])
+    return common if told.all(axis=0).any() else None
+
+
+def _features(sites: Sequence[Site]) -> list[str] | None:
+    """Names of the prepared columns; where sites have columns of their own, of any of them."""
+    by_site = [site.recipe.names for site in sites if site.recipe is not None]
+    if len(set(by_site)) <= 1:
+        return list(by_site[0]) if by_site else None
+    return list(dict.fromkeys(name for names in by_site for name in names))
 
 
 def description(

@@ -1,14 +1,21 @@
 """Checks before training: each trap is found, named and counted, and no patient's value is in a message."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 
+import wardround
+from tests.shared_data import shared_data
 from wardround.data.check import CHECKS, Finding, check_splits, refuse_errors
-from wardround.data.cohort import Cohort
+from wardround.data.cohort import Cohort, load_cohort
 from wardround.data.records import Column, Records
+from wardround.data.sources.csv import csv
 from wardround.data.split import Split, fingerprints
 from wardround.errors import CheckError
+from wardround.plan import check_study, load_plan
+from wardround.study import Preparation
 
 
 def cohort(rows: int = 80, **columns: np.ndarray) -> Cohort:
@@ -87,6 +94,74 @@ def test_empty_and_constant_columns_are_named_for_the_site_that_has_them() -> No
     )
     assert findings["constant-column", "b"].message == "hr: the same in all training rows"
     assert ("constant-column", "a") not in findings
+
+
+def test_a_column_that_a_hospital_does_not_record_is_not_called_empty() -> None:
+    never = np.where(np.arange(80) < 40, np.nan, np.arange(80.0))
+    whole = cohort(crp=never, hr=never[::-1].copy())
+    recorded = {"a": ("age", "hr"), "b": ("age", "crp", "hr")}
+    data = replace(whole, records=replace(whole.records, recorded=recorded))
+    findings = found(data, splits())
+    assert ("empty-column", "a") not in findings  # its file has no crp
+    assert findings["empty-column", "b"].message.startswith("hr: never recorded")  # its file has hr, and no value
+
+
+def test_odd_values_are_counted_by_column_and_never_shown() -> None:
+    """Three heart rates of 1111 at site b, on either side of the split, and none at a."""
+    rate = 60.0 + np.arange(80) % 41
+    rate[[45, 60, 75]] = 1111.0
+    data = cohort(hr=rate, steps=np.where(np.arange(80) == 50, -9e9, np.arange(80.0)))
+    findings = found(data, splits())
+    odd = findings["odd-values", "b"]
+    assert (odd.level, odd.check) == ("warning", "odd-values")
+    assert odd.message == ("hr (3), steps (1): values so far from this site's others that they may be slips of the pen")
+    assert "1111" not in odd.message + odd.remedy
+    assert ("odd-values", "a") not in findings
+
+
+def test_what_is_odd_is_judged_among_a_sites_own_numbers() -> None:
+    """A unit that differs between hospitals is no slip of the pen; codes and dates have no odd values."""
+    rows = np.arange(80)
+    other_unit = np.where(rows < 40, 100.0 + rows % 20, 4000.0 + rows % 20)
+    assert not [key for key in found(cohort(chol=other_unit), splits()) if key[0] == "odd-values"]
+    days = np.where(rows == 3, 5000.0, 20 + rows % 9)
+    whole = cohort(seen=days)
+    assert ("odd-values", "a") in found(whole, splits())
+    columns = tuple(replace(column, dates=column.name == "seen") for column in whole.records.columns)
+    dates = Cohort(replace(whole.records, columns=columns), whole.row_numbers, whole.prints, ())
+    assert ("odd-values", "a") not in found(dates, splits())
+
+
+@pytest.mark.parametrize("name", ["heart-hospitals", "heart-schemas", "csv-hospitals", "fedprox-stragglers"])
+def test_the_shipped_studies_have_no_odd_values(name: str) -> None:
+    plan = load_plan(*wardround.load_study(name, changes={"evaluation.seeds.count": 2}))
+    assert "odd-values" not in {finding.check for finding in check_study(plan)}
+
+
+def test_the_three_impossible_heart_rates() -> None:
+    path = shared_data("seed-csv") / "Medicaldataset_heart_attack.csv"
+    data = load_cohort(csv({"clinic": path}, "Result"), Preparation())
+    rows = np.arange(len(data.records))
+    (odd,) = [
+        f
+        for f in check_splits(data, [Split("clinic", rows[:900], rows[:0], rows[900:])], False)
+        if f.check == "odd-values"
+    ]
+    assert odd.message.startswith("Heart rate (3): ")
+
+
+def test_where_hardly_a_column_is_used_equal_rows_may_be_different_patients() -> None:
+    whole = cohort()
+    prints = np.arange(80) % 40  # the rows of b look like those of a
+    few = Cohort(whole.records, whole.row_numbers, prints, ())
+    (first, *_) = [f for f in check_splits(few, splits(), False) if f.check == "shared-rows"]
+    assert first.level == "error"
+    assert first.remedy.startswith("Remove the copies. But only 1 column is used (age)")
+    assert 'columns = "own" with schema = "own" and model "adapter"' in first.remedy
+    rows = np.arange(80.0)
+    many = Cohort(cohort(b=rows, c=rows, d=rows).records, whole.row_numbers, prints, ())
+    (first, *_) = [f for f in check_splits(many, splits(), False) if f.check == "shared-rows"]
+    assert first.remedy == "Remove the copies."
 
 
 def test_a_missing_class_and_few_rows_are_warnings() -> None:

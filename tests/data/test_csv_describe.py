@@ -91,6 +91,27 @@ def test_no_measure_no_mark(tmp_path: Path) -> None:
     assert far(tmp_path, [1, 2, 3, 4, 5, 6, 7, 8, 1000]) == ""  # fewer than ten
 
 
+def test_numbers_with_decimal_commas_in_a_file_that_is_separated_by_commas(tmp_path: Path) -> None:
+    commas = "looks like numbers with decimal commas: write points, or separate the file's cells by semicolons"
+    texts = {
+        "weight": [f"{60 + i},{i}" for i in range(12)],
+        "whole": [*map(str, range(9)), "3,5", "4,5", "5,25"],  # most of them need no comma
+        "cells": [f"1,{234 + i}" for i in range(12)],
+        "words": [f"{i}, {i} and more" for i in range(12)],
+        "dotted": [f"{i}.5" for i in range(12)],
+        "two": ["a,b", "c"] * 6,
+    }
+    path = tmp_path / "a.csv"
+    pd.DataFrame(texts).to_csv(path, index=False)
+    found = describe_file(path).set_index("name")["problems"]
+    assert found["weight"] == commas  # and not that it looks like an identifier
+    assert found["whole"].startswith(commas)
+    assert found["cells"] == commas.replace("commas:", "commas, or with commas between thousands:", 1)
+    assert "commas" not in found["words"] + found["dotted"] + found["two"]
+    pd.DataFrame(texts).to_csv(path, index=False, sep=";")  # then they are numbers
+    assert describe_file(path).set_index("name")["problems"][["weight", "whole", "cells"]].tolist() == [""] * 3
+
+
 def test_copies_are_a_problem_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("mrn,x,y\n1,5,yes\n1,5,yes\n2,5,yes\n3,6,no\n")

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from wardround.data.agreement import recipes
+from wardround.data.cohort import load_cohort
 from wardround.data.prepare import encode
 from wardround.data.records import Column, Records
 from wardround.data.sources.columns import SEX_WORDS
@@ -78,15 +79,9 @@ def test_a_site_of_its_own_schema_has_its_own_inputs(tmp_path: Path) -> None:
     made = recipes(
         encode(records), {"north": np.arange(3), "south": np.arange(3, 5)}, Preparation(schema="own", indicator=False)
     )
-    assert made["north"].names == ("age", "stage at north", "lactate", "admitted at north", "sex=male", "smoker=yes")
-    assert made["south"].names == (
-        "admitted at south",
-        "Age",
-        "sex=male",
-        "stage at south=low",
-        "smoker=no",
-        "ward=icu",
-    )
+    # by their names in the hospital's own file, in alphabetical order
+    assert made["north"].names == ("admitted", "age", "lactate", "stage", "sex=male", "smoker=yes")
+    assert made["south"].names == ("Age", "admitted", "sex=male", "smoker=no", "stage=low", "ward=icu")
 
 
 def test_what_is_no_feature_at_one_hospital_may_be_one_at_another(tmp_path: Path) -> None:
@@ -105,9 +100,19 @@ def test_what_is_no_feature_at_one_hospital_may_be_one_at_another(tmp_path: Path
 
 def test_a_declared_type_holds_for_every_hospital(tmp_path: Path) -> None:
     records = load(tmp_path, types={"stage": "categorical", "admitted": "ignore"})
-    assert Column("stage", "categorical") in records.columns
-    assert table(records)["stage"].tolist() == ["1", "2", "3", "low", "high"]
-    assert {"stage"} <= set(records.recorded["north"]) & set(records.recorded["south"])
+    # codes in the north, words in the south: a category at both, and not the same one
+    assert Column("stage at north", "categorical", coded=True, header="stage") in records.columns
+    assert Column("stage at south", "categorical", header="stage") in records.columns
+    assert table(records)["stage at north"].tolist() == ["1", "2", "3", None, None]
+    one = load(tmp_path, south=SOUTH.replace("low", "4.0"), types={"stage": "categorical", "admitted": "ignore"})
+    assert Column("stage", "categorical") not in one.columns  # "high" is still a word
+    same = load(
+        tmp_path,
+        NORTH.replace(",1,yes", ",low,yes").replace(",2,", ",,").replace(",3,", ",high,"),
+        types={"stage": "categorical", "admitted": "ignore"},
+    )
+    assert Column("stage", "categorical") in same.columns
+    assert table(same)["stage"].tolist() == ["low", None, "high", "low", "high"]
     with pytest.raises(DataError, match="column 'stage' at 'south': 2 of 2 values are not numbers"):
         load(tmp_path, types={"stage": "numeric"})
 
@@ -125,6 +130,10 @@ def test_ranges_and_levels_are_used_where_they_fit(tmp_path: Path) -> None:
     assert (found["stage at south"].limits, found["stage at south"].levels) == (None, ("high", "low"))
     with pytest.raises(StudyError, match="the column is text, which has no range"):
         load(tmp_path, ranges={"ward": (0, 1)})
+    with pytest.raises(StudyError, match="data: levels: lactate: the column holds numbers, which have no levels"):
+        load(tmp_path, levels={"lactate": ("a",)})
+    with pytest.raises(StudyError, match="data: levels: admitted"):  # dates in the north, numbers in the south
+        load(tmp_path, levels={"admitted": ("a",)})
     with pytest.raises(StudyError, match="no feature is called 'wrad'"):
         load(tmp_path, types={"wrad": "ignore"})
 
@@ -176,3 +185,28 @@ def test_a_hospital_alone_is_told_what_it_lacks_and_not_refused(tmp_path: Path) 
     assert "left out (ignored by the study): 'ward'" in records.notes
     with pytest.raises(StudyError, match="data: types: no feature is called 'lactate'"):
         csv({"south": path}, "died", **choices).load()
+
+
+def test_where_no_column_is_common_the_error_says_what_to_do(tmp_path: Path) -> None:
+    north, south = "a,b,died\n1,2,yes\n3,4,no\n", "c,died\n1,yes\n2,no\n"
+    with pytest.raises(DataError, match="no column name is shared by all hospitals") as caught:
+        load(tmp_path, north, south, columns="common")
+    assert 'columns = "own" with schema = "own" and model "adapter"' in caught.value.remedy
+    north, south = "id,b,died\n1,2,yes\n3,4,no\n", "id,died\n1,yes\n2,no\n"
+    with pytest.raises(DataError, match="none of the columns that all hospitals have is a feature: 'id'"):
+        load(tmp_path, north, south, columns="common")
+
+
+def test_rows_are_complete_in_the_columns_of_their_own_hospital(tmp_path: Path) -> None:
+    """The north lacks a lactate in line 3, the south a smoker in line 3; everything else is there."""
+    load(tmp_path)  # writes the files
+    files = {name: tmp_path / f"{name}.csv" for name in ("north", "south")}
+    types = {"stage": "ignore", "admitted": "ignore"}
+    for usage, schema in (("own", "own"), ("own", "common"), ("all", "own"), ("all", "common")):
+        source = csv(files, "died", columns=usage, types=types)
+        cohort = load_cohort(source, Preparation(missing="drop", schema=schema))
+        assert cohort.row_numbers.tolist() == [0, 2, 3], (usage, schema)
+        assert "north: 1 of 3 rows have gaps and were dropped, 2 remain" in cohort.notes
+        assert "south: 1 of 2 rows have gaps and were dropped, 1 remain" in cohort.notes
+    with pytest.raises(DataError, match=r"none of its 3 rows is complete \(Age, ward: no value in any row\)"):
+        load_cohort(csv(files, "died", columns="all", types=types), Preparation(missing="drop"))

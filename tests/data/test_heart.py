@@ -5,7 +5,7 @@ import pytest
 from wardround.data.cohort import load_cohort
 from wardround.data.prepare import complete_rows
 from wardround.data.sources.heart import COLUMNS, HOSPITALS, heart, read_hospital
-from wardround.errors import StudyError
+from wardround.errors import DataError, StudyError
 from wardround.study import Preparation
 
 ROWS = {"cleveland": 303, "hungarian": 294, "switzerland": 123, "va": 200}
@@ -91,3 +91,17 @@ def test_dropping_incomplete_rows_says_so_and_refuses_a_hospital_that_has_none()
     assert "cleveland: 6 of 303 rows have gaps and were dropped, 297 remain" in cohort.notes
     with pytest.raises(Exception, match=r"switzerland: none of its 123 rows is complete"):
         load_cohort(heart(), Preparation(missing="drop"))
+
+
+def test_a_hospital_needs_no_value_of_what_it_does_not_record() -> None:
+    """Rows of the files themselves without "?", and without 0 in the blood pressure and cholesterol, in other columns."""
+    absent = {"hungarian": ("slope", "ca", "thal"), "switzerland": ("chol", "fbs", "ca"), "va": ("slope", "ca", "thal")}
+    cohort = load_cohort(heart(), Preparation(missing="drop", schema="own", not_recorded=absent))
+    kept = {hospital: int((cohort.records.hospital == hospital).sum()) for hospital in cohort.records.hospitals}
+    for hospital, count in kept.items():
+        whole = read_hospital(hospital)
+        there = whole.notna() & ~((whole == 0) & whole.columns.isin(["trestbps", "chol"]))
+        assert count == there.drop(columns=list(absent.get(hospital, ()))).all(axis=1).sum() > 0
+    assert kept["cleveland"] == 297
+    with pytest.raises(DataError, match=r"hungarian: none of its 294 rows is complete \(slope, ca, thal: no value"):
+        load_cohort(heart(), Preparation(missing="drop", not_recorded=absent))

@@ -11,8 +11,9 @@ from typing import Literal
 import numpy as np
 
 from wardround.data.cohort import Cohort
-from wardround.data.copies import copies
+from wardround.data.copies import FEWEST_COLUMNS, copies
 from wardround.data.direction import MOST_SITES, Opposite, associations, in_words, opposites
+from wardround.data.outlying import far_out_counts
 from wardround.data.split import Split
 from wardround.errors import CheckError
 
@@ -30,8 +31,9 @@ CHECKS = {
     "one-class": "All training rows of all sites are of one class.",
     "rare-class": "A class has so few rows that it may be a slip of the pen.",
     "missing-class": "A site has no training or no test row of some class.",
-    "empty-column": "A site never recorded a column.",
+    "empty-column": "A column of a site's file has no value in its training rows.",
     "constant-column": "A column has one value in all training rows of a site.",
+    "odd-values": "A site has numbers so far from its others that they may be slips of the pen.",
 }
 
 
@@ -64,6 +66,7 @@ def check_splits(
         *_row_counts(splits),
         *_classes(cohort, splits),
         *_columns(cohort, splits),
+        *_odd_values(cohort, splits),
         *_shared(cohort, splits, overlapping),
         *_leaks(cohort, splits, overlapping),
         *_copies(cohort, splits),
@@ -157,7 +160,8 @@ def _columns(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Finding]:
         gaps, part = table.missing[split.train], values[split.train]
         if not len(part):
             continue
-        empty = gaps.all(axis=0)
+        # of a column that a hospital does not record, notes and `not_recorded` tell already
+        empty = gaps.all(axis=0) & table.records_of(split.rows)
         lowest, highest = np.where(gaps, np.inf, part).min(axis=0), np.where(gaps, -np.inf, part).max(axis=0)
         constant = (lowest == highest) & (len(part) > 1)
         for check, mask, words in (
@@ -170,6 +174,24 @@ def _columns(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Finding]:
                 yield Finding("warning", check, split.site, f"{', '.join(names)}: {words}", remedy)
 
 
+def _odd_values(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Finding]:
+    """Of all rows, whichever side they are on: a slip in a test row falsifies figures as one in a training row does."""
+    if not cohort.records.is_table:
+        return
+    places = [i for i, column in enumerate(cohort.table.columns) if column.kind == "numeric" and not column.dates]
+    for split in splits:
+        counts = far_out_counts(cohort.table.numbers[split.rows][:, places])
+        if counts.any():
+            counted = zip([cohort.table.columns[place].name for place in places], counts.tolist(), strict=True)
+            named = ", ".join(f"{name} ({count})" for name, count in counted if count)
+            message = f"{named}: values so far from this site's others that they may be slips of the pen"
+            remedy = (
+                "Look at the cells, and correct or empty those that are wrong. Medians hardly feel them, means and "
+                "scales do. `wardround data describe FILE` tells the first one's line."
+            )
+            yield Finding("warning", "odd-values", split.site, message, remedy)
+
+
 def _shared(cohort: Cohort, splits: Sequence[Split], overlapping: bool) -> Iterable[Finding]:
     shared = np.zeros(len(cohort.records), dtype=bool)
     for groups in (cohort.patient, cohort.prints):  # a copy under another patient number is still a copy
@@ -180,7 +202,7 @@ def _shared(cohort: Cohort, splits: Sequence[Split], overlapping: bool) -> Itera
         count = int(shared[split.rows].sum())
         if count:
             words = "rows are also at another site"
-            yield _finding("shared-rows", split.site, count, len(split.rows), words, overlapping)
+            yield _finding("shared-rows", split.site, count, len(split.rows), words, overlapping, _few_columns(cohort))
 
 
 def _leaks(cohort: Cohort, splits: Sequence[Split], overlapping: bool) -> Iterable[Finding]:
@@ -190,7 +212,7 @@ def _leaks(cohort: Cohort, splits: Sequence[Split], overlapping: bool) -> Iterab
         count = int(np.logical_or(*known).sum())
         if count:
             words = "test rows are also training rows of some site, so that test figures flatter"
-            yield _finding("leak", split.site, count, len(split.test), words, overlapping)
+            yield _finding("leak", split.site, count, len(split.test), words, overlapping, _few_columns(cohort))
 
 
 def _copies(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Finding]:
@@ -227,12 +249,24 @@ def direction_findings(found: Iterable[Opposite], classes: Sequence[str]) -> lis
     return findings
 
 
-def _finding(check: str, site: str, count: int, total: int, words: str, overlapping: bool) -> Finding:
+def _few_columns(cohort: Cohort) -> str:
+    """What to say of a table in which different patients look alike, because it has hardly a column."""
+    names = [column.name for column in cohort.records.columns]
+    if not cohort.records.is_table or len(names) >= FEWEST_COLUMNS:
+        return ""
+    used = "column is" if len(names) == 1 else "columns are"
+    return (
+        f" But only {len(names)} {used} used ({', '.join(names)}), so that different patients may look alike. Where "
+        'hospitals share few columns, write columns = "own" with schema = "own" and model "adapter".'
+    )
+
+
+def _finding(check: str, site: str, count: int, total: int, words: str, overlapping: bool, few: str) -> Finding:
     tolerable = overlapping or count < 2 or count / total <= CHANCE
     remedy = (
         "The partition overlaps by design; use its disjoint variant for figures without leakage."
         if overlapping
-        else "Remove the copies."
+        else f"Remove the copies.{few}"
     )
     level: Literal["error", "warning"] = "warning" if tolerable else "error"
     return Finding(level, check, site, f"{count} of {total} {words}", remedy, count, total)

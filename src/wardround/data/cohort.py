@@ -76,9 +76,9 @@ def load_cohort(source: Source, preparation: Preparation) -> Cohort:
     rows = np.arange(len(records))
     notes = records.notes
     if preparation.missing == "drop" and records.is_table:
-        rows = complete_rows(records)
+        rows = complete_rows(records, in_own_columns=preparation.schema != "all")
         if len(rows) < len(records):
-            notes = (*notes, *_dropped(records, rows))
+            notes = (*notes, *_dropped(records, rows, preparation.schema != "all"))
             records = records.take(rows)
     return Cohort(records, rows, prints[rows], notes)
 
@@ -108,20 +108,32 @@ def without_columns(records: Records, absent: Mapping[str, Sequence[str]]) -> Re
     return replace(records, features=table, recorded=recorded, notes=(*records.notes, *notes))
 
 
-def _dropped(records: Records, complete: np.ndarray) -> list[str]:
+def _dropped(records: Records, complete: np.ndarray, in_own_columns: bool) -> list[str]:
     notes = []
     for hospital in records.hospitals:
         total = int((records.hospital == hospital).sum())
         kept = int((records.hospital[complete] == hospital).sum())
         if kept == 0:
+            empty = _without_values(records, hospital, in_own_columns)
+            said = f" ({', '.join(empty)}: no value in any row)" if empty else ""
             raise DataError(
                 hospital,
-                f'none of its {total} rows is complete, and missing = "drop" keeps complete rows only',
+                f'none of its {total} rows is complete{said}, and missing = "drop" keeps complete rows only',
                 'Set missing = "median" (or "mean") in [data], or leave this hospital out.',
             )
         if kept < total:
             notes.append(f"{hospital}: {total - kept} of {total} rows have gaps and were dropped, {kept} remain")
     return notes
+
+
+def _without_values(records: Records, hospital: str, in_own_columns: bool) -> list[str]:
+    """Columns that make every row of a hospital incomplete."""
+    if not isinstance(records.features, pd.DataFrame):
+        return []
+    names = [column.name for column in records.columns]
+    asked = records.recorded.get(hospital, names) if in_own_columns else names
+    there = records.features.loc[records.hospital == hospital, list(asked)].notna().any()
+    return [name for name in asked if not there[name]]
 
 
 def split_sites(cohort: Cohort, partitioner: Partitioner, evaluation: Evaluation, seed: int) -> tuple[Split, ...]:

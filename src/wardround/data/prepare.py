@@ -102,10 +102,15 @@ def recipe_of(columns: Sequence[Column], layout: Layout, fitted: Fit, settings: 
     return Recipe(tuple(column for column in columns if column.name in used), layout, fitted, settings)
 
 
-def complete_rows(records: Records) -> np.ndarray:
+def complete_rows(records: Records, in_own_columns: bool = False) -> np.ndarray:
+    """Rows without a gap: in any column, or `in_own_columns`, those that the row's own hospital records."""
     if not isinstance(records.features, pd.DataFrame):
         return np.arange(len(records))
-    return np.flatnonzero(records.features.notna().all(axis=1).to_numpy())
+    there = records.features[[column.name for column in records.columns]].notna().to_numpy()
+    if in_own_columns:
+        hospital, recorded = _recorded(records)
+        there |= ~recorded[hospital]
+    return np.flatnonzero(there.all(axis=1))
 
 
 def encode(records: Records) -> Encoded:

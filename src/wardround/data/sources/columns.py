@@ -2,10 +2,11 @@
 
 A column that means one thing at all the hospitals that have it is one column of the table, missing elsewhere. With
 `columns = "own"` each hospital's file is understood by itself; a name that means numbers at one hospital and words at
-another is then one column for each of them.
+another, or words here and numbers that are codes there, is then one column for each of them. So a hospital reads its
+file alike, whether it is alone with it or all files are read together.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -44,6 +45,7 @@ class Piece:
     kind: str
     sites: Sites  # at every hospital; blank where it is not recorded
     recorded: tuple[str, ...]  # hospitals whose files have it
+    joined: bool = False  # it holds the sex, and words for it are joined
 
     @property
     def is_split(self) -> bool:
@@ -81,26 +83,44 @@ def agree_on_columns(tables: Mapping[str, Table], usage: Usage, ignored: set[str
 
 
 def read_features(
-    tables: Mapping[str, Table], rows: Mapping[str, Cells], usage: Usage, known: Known, sex: set[str]
+    tables: Mapping[str, Table], rows: Mapping[str, Cells], usage: Usage, known: Known, sex: Mapping[str, str]
 ) -> Features:
-    """`rows` is any column of each file, to tell their number; in the columns of `sex`, words for it are joined."""
+    """`rows` is any column of each file, to tell their number; `sex` is the column at each hospital in which words for
+    it are joined."""
     blank = {site: cells.blank() for site, cells in rows.items()}
-    pieces, notes_of_omissions = _own_pieces(tables, blank, known) if usage == "own" else _pieces(tables, blank, known)
+    made = _own_pieces if usage == "own" else _pieces
+    pieces, notes_of_omissions = made(tables, blank, known, sex)
     if not pieces:
-        raise DataError("data: files", "no feature is left", "Add columns, or declare their types under `types`.")
+        raise _nothing_left(usage, tables)
     values: dict[str, pd.Series] = {}
     columns: list[Column] = []
     notes: list[str] = []
     for piece in pieces:
         declared = known.ranges.get(piece.header), known.levels.get(piece.header)
-        values[piece.name], column, changes = _read(piece, *declared, joined=piece.header in sex)
+        values[piece.name], column, changes = _read(piece, *declared)
         columns.append(column)
         notes.extend(changes)
+    notes += _unfit(columns, known, alone=usage == "own" and len(tables) == 1)
     recorded = {site: tuple(piece.name for piece in pieces if site in piece.recorded) for site in tables}
     return Features(pd.DataFrame(values), tuple(columns), recorded, [*notes, *notes_of_omissions])
 
 
-def _pieces(tables: Mapping[str, Table], blank: Sites, known: Known) -> tuple[list[Piece], list[str]]:
+def _nothing_left(usage: Usage, tables: Mapping[str, Table]) -> DataError:
+    if usage != "common" or len(tables) == 1:
+        return DataError("data: files", "no feature is left", "Add columns, or declare their types under `types`.")
+    shared = _names(tables)
+    problem = (
+        f"none of the columns that all hospitals have is a feature: {quoted(shared)}"
+        if shared
+        else "apart from the target and patient numbers, no column name is shared by all hospitals"
+    )
+    remedy = 'Give columns that mean the same one name, or use columns = "own" with schema = "own" and model "adapter".'
+    return DataError("data: files", f'no feature is left. With columns = "common", {problem}', remedy)
+
+
+def _pieces(
+    tables: Mapping[str, Table], blank: Sites, known: Known, sex: Mapping[str, str]
+) -> tuple[list[Piece], list[str]]:
     """A name means one thing over all hospitals, or is refused."""
     pieces, left_out = [], _Omissions()
     for name in _names(tables):
@@ -108,13 +128,15 @@ def _pieces(tables: Mapping[str, Table], blank: Sites, known: Known) -> tuple[li
         kind = known.types.get(name) or kind_of(name, sites)
         if kind in USED:
             recorded = tuple(site for site, table in tables.items() if name in table)
-            pieces.append(Piece(name, name, kind, sites, recorded))
+            pieces.append(Piece(name, name, kind, sites, recorded, joined=name in sex.values()))
         else:
             left_out.add(kind, repr(name))
     return pieces, left_out.notes()
 
 
-def _own_pieces(tables: Mapping[str, Table], blank: Sites, known: Known) -> tuple[list[Piece], list[str]]:
+def _own_pieces(
+    tables: Mapping[str, Table], blank: Sites, known: Known, sex: Mapping[str, str]
+) -> tuple[list[Piece], list[str]]:
     """A name means what it means at each hospital by itself."""
     pieces, left_out = [], _Omissions()
     for name in _names(tables):
@@ -124,14 +146,27 @@ def _own_pieces(tables: Mapping[str, Table], blank: Sites, known: Known) -> tupl
         for site, kind in kinds.items():
             if kind not in USED:
                 left_out.add(kind, repr(name) if len(tables) == 1 else f"{name!r} at {site!r}")
-        if len(set(used.values())) > 1:
+        joined = {site for site in used if sex.get(site) == name}
+        meanings = {_meaning(kind, having[site], site in joined) for site, kind in used.items()} - {None}
+        if len(meanings) > 1:
             for site, kind in used.items():
-                pieces.append(Piece(f"{name} at {site}", name, kind, {**blank, site: having[site]}, (site,)))
+                sites = {**blank, site: having[site]}
+                pieces.append(Piece(f"{name} at {site}", name, kind, sites, (site,), site in joined))
         elif used:
             sites = {site: having[site] if site in used else blank[site] for site in tables}
-            pieces.append(Piece(name, name, next(iter(used.values())), sites, tuple(used)))
+            pieces.append(Piece(name, name, next(iter(used.values())), sites, tuple(used), bool(joined)))
     _refuse_equal_names(pieces)
     return pieces, left_out.notes()
+
+
+def _meaning(kind: str, cells: Cells, joined: bool) -> tuple[str, bool, bool] | None:
+    """What must be the same at two hospitals for one column; None where there is no value to mean anything."""
+    if not cells.distinct:
+        return None
+    if kind != "categorical":
+        return kind, False, False
+    coded = are_codes([cells])
+    return kind, coded, joined and not coded
 
 
 def _refuse_equal_names(pieces: list[Piece]) -> None:
@@ -162,25 +197,36 @@ def _names(tables: Mapping[str, Table]) -> list[str]:
 
 
 def _read(
-    piece: Piece, limits: tuple[float, float] | None, levels: tuple[str, ...] | None, joined: bool
+    piece: Piece, limits: tuple[float, float] | None, levels: tuple[str, ...] | None
 ) -> tuple[pd.Series, Column, list[str]]:
-    """What is known of a name that means different things is used where it fits, and refused where it fits nowhere."""
+    """Of what is known of a name, a column has what fits it: numbers have no levels, and words no range."""
     header = piece.header if piece.is_split else ""
     if piece.kind != "categorical":
-        if levels is not None and not piece.is_split:
-            remedy = f'Remove it, or declare "categorical" for {piece.name!r} under `types`.'
-            raise StudyError(f"data: levels: {piece.name}", "the column holds numbers, which have no levels", remedy)
         as_dates = piece.kind == "date"
         values, notes = numbers(piece.name, piece.sites, as_dates)
         return values, Column(piece.name, "numeric", limits, header=header, dates=as_dates), notes
-    texts, coded, notes = categories(piece.name, piece.sites, SEX_WORDS if joined else {})
-    if limits is not None and not coded:
-        if not piece.is_split:
-            remedy = f"Remove it, or declare another type for {piece.name!r} under `types`."
-            raise StudyError(f"data: ranges: {piece.name}", "the column is text, which has no range", remedy)
-        limits = None
-    words = tuple(SEX_WORDS.items()) if joined and not coded else ()
-    return texts, Column(piece.name, "categorical", limits, coded, levels, header=header, words=words), notes
+    texts, coded, notes = categories(piece.name, piece.sites, SEX_WORDS if piece.joined else {})
+    words = tuple(SEX_WORDS.items()) if piece.joined and not coded else ()
+    fitting = limits if coded else None
+    return texts, Column(piece.name, "categorical", fitting, coded, levels, header=header, words=words), notes
+
+
+def _unfit(columns: Sequence[Column], known: Known, alone: bool) -> list[str]:
+    """What is known of a name and fits none of its columns is refused. A hospital that is `alone` with what a study
+    says of all is told instead: at another hospital it may fit."""
+    notes = []
+    for setting, names, problem, other in (
+        ("levels", known.levels, "the column holds numbers, which have no levels", '"categorical"'),
+        ("ranges", known.ranges, "the column is text, which has no range", "another type"),
+    ):
+        for name in names:
+            fits = [c.levels if setting == "levels" else c.limits for c in columns if c.written == name]
+            if fits and all(found is None for found in fits):
+                if not alone:
+                    remedy = f"Remove it, or declare {other} for {name!r} under `types`."
+                    raise StudyError(f"data: {setting}: {name}", problem, remedy)
+                notes.append(f"{name!r}: the study's `{setting}` are not used here: {problem}")
+    return notes
 
 
 def numbers(name: str, sites: Sites, as_dates: bool) -> tuple["pd.Series[float]", list[str]]:
@@ -200,7 +246,7 @@ def numbers(name: str, sites: Sites, as_dates: bool) -> tuple["pd.Series[float]"
 
 def categories(name: str, sites: Sites, joined: Mapping[str, str]) -> tuple[pd.Series, bool, list[str]]:
     """The texts, and whether all of them are numbers. `joined` gives one word for several, by their lower case."""
-    coded = all(np.isfinite(cells.numbers).all() for cells in sites.values())
+    coded = are_codes(sites.values())
     words = {site: one_spelling(cells) if coded else cells.levels for site, cells in sites.items()}
     words = {site: [joined.get(word.lower(), word) for word in found] for site, found in words.items()}
     parts = [cells.spread(words[site], None) for site, cells in sites.items()]
@@ -212,6 +258,10 @@ def categories(name: str, sites: Sites, joined: Mapping[str, str]) -> tuple[pd.S
     if len({level.casefold() for level in levels}) < len(levels):  # not joined: in blood groups, C and c are two things
         notes.append(f"{name!r}: levels that differ only in upper and lower case count as different")
     return pd.Series(np.concatenate(parts), dtype=object), coded, notes
+
+
+def are_codes(columns: Iterable[Cells]) -> bool:
+    return all(np.isfinite(cells.numbers).all() for cells in columns)
 
 
 def quoted(names: Iterable[str]) -> str:

@@ -89,7 +89,7 @@ def csv(
         found = read_target(target_of, rows, wanted)
         sexes = _called(tables, sex, SEX_NAMES)
         groups, unusable = _groups(tables, rows, age, sexes)
-        features = read_features(tables, rows, columns, known, set(sexes.values()))
+        features = read_features(tables, rows, columns, known, sexes)
         labelled = np.concatenate(list(found.numbers.values()))
         ids, unknown = _patients(whole, patient_of, shared_ids, features.values.assign(__target__=labelled))
         return Records(
@@ -231,7 +231,9 @@ def _groups(
         groups["age"] = numbers(age or next(iter(readable.values())), sites, as_dates=False)[0]
     if sexes:
         sites = {**blank, **{site: tables[site][name] for site, name in sexes.items()}}
-        groups["sex"] = categories("sex", sites, SEX_WORDS)[0]
+        # each by itself: a hospital's codes are spelt alike, whatever words the others have
+        by_site = [categories("sex", {site: cells}, SEX_WORDS)[0] for site, cells in sites.items()]
+        groups["sex"] = pd.concat(by_site, ignore_index=True)
     return groups, notes
 
 

@@ -6,19 +6,20 @@ the file as a whole; no value is shown that fewer than ten patients stand for, a
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from wardround.data.outlying import far_out
 from wardround.data.sources.infer import ID_NAME, Shape, one_spelling, shape, text_kind
 from wardround.data.sources.table import Cells, Separator, Table, looks_like_data, read_table
 from wardround.data.sources.vocabulary import MEANINGS
 
 FEWEST_FOR_STATISTICS = 10  # a median of fewer values comes too close to telling one patient's
-FAR = 10.0  # interquartile ranges beyond the quartiles: further out a value is hardly a measurement
-FAR_IN_LOGARITHMS = 5.0
 OF_ANY_QUESTION = ("yes", "y", "true", "1", "present", "abnormal", "ja", "oui")
+THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}(,[0-9]{3})+(\.[0-9]*)?")
 TARGET_NAME = re.compile(
     r".*(target|outcome|result|label|class|diagnos\w*|disease|alive|surviv\w*|died|dead|death|mortality|event)s?(_.*)?|y",
     re.IGNORECASE,
@@ -98,9 +99,12 @@ def _problems(name: str, cells: Cells, found: Shape, kind: str) -> Iterator[str]
         yield f'mostly missing ({missing} of {rows}): hardly recorded here; use `not_recorded`, or the type "ignore"'
     if cells.distinct == 1:
         yield "constant"
-    if kind == "id":
+    commas = _decimal_commas(cells) if found in ("text", "numbers and text") else ""
+    if commas:
+        yield commas
+    elif kind == "id":
         yield "looks like an identifier: not a feature"
-    if kind == "free text":
+    elif kind == "free text":
         yield "looks like free text: not a feature"
     if found == "unclear dates":
         yield "day and month cannot be told apart: write yyyy-mm-dd"
@@ -112,33 +116,21 @@ def _problems(name: str, cells: Cells, found: Shape, kind: str) -> Iterator[str]
     if found == "numbers" and infinite.any():
         yield f"{cells.count_and_first_line(infinite)[0]} infinite values"
     if kind == "numeric":
-        far = _far_out(cells.numbers, _finite(cells))
+        far = far_out(cells.numbers, _finite(cells))
         if far.any():
             count, line = cells.count_and_first_line(far)
             yield f"{count} impossible-looking values, far from all others, the first in line {line}"
 
 
-def _far_out(levels: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Which of a column's different numbers are too far from its `values` to be believed.
-
-    More than ten interquartile ranges beyond the quartiles. Laboratory values spread over orders of magnitude and go
-    as far by nature; a positive number must therefore be as strange in logarithms, where their distribution is even.
-    """
-    far = _beyond(levels, values, FAR)
-    if not far.any() or (values < 0).any():
-        return far
-    with np.errstate(divide="ignore", invalid="ignore"):  # a zero is as far away as can be; nothing is known of NaN
-        return np.asarray(far & _beyond(np.log(levels), np.log(values[values > 0]), FAR_IN_LOGARITHMS))
-
-
-def _beyond(levels: np.ndarray, values: np.ndarray, times: float) -> np.ndarray:
-    if len(values) < FEWEST_FOR_STATISTICS:
-        return np.zeros(len(levels), dtype=bool)
-    low, high = np.percentile(values, [25, 75])
-    if not high > low:  # half of the values are one number, and there is no measure of what is far
-        return np.zeros(len(levels), dtype=bool)
-    distance = np.maximum(low - levels, levels - high)
-    return np.asarray((distance > times * (high - low)) & ~np.isposinf(levels))
+def _decimal_commas(cells: Cells) -> str:
+    """Of texts in a file that is separated by commas, where a comma is never taken for a decimal sign."""
+    read = np.isnan(replace(cells, commas=True).numbers)
+    if cells.commas or read.mean() >= 0.5 or read.sum() >= np.isnan(cells.numbers).sum():
+        return ""
+    meant = "decimal commas"
+    if all(THOUSANDS.fullmatch(level) for level in cells.levels if "," in level):
+        meant += ", or with commas between thousands"
+    return f"looks like numbers with {meant}: write points, or separate the file's cells by semicolons"
 
 
 def _copies(table: Table, described: pd.DataFrame) -> tuple[int, int]:
