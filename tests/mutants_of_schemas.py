@@ -15,6 +15,13 @@ PARITY = ("tests/bundles/test_make.py", "tests/bundles/test_parity.py")
 
 MUTANTS = (
     Mutant(
+        "certainty from figures that are all the same",
+        "evaluation/intervals.py",
+        "if len(x) < 2 or tells_nothing(x, resampling):\n        return None\n    half",
+        "if len(x) < 2:\n        return None\n    half",
+        where=("tests/evaluation/test_intervals.py",),
+    ),
+    Mutant(
         "adapters are averaged", "models/adapter.py", 'private = ("adapter.", OWN,', "private = (OWN,", where=ADAPTER
     ),
     Mutant(
@@ -88,19 +95,17 @@ MUTANTS = (
         where=WIRE,
     ),
     Mutant(
-        "a column's name travels in the clear",
+        "columns that are not on the public list are told",
         "deploy/directions.py",
-        'sha256(f"{run}/column {name}".encode()).hexdigest()[:16]',
-        "name",
+        "if name in SAME or not only_public",
+        "if True",
         where=DIRECTIONS,
     ),
     Mutant(
         "directions of patients who were promised privacy",
         "deploy/session.py",
-        """        if is_private(self.study):
-            return {}""",
-        """        if False:
-            return {}""",
+        "if is_private(self.study) or not self.study.deployment.compare_labels:",
+        "if not self.study.deployment.compare_labels:",
         where=DIRECTIONS,
     ),
     Mutant(

@@ -19,11 +19,13 @@ from wardround.data.partition import PARTITIONERS
 from wardround.data.sources import SOURCES
 from wardround.errors import StudyError, suggest
 from wardround.models import MODELS
+from wardround.models.adapter import MOST_LR_ALIGNED
 from wardround.settings import Factory
 from wardround.study import Arm, Study, Training
 from wardround.studyfile import Families, parse_study, read_toml
 
 SUFFIX = ".toml"
+ADAPTIVE = ("fedadam", "fedyogi", "fedadagrad")
 
 
 class WithEntryPoints(Mapping[str, Factory]):
@@ -138,8 +140,27 @@ def refuse_unsound(arm: Arm, algorithm: Algorithm) -> None:
     if arm.preparation.schema == "own" and arm.preparation.scale == "federated":
         problem = '"federated" adds up columns over sites, and with schema = "own" each has its own'
         raise StudyError(f"arms: {arm.name}: data: scale", problem, 'Write scale = "per-site" or "ranges".')
+    if arm.model.name == "adapter" and arm.model.options.get("align", "none") != "none":
+        refuse_alignment(arm)
+    if arm.data.options.get("columns") == "own" and arm.preparation.schema == "all":
+        problem = (
+            'with columns = "own" a name may stand for different things at two hospitals, and schema "all" joins them'
+        )
+        remedy = 'Write schema = "own" with model "adapter", or columns = "all".'
+        raise StudyError(f"arms: {arm.name}: data: schema", problem, remedy)
     if arm.training.optimiser == "adam" and arm.training.momentum:
         raise StudyError(f"arms: {arm.name}: training: momentum", "adam has its own momentum", "Set momentum = 0.")
+
+
+def refuse_alignment(arm: Arm) -> None:
+    """What is known of the distribution follows rows by plain steps: a step of another length would be another mean."""
+    where = f"arms: {arm.name}: model: align"
+    if arm.training.optimiser == "adam" or arm.algorithm.name in ADAPTIVE:
+        problem = "running means need plain steps, at the sites and at the coordinator, and these are adaptive"
+        raise StudyError(where, problem, 'Use optimiser = "sgd" and an algorithm such as fedprox, or align = "none".')
+    if arm.training.lr > MOST_LR_ALIGNED:
+        problem = f"with a learning rate above {MOST_LR_ALIGNED:g} running means swing instead of following"
+        raise StudyError(where, problem, f"Lower `training.lr` to {MOST_LR_ALIGNED:g} or less.")
 
 
 def optimisers_used(training: Training) -> list[OptimiserName]:

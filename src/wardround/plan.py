@@ -357,4 +357,5 @@ def cohort_key(arm: Arm) -> str:
     """Arms on the same rows: the same data, and rows with gaps dropped or not."""
     prepared = arm.preparation
     absent = f" without {sorted(prepared.not_recorded.items())}" if prepared.not_recorded else ""
-    return f"{_key(arm.data)}{' complete' if prepared.missing == 'drop' else ''}{absent}"
+    complete = f" complete {prepared.schema != 'all'}" if prepared.missing == "drop" else ""
+    return f"{_key(arm.data)}{complete}{absent}"

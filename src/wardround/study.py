@@ -139,6 +139,7 @@ class Deployment:
     quorum: Count | None = None  # sites without which a round does not close; None: all of them
     deadline: Positive | None = None  # seconds after which a round may close with a quorum; None: it waits
     smallest_cell: Count = 5  # what counts fewer patients than this does not leave its hospital
+    compare_labels: bool = True  # sites tell which way clinical columns go with the label: an inverted one shows
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A hospital whose label means the opposite is found across hospitals, and nobody is told what its columns are."""
+"""A hospital whose label means the opposite is found across hospitals, by columns that everybody has a name for."""
 
 from dataclasses import replace
 from functools import partial
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.deploy.together import Federation, body_of, federation, kind_of
+from wardround.data.clinicalnames import SAME
 from wardround.data.direction import Association
 from wardround.data.sources import SOURCES, Source
 from wardround.deploy.directions import inverted_labels, told_directions
@@ -46,10 +47,11 @@ def test_hospitals_that_mean_the_same_are_let_through(tmp_path: Path) -> None:
 @pytest.mark.parametrize("inverted", HOSPITALS)
 def test_an_inverted_label_stops_the_run_before_anything_trains(inverted: str, tmp_path: Path) -> None:
     made = hospitals(tmp_path, inverted)
-    with pytest.raises(CheckError, match="as if its label were inverted") as caught:
+    with pytest.raises(CheckError, match="its label seems to be inverted") as caught:
         made.run()
     assert caught.value.where == f"{inverted}: label-direction"
-    assert "`labels` in the site file" in str(caught.value)
+    assert "map the words under `labels`" in str(caught.value)
+    assert "which hospitals approve anew" in str(caught.value)
     assert "train" not in {kind_of(asked) for _, asked, _ in made.post.carried}
 
 
@@ -61,19 +63,29 @@ def test_a_study_may_accept_it_knowingly(tmp_path: Path) -> None:
     assert line.endswith("(accepted by the study)")
 
 
-def test_what_is_told_names_no_column_and_has_two_digits(tmp_path: Path) -> None:
+def told_by(made: Federation) -> dict[str, dict[str, list[float]]]:
+    return {site: body_of(answer)["directions"] for site, _, answer in made.post.carried if kind_of(answer) == "facts"}
+
+
+def test_with_columns_of_their_own_only_public_names_are_told_with_two_digits(tmp_path: Path) -> None:
     made = hospitals(tmp_path)
     made.run()
-    told = {site: body_of(answer)["directions"] for site, _, answer in made.post.carried if kind_of(answer) == "facts"}
+    told = told_by(made)
     assert set(told) == set(HOSPITALS)
-    shared = set.intersection(*(set(columns) for columns in told.values()))
-    assert len(shared) >= 5
     for columns in told.values():
-        for name, (effect, error) in columns.items():
-            assert len(name) == 16
+        assert {"age", "highest heart rate"} <= set(columns) <= set(SAME)
+        for effect, error in columns.values():
             assert effect == round(effect, 2)
             assert error == round(error, 3)
-    assert told_directions("another run", {"age": Association(0.1, 0.03, 40, 40)}).keys().isdisjoint(shared)
+    found = {"age": Association(0.123, 0.0341, 40, 40), "ward round": Association(0.2, 0.1, 40, 40)}
+    assert told_directions(found, only_public=True) == {"age": [0.12, 0.034]}
+    assert told_directions(found, only_public=False) == {"age": [0.12, 0.034], "ward round": [0.2, 0.1]}
+
+
+def test_a_study_may_leave_it_out(tmp_path: Path) -> None:
+    made = hospitals(tmp_path, "va", deployment={"compare_labels": False})
+    made.run()
+    assert told_by(made) == {site: {} for site in HOSPITALS}
 
 
 def test_where_patients_are_promised_privacy_nothing_is_told(tmp_path: Path) -> None:
@@ -84,15 +96,14 @@ def test_where_patients_are_promised_privacy_nothing_is_told(tmp_path: Path) -> 
         training={"rounds": 1, "batch_size": 16},
     )
     made.run()
-    told = [body_of(answer)["directions"] for _, _, answer in made.post.carried if kind_of(answer) == "facts"]
-    assert told == [{}, {}, {}]
+    assert told_by(made) == {site: {} for site in HOSPITALS}
 
 
 @pytest.mark.parametrize("sent", [[0.7, 0.1], [0.1, 0.0], [0.1], [0.1, float("nan")], ["a", 1], [0.1, 0.2, 0.3]])
 def test_an_answer_that_is_no_direction_is_refused(sent: list[Any]) -> None:
     study = Study("s", "", None, Evaluation(), None, (), (), None, (), {})  # type: ignore[arg-type]
     with pytest.raises((ValueError, TypeError)):
-        inverted_labels(study, {"a": {"x": sent}, "b": {"x": [0.1, 0.1]}})
+        inverted_labels(study, ("no", "yes"), {"a": {"x": sent}, "b": {"x": [0.1, 0.1]}})
 
 
 def test_a_site_that_sends_such_an_answer_ends_the_run_with_a_clear_word(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Hospitals with columns of their own tell nobody which: every byte that travels is looked at."""
 
+import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -101,9 +102,11 @@ def test_no_letter_names_a_column_a_level_or_their_number(tmp_path: Path) -> Non
     made = ran(tmp_path, document())
     for site, asked, answer in made.post.carried:
         for sealed in (asked, answer):
-            told = sealed.head.decode()
-            assert not [word for word in words if word in told], f"{kind_of(sealed)}, {site}"
             body = body_of(sealed)
+            public = body.pop("directions", {})
+            assert set(public) <= {"age"}  # the one column here that is on the public list
+            told = json.dumps(body)
+            assert not [word for word in words if word in told], f"{kind_of(sealed)}, {site}"
             assert body.get("columns") is None
             for told_of in body.get("sets", []):
                 assert set(told_of) == {"train", "facts"}
@@ -167,6 +170,18 @@ def test_hospitals_whose_files_differ_in_names_kinds_and_order_give_the_same_bit
     trial = both.plan.trial(both.plan.study.arms[0], 3)
     found = {site.name: site.recipe.names for site in trial.sites if site.recipe is not None}
     assert found == {"alder": ("age", "crp", "weight"), "birch": ("age", "crp=low", "ward=a", "ward=b", "ward=c")}
+
+
+def test_a_study_may_speak_of_columns_that_one_hospital_alone_has(tmp_path: Path) -> None:
+    """birch never recorded `lab`: what is said of alder's is nothing to it, and gives what a simulation gives."""
+    absent = {"alder": ["lab"], "birch": ["lab", "dose"], "cedar": ["ward"]}
+    content = study([{"algorithm": "fedavg"}], data={"schema": "own", "not_recorded": absent}, model=MODEL)
+    both = assert_parity(content, tmp_path)
+    trial = both.plan.trial(both.plan.study.arms[0], 3)
+    found = {site.name: {c.name for c in site.recipe.columns} for site in trial.sites if site.recipe is not None}
+    assert found["alder"] == {"age", "dose", "ward", "stage"}
+    assert found["birch"] == {"age", "ward", "stage"}
+    assert found["cedar"] == {"age", "dose", "lab", "stage"}
 
 
 def test_images_are_refused_where_a_study_is_about_columns(tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ def evidence_of(found: list[dict[str, Any]], benefit: list[dict[str, Any]]) -> E
         "sites": [{"sites": counts}],
         "headline": "accuracy",
         "findings": [],
+        "seeds": [1],
     }
     return Evidence(results, {}, {})
 

@@ -42,3 +42,14 @@ def test_seeds_that_draw_no_new_split_say_nothing_of_other_patients() -> None:
     for fixed in (Evaluation(split="given"), Evaluation(vary=("batches", "init"))):
         assert Resampling.of(fixed).extra == 0
         assert Resampling.of(fixed).covers.startswith("training only")
+
+
+def test_the_same_difference_every_time_is_no_certainty() -> None:
+    """3 of 60 rows with both of two new splits: a coincidence of a coarse figure, not an interval of width 0."""
+    again = Resampling(0.25)
+    assert mean_interval([0.05, 0.05], again) is None
+    assert p_value([0.05, 0.05], again) is None
+    assert mean_interval([0.0, 0.0], again) == (0.0, 0.0)  # two arms that do the same
+    assert p_value([0.0, 0.0], again) == 1.0
+    fixed = Resampling(0.0)  # on fixed test rows an interval speaks of training alone, which may have no randomness
+    assert mean_interval([0.05, 0.05], fixed) == (0.05, 0.05)

@@ -90,22 +90,30 @@ def without_columns(records: Records, absent: Mapping[str, Sequence[str]]) -> Re
     names, table, notes = [column.name for column in records.columns], records.features.copy(), []
     recorded = {hospital: records.recorded.get(hospital, tuple(names)) for hospital in records.hospitals}
     for hospital, columns in absent.items():
-        unknown = [name for name in columns if name not in names]
-        if unknown:
-            raise StudyError(
-                f"data: not_recorded: {hospital}",
-                f"no column is called {unknown[0]!r}",
-                suggest(unknown[0], names, "Columns"),
-            )
+        if hospital not in recorded:
+            continue  # of another site, whose columns nobody here knows
         rows = records.hospital == hospital
-        for name in columns:
+        for name in _called(columns, records, recorded[hospital], hospital):
             there = int((rows & table[name].notna().to_numpy()).sum())
             table[name] = table[name].mask(rows, np.nan if table[name].dtype.kind == "f" else None)
+            recorded[hospital] = tuple(other for other in recorded[hospital] if other != name)
             if there:
                 notes.append(f"{hospital}: {name} counts as not recorded; {there} of {int(rows.sum())} rows have it")
-        if hospital in recorded:
-            recorded[hospital] = tuple(name for name in recorded[hospital] if name not in columns)
     return replace(records, features=table, recorded=recorded, notes=(*records.notes, *notes))
+
+
+def _called(columns: Sequence[str], records: Records, recorded: Sequence[str], hospital: str) -> list[str]:
+    """The table's names of columns that go by the hospital's own."""
+    own = [column for column in records.columns if column.name in recorded]
+    found = []
+    for name in columns:
+        same = [column.name for column in own if name in (column.name, column.written)]
+        known = [column.name for column in records.columns] + [column.written for column in records.columns]
+        if not same and name not in known:
+            where = f"data: not_recorded: {hospital}"
+            raise StudyError(where, f"no column is called {name!r}", suggest(name, known, "Columns"))
+        found += same  # nothing, where others record it and this hospital has not got it anyway
+    return found
 
 
 def _dropped(records: Records, complete: np.ndarray, in_own_columns: bool) -> list[str]:

@@ -52,7 +52,7 @@ def agree_on(study: Study, families: Families, ready: Answers, ask: Any, run: st
     told = yield from ask(Letter("facts", {"run": run, "columns": written}))
     sets = {site: dict(zip(plan.row_sets, answer.body["sets"], strict=True)) for site, answer in told.items()}
     described = {site: answer.body["described"] for site, answer in told.items()}
-    warnings += inverted_labels(study, {site: answer.body["directions"] for site, answer in told.items()})
+    warnings += inverted_labels(study, classes, {site: answer.body["directions"] for site, answer in told.items()})
     for kind in plan.kinds:
         rows = {site: int(sets[site][plan.rows_of(kind)]["train"]) for site in sites}
         plan.agreed[kind] = Agreed(tuple(inputs or ()), rows=rows)

@@ -27,7 +27,7 @@ from wardround.privacy.accountant import Charge
 from wardround.privacy.protection import Sampling, epochs_within, noise_of
 from wardround.privacy.validate import refuse_unsound
 from wardround.promises import refuse_unkept
-from wardround.study import Arm, Study
+from wardround.study import Arm, Preparation, Study
 from wardround.studyfile import Families
 from wardround.trial import planned_epochs
 
@@ -212,8 +212,15 @@ def own_plan(study: Study, families: Families, name: str, sites: Sequence[str], 
         refuse_unsound(arm, algorithm, (), records.is_table, overlapping=False)
     source = Source(lambda: records)
     kinds = {cohort_key(arm): arm for arm in study.arms}
-    cohorts: dict[str, Cohort] = {key: load_cohort(source, arm.preparation) for key, arm in kinds.items()}
+    cohorts = {key: load_cohort(source, for_own_columns(arm.preparation, name, records)) for key, arm in kinds.items()}
     return DeployedPlan(study, families, cohorts, sites=tuple(sites), class_names=records.classes, own=name)
+
+
+def for_own_columns(preparation: Preparation, site: str, records: Records) -> Preparation:
+    """Without what a study says of columns that this hospital does not have anyway."""
+    known = {text for column in records.columns for text in (column.name, column.written)}
+    absent = tuple(name for name in preparation.not_recorded.get(site, ()) if name in known)
+    return replace(preparation, not_recorded={site: absent} if absent else {})
 
 
 def far_plan(study: Study, families: Families, sites: Sequence[str], classes: Sequence[str]) -> DeployedPlan:

@@ -1,13 +1,14 @@
 """Whether a label means the same at every hospital, asked across hospitals: `data/direction.py` over a network.
 
-A site tells how well each of its columns ranks the positive rows, two digits of it. Columns go by hashes that hold in
-one run only: others see which columns they share, and not what they are.
+A site tells how well its columns rank the positive rows, two digits of it. Where each hospital's columns are its own
+business, only columns of a public list of clinical names are told of (age, blood pressure, ...), and no others.
 """
 
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 from typing import Any
 
+from wardround.data.check import direction_findings
+from wardround.data.clinicalnames import SAME
 from wardround.data.direction import Association, opposites
 from wardround.errors import CheckError
 from wardround.study import Study
@@ -15,35 +16,27 @@ from wardround.study import Study
 CHECK = "label-direction"
 
 
-def told_directions(run: str, found: Mapping[str, Association]) -> dict[str, list[float]]:
+def told_directions(found: Mapping[str, Association], only_public: bool) -> dict[str, list[float]]:
     return {
-        sha256(f"{run}/column {name}".encode()).hexdigest()[:16]: [
-            round(one.effect, 2),
-            max(round(one.error, 3), 0.001),
-        ]
+        name: [round(one.effect, 2), max(round(one.error, 3), 0.001)]
         for name, one in found.items()
+        if name in SAME or not only_public
     }
 
 
-def inverted_labels(study: Study, told: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Refused, unless the study accepts it knowingly; then a warning. Nobody here knows what the columns are."""
+def inverted_labels(study: Study, classes: Sequence[str], told: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Refused, unless the study accepts it knowingly; then a warning."""
     by_site = {site: {str(name): _read(one) for name, one in directions.items()} for site, directions in told.items()}
     warnings = []
-    for one in opposites(by_site):
-        label = "the label of one of them" if len(one.others) == 1 else "its label"
-        columns = len(one.higher) + len(one.lower)
-        many = "1 column" if columns == 1 else f"{columns} columns"
-        problem = f"{many} shared with {', '.join(one.others)} point the other way, as if {label} were inverted"
+    for finding in direction_findings(opposites(by_site), classes):
         if CHECK not in study.evaluation.accept:
-            raise CheckError(f"{one.site}: {CHECK}", problem, REMEDY)
-        warnings.append(f"{one.site}: {problem} (accepted by the study)")
+            accept = (
+                f'If it is meant, accept it knowingly: `accept = ["{CHECK}"]` in [evaluation]; that is another study, '
+                "which hospitals approve anew."
+            )
+            raise CheckError(f"{finding.site}: {CHECK}", finding.message, f"{finding.remedy} {accept}")
+        warnings.append(f"{finding} (accepted by the study)")
     return warnings
-
-
-REMEDY = (
-    "Ask the hospitals what their target means, and map its words under `labels` in the site file. If this is meant, "
-    f'accept it knowingly: `accept = ["{CHECK}"]` in [evaluation].'
-)
 
 
 def _read(told: Sequence[float]) -> Association:

@@ -172,12 +172,12 @@ class Session:
         return {"sets": told, "described": described, "directions": self._directions(first)}
 
     def _directions(self, key: Key) -> dict[str, Any]:
-        """Which way each column points, so that an inverted label shows. Nothing where patients are promised more."""
-        if is_private(self.study):
+        """Which way columns point, so that an inverted label shows. Nothing where patients are promised more."""
+        if is_private(self.study) or not self.study.deployment.compare_labels:
             return {}
-        split = self.plan.own_split(key)
-        cohort = self.plan.cohort_of(self.study.arm(key[0]))
-        return told_directions(self.run, associations(cohort, np.concatenate([split.train, split.validation])))
+        split, cohort = self.plan.own_split(key), self.plan.cohort_of(self.study.arm(key[0]))
+        found = associations(cohort, np.concatenate([split.train, split.validation]))
+        return told_directions(found, self.keeps_columns)
 
     def _use(self, columns: list[Any] | None) -> None:
         """The columns that all use."""

@@ -114,7 +114,12 @@ def _leaves(study: Study) -> list[str]:
             f"Leaves the hospital, in each round: what training changed in the shared part of the model{how}; the "
             f"number of training rows and of steps{loss}."
         )
-    if all(arm.preparation.public for arm in study.trained_arms):
+    if all(arm.preparation.schema == "own" for arm in study.trained_arms):
+        told.append(
+            "Leaves the hospital, before training: names of classes and numbers of rows. Its columns, their categories "
+            "and values stay, but for what the next line may say."
+        )
+    elif all(arm.preparation.public for arm in study.trained_arms):
         told.append(
             "Leaves the hospital, before training: names of columns and classes, and numbers of rows. Ranges and "
             "categories are those that were declared; nothing is read off rows."
@@ -126,12 +131,27 @@ def _leaves(study: Study) -> list[str]:
             "of the training rows whether there are gaps, which categories occur and how often (rare ones too), its "
             f"mean or median{sums}."
         )
+    told += _directions(study)
     cell = study.deployment.smallest_cell
     told.append(
         "Leaves the hospital, at the end: figures of its test rows (accuracy and the like, counts, histograms of "
         f"scores) and numbers of rows by class, sex and age. What counts fewer than {cell} patients is withheld."
     )
     return told
+
+
+def _directions(study: Study) -> list[str]:
+    private = any(arm.privacy.example is not None for arm in study.trained_arms)
+    if private or not study.deployment.compare_labels:
+        return []
+    own = all(arm.preparation.schema == "own" for arm in study.trained_arms)
+    which = (
+        "each column that is on a public list of clinical names (age, blood pressure, ...)" if own else "each column"
+    )
+    return [
+        f"Leaves the hospital, before training: of {which}, that it is there and which way it goes with the label, as "
+        "an area under a curve with two digits, so that a hospital whose label means the opposite is found."
+    ]
 
 
 def _has_common_scale(study: Study) -> bool:
@@ -142,6 +162,12 @@ def _stays(study: Study) -> list[str]:
     told = ["Stays at the hospital: every row, every prediction for a patient, and its site file."]
     if alone := _each(arm.algorithm.name for arm in study.trained_arms if not _federated(arm)):
         told.append(f"Stays at the hospital as well: the models that it trains alone ({alone}).")
+    if any(arm.model.name == "adapter" for arm in study.trained_arms):
+        heads = any(arm.model.options.get("head") == "private" for arm in study.trained_arms)
+        told.append(
+            "Stays at the hospital as well: its adapter, the layer from its own columns to the shared part"
+            f"{', and where the study says so its own last layer' if heads else ''}."
+        )
     return told
 
 

@@ -220,6 +220,8 @@ def sentence(test: dict[str, Any]) -> str:
     word = f"{word} within sites" if test.get("within_sites") else word
     amount = f"{in_words(difference, metric)} of {word} against {test['reference']}"
     if test["interval"] is None:
+        if test.get("seeds", 1) > 1:
+            return f"{name}: {amount} with every seed; whether that is chance cannot be told."
         return f"{name}: {amount}; one seed gives no interval."
     low, high = test["interval"]
     if low == difference == high == 0:

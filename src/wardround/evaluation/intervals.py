@@ -42,18 +42,24 @@ class Resampling:
 
 
 def mean_interval(values: Numbers, resampling: Resampling) -> tuple[float, float] | None:
-    """None where it cannot be had: fewer than two seeds."""
+    """None where it cannot be had: fewer than two seeds, or figures that are all the same (see `tells_nothing`)."""
     x = np.asarray(values, dtype=float)
-    if len(x) < 2:
+    if len(x) < 2 or tells_nothing(x, resampling):
         return None
     half = _quantile(len(x) - 1) * standard_error(x, resampling)
     return float(x.mean() - half), float(x.mean() + half)
 
 
+def tells_nothing(x: np.ndarray, resampling: Resampling) -> bool:
+    """Whether new splits gave one and the same figure, other than 0, every time. Patients differ, so that this is a
+    coincidence of a few seeds or of a coarse figure (3 of 60 rows, twice), and no sign of certainty."""
+    return bool(resampling.extra) and bool(np.ptp(x) == 0) and bool(x[0] != 0)
+
+
 def p_value(differences: Numbers, resampling: Resampling) -> float | None:
     """Two-sided, of paired differences against no difference."""
     x = np.asarray(differences, dtype=float)
-    if len(x) < 2:
+    if len(x) < 2 or tells_nothing(x, resampling):
         return None
     error = standard_error(x, resampling)
     if error == 0:

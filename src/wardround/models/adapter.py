@@ -30,6 +30,7 @@ from wardround.tree import Tree
 FIRST = "adapter.first"  # the one layer whose shape depends on a hospital's columns
 ALL, OWN = "alignment.all", "alignment.own"
 FOLLOW_ALL, FOLLOW_OWN = 0.3, 2.0  # steps, for one of the weights: what is known of all moves little while a site works
+MOST_LR_ALIGNED = 1 / FOLLOW_OWN  # beyond, a mean would overshoot what it follows
 SEEN = 0.05  # of the way from nothing: a mean of less is not used yet
 WAVES = 128  # random features of the kernel by which `mmd` compares
 

@@ -53,7 +53,8 @@ def _against_reference(evidence: Evidence) -> str:
     if all(test["interval"] is None for test in tests):
         largest = max(tests, key=lambda test: abs(test["difference"]))
         return (
-            f"With one seed nothing can be said about chance: the largest difference from {largest['reference']} is "
+            f"{'With one seed' if evidence.seeds == 1 else 'With these seeds'} nothing can be said about chance: the "
+            f"largest difference from {largest['reference']} is "
             f"{in_words(largest['difference'], metric)} of {word} ({largest['arm']})."
         )
     fixed = {"c": "", "b": " for these models of one seed (other patients' randomness alone)"}.get(
@@ -79,7 +80,7 @@ def _against_reference(evidence: Evidence) -> str:
 def _against_alone(evidence: Evidence) -> str | None:
     known = [entry for entry in evidence.benefit() if entry["difference"] is not None]
     compared = [name for name in evidence.federated if any(entry["arm"] == name for entry in known)]
-    arm = evidence.reference if evidence.reference in evidence.federated else next(iter(compared), None)
+    arm = next(iter(compared), None)  # the first that the study names
     entries = [entry for entry in known if entry["arm"] == arm]
     if not entries:
         return None
@@ -93,7 +94,7 @@ def _against_alone(evidence: Evidence) -> str | None:
     if told:
         verdict = f"{' and '.join(told)} (after Holm's correction for the number of sites)"
     elif all(entry["interval"] is None for entry in entries):
-        verdict = "one seed cannot tell whether that is chance"
+        verdict = f"{'one seed' if evidence.seeds == 1 else 'these seeds'} cannot tell whether that is chance"
     else:
         verdict = "for no single site is there evidence of a gain or a loss"
     count = f"{len(entries)} site{'s' if len(entries) > 1 else ''}"

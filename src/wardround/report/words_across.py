@@ -31,7 +31,9 @@ def across_words(evidence: Evidence) -> list[str]:
 def _told(evidence: Evidence, entry: dict[str, Any]) -> str:
     difference = _points(evidence, entry["difference"])
     if entry["interval"] is None:
-        return f"{difference}; one seed cannot tell whether that is chance"
+        return (
+            f"{difference}; {'one seed' if evidence.seeds == 1 else 'these seeds'} cannot tell whether that is chance"
+        )
     low, high = (in_words(limit, evidence.headline.metric, False) for limit in entry["interval"])
     return f"{difference}, 95 % interval {low} to {high}"
 

@@ -24,7 +24,8 @@ def privacy(evidence: Evidence) -> list[str]:
         else "This was a simulation on one machine that could read all sites' rows. Nothing was sent over a network.",
         *protection_words(evidence),
     ]
-    columns = not evidence.of_images and not prepared.get("public")
+    own = prepared.get("schema") == "own" and not evidence.of_images
+    columns = not evidence.of_images and not prepared.get("public") and not own
     shared = ["the levels of categorical columns"] if columns and prepared.get("categories") == "one-hot" else []
     if columns and prepared.get("missing") not in ("drop", "range"):
         shared += ["which columns have gaps", "a typical value of each column, for sites that never recorded it"]
@@ -32,6 +33,8 @@ def privacy(evidence: Evidence) -> list[str]:
         shared.append("each column's count, sum and sum of squares")
     if prepared.get("public") and not evidence.of_images:
         lines.append("Columns, their levels and ranges were taken from what is publicly known, not from patients.")
+    if own:
+        lines.append(_own_columns(evidence))
     if shared:
         lines.append(f"Before training, sites told each other: {'; '.join(shared)}.")
     if any(found["rows"] for sites in results["leakage"].values() for found in sites.values()):
@@ -52,17 +55,40 @@ def privacy(evidence: Evidence) -> list[str]:
     return lines
 
 
+def _own_columns(evidence: Evidence) -> str:
+    others = [
+        str(arm.get("name", arm.get("algorithm")))
+        for arm in evidence.study.get("arms", [])
+        if arm.get("data.schema", arm.get("data", {}).get("schema", "own")) != "own"
+    ]
+    besides = f" In {listed(others)} sites told each other of their columns, for comparison." if others else ""
+    return (
+        "Each site has columns of its own, and a private adapter from them to the shared part of the model, which "
+        f"never left the site; what the columns are was not needed by anybody else.{besides}"
+    )
+
+
 def _told(evidence: Evidence) -> list[str]:
     """What sites told of their test rows in a run across hospitals."""
     smallest = evidence.deployment.smallest_cell
     return [
         f"No row left its hospital, and {STAY}. For each arm and seed a site told the coordinator, of its test rows: "
         "how many there are, its metrics, counts of right and wrong calls, sums, and a histogram of the scores of each "
-        "class (summaries.jsonl); before training, how many rows it has, of which classes and ages.",
+        "class (summaries.jsonl); before training, how many rows it has, of which classes and ages"
+        f"{DIRECTIONS if _compared(evidence) else ''}.",
         f"Cells of histograms that count fewer than {smallest} patients are merged with their neighbours. Where a "
         f"class has fewer than {smallest} test rows nothing by class was told, where a hospital has fewer nothing at "
         f"all; groups by sex and age need {evidence.smallest_group}.",
     ]
+
+
+DIRECTIONS = ", and which way clinical columns go with the label, so that an inverted label shows"
+
+
+def _compared(evidence: Evidence) -> bool:
+    private = any((arm.get("privacy") or {}).get("example") for arm in evidence.results["arms"].values())
+    promised = (evidence.study.get("privacy") or {}).get("example")
+    return evidence.deployment.compare_labels and not private and not promised
 
 
 def limits(evidence: Evidence) -> list[str]:
@@ -90,6 +116,7 @@ def limits(evidence: Evidence) -> list[str]:
             lines.append(f"{where}, intervals cover {variant['covers']}; they do not speak of other test patients.")
     prepared = evidence.study.get("data", {})
     filled = prepared.get("missing") not in ("drop", "range") and not evidence.of_images
+    filled = filled and prepared.get("schema") != "own"
     if evidence.local and (prepared.get("scale") == "federated" or filled):
         lines.append(
             "Training alone shares the study's preparation (the columns' scale where it is federated, values for "
