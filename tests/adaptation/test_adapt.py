@@ -11,12 +11,13 @@ import torch
 from scipy import stats
 from typer.testing import CliRunner
 
-from tests.adaptation.conftest import NEW, hospital_file
+from tests.adaptation.conftest import NEW, OTHERS, hospital_file
 from tests.adaptation.made import made_up
 from wardround import load_bundle
 from wardround.adaptation import adapt as module
 from wardround.adaptation.adapt import Adapted, adapt
-from wardround.adaptation.curve import conclusion, sentence
+from wardround.adaptation.curve import caution, conclusion, curve_of, sentence, verdict
+from wardround.bundles.cardtext import plain
 from wardround.bundles.files import seal
 from wardround.bundles.shared import load_shared
 from wardround.cli.main import app
@@ -90,6 +91,44 @@ def test_the_bundle_is_the_first_seeds_adapter_with_the_shared_part(adapted: Ada
     for words in (part.id, part.about["study"]["hash"], "on rows of va alone", "no privacy was spent"):
         assert words in card
     assert bundle.about["card"]["figures"]["this_site"]["auc"] == adapted.results["fractions"][-1]["adapted"]["auc"]
+
+
+def test_the_card_keeps_the_two_trainings_apart(shared: Path, hospital: Path, tmp_path: Path) -> None:
+    """Three rounds of two epochs trained the shared part; the adapter has two epochs here."""
+    found = adapt(shared, hospital, out=tmp_path / "va", repeats=2, epochs=2, workers=1)
+    bundle = load_bundle(found.bundle)
+    told, rows = bundle.about["card"]["training"], bundle.about["rows"]["train"]
+    assert (told["rounds"], set(told["sites"])) == (3, set(OTHERS))
+    assert (told["adapter"]["epochs"], told["adapter"]["rows"]) == (2, rows)
+    text = " ".join((found.bundle / "card.md").read_text(encoding="utf-8").split())
+    assert "The shared part, without this site: algorithm fedavg, model adapter, 3 rounds, simulated" in text
+    assert f"The adapter, at this site alone: 2 epochs on {rows} training rows of its own" in text
+    assert "no hospital was asked" not in text
+    assert "The hospitals that trained the shared part were simulated on one machine" in text
+    assert "did not train" not in text
+    assert "not used by this model" not in text
+    assert "or of other sites' where it has none" not in text
+    assert "## Adapted or alone" in text
+    for metric in ("auc", "accuracy", "brier"):
+        assert plain(found.results["fractions"][-1]["sentences"][metric]) in text
+
+
+def test_where_adapting_was_worse_card_and_command_warn(
+    shared: Path, hospital: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alike = adapt(shared, hospital, out=tmp_path / "alike", repeats=1, epochs=1, workers=1)
+    assert alike.results["worse"] == []  # one repeat tells nothing
+    show_adapted(alike)
+    words = "Adapting was worse than training alone at this hospital"
+    assert words not in capsys.readouterr().out
+    assert words not in (alike.bundle / "card.md").read_text(encoding="utf-8")
+    monkeypatch.setattr(module, "curve_of", lambda *given: {**curve_of(*given), "worse": ["auc", "brier"]})
+    found = adapt(shared, hospital, out=tmp_path / "worse", repeats=1, epochs=1, workers=1)
+    show_adapted(found)
+    card = (found.bundle / "card.md").read_text(encoding="utf-8")
+    for text in (capsys.readouterr().out, card):
+        assert f"{words}: with all training rows it gave a worse AUC and Brier score." in " ".join(text.split())
+    assert load_bundle(found.bundle).about["card"]["limits"][0].startswith(words)
 
 
 def test_a_run_will_do_in_place_of_a_shared_part(adapted: Adapted, run: Path, hospital: Path, tmp_path: Path) -> None:
@@ -166,6 +205,47 @@ def test_a_hospital_with_other_words_and_columns_of_its_own(shared: Path, tmp_pa
     assert load_bundle(found.bundle).vocabulary == {"pos": "disease", "neg": "no disease"}
 
 
+def test_how_the_outcome_was_read_is_shown_for_a_person_to_confirm(
+    shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Words of fewer than five rows are not counted, and one that no row has is said to have none."""
+    rng = np.random.default_rng(0)
+    ill = np.arange(120) % 3 == 0
+    table = pd.DataFrame({"age": 50 + 10 * ill + rng.normal(0, 5, 120).round(1), "result": np.where(ill, "POS", "neg")})
+    table.loc[[0, 3], "result"] = "Pos"  # one word in another case
+    table.loc[[1, 2, 4], "result"] = "0.0"
+    table.loc[[5], "result"] = "0"
+    table.loc[[7, 8], "result"] = None
+    table.to_csv(tmp_path / "rows.csv", index=False, sep=";")
+    data = (
+        'source = "csv"\nfile = "rows.csv"\ntarget = "result"\nclasses = ["no disease", "disease"]\n\n'
+        '[data.labels]\nPOS = "disease"\nneg = "no disease"\n"0" = "no disease"\nunclear = "no disease"'
+    )
+    hospital = hospital_file(tmp_path / "n.toml", "north", data)
+    found = adapt(shared, hospital, out=tmp_path / "out", repeats=1, epochs=1, workers=1)
+    assert found.results["target"] == [
+        {"word": "pos", "class": "disease", "rows": 40},
+        {"word": "neg", "class": "no disease", "rows": 74},
+        {"word": "0", "class": "no disease", "rows": None},
+        {"word": "unclear", "class": "no disease", "rows": 0},
+    ]
+    show_adapted(found)
+    text = " ".join(capsys.readouterr().out.split())
+    assert (
+        "The outcome was read as: 'pos' -> disease (40 rows), 'neg' -> no disease (74 rows), '0' -> no disease (fewer "
+        "than 5 rows), 'unclear' -> no disease (no row). Please confirm that"
+    ) in text
+
+
+def test_a_source_without_words_shows_its_classes(adapted: Adapted, capsys: pytest.CaptureFixture[str]) -> None:
+    assert adapted.results["target"] == [
+        {"word": None, "class": "no disease", "rows": 51},
+        {"word": None, "class": "disease", "rows": 149},
+    ]
+    show_adapted(adapted)
+    assert "read as: no disease (51 rows), disease (149 rows)" in " ".join(capsys.readouterr().out.split())
+
+
 def test_three_classes_and_patients_of_several_rows(tmp_path: Path) -> None:
     study = {
         "name": "kinds",
@@ -233,6 +313,14 @@ def _fraction(share: float, difference: dict[str, Any]) -> dict[str, Any]:
         "alone": figures,
         "difference": dict.fromkeys(figures, difference),
     }
+
+
+def test_a_caution_names_what_was_worse() -> None:
+    assert caution([]) == ""
+    assert "it gave a worse AUC. Use a model that is trained here alone" in caution(["auc"])
+    gain, loss, nothing = _found(0.02, 0.08, 0.01), _found(-0.08, -0.02, 0.01), _found(-0.03, 0.05, 0.6)
+    assert [verdict(one, "auc") for one in (gain, loss, nothing)] == ["better", "worse", "none"]
+    assert [verdict(one, "brier") for one in (gain, loss, nothing)] == ["worse", "better", "none"]
 
 
 def test_sentences_say_what_intervals_mean() -> None:

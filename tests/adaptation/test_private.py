@@ -47,4 +47,7 @@ def test_the_newcomers_bundle_says_that_its_adapter_has_no_noise(
     assert "protects each patient of the hospitals that it was trained at (epsilon 4 at delta 0.0001" in card
     assert "trained without noise, so this bundle must not leave va" in card
     assert "no privacy was spent" not in card
+    assert "promises each patient privacy" not in card
+    assert "patients of va are not protected by it" in card
+    assert "patients are protected" not in card
     assert "## Privacy" not in card  # which would speak of this hospital's patients

@@ -1,6 +1,6 @@
 """A bundle at a hospital that took part in a deployed run: the same model and preparation as a simulation gives."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from wardround.deploy import sitebundle
 from wardround.deploy.deployedplan import in_agreed_columns, own_records
 from wardround.deploy.session import Session
 from wardround.deploy.sitebundle import bundle_of, make_site_bundle
-from wardround.errors import BundleError, DeployError, StudyError
+from wardround.errors import BundleError, DeployError, RunError, StudyError
 from wardround.execute import run_study
 from wardround.privacy.accountant import epsilon
 
@@ -171,6 +171,44 @@ def test_predictions_here_are_those_of_the_run(both: Both, tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
+def changed(session: Session, change: Callable[[Records], Records]) -> Session:
+    """As another process finds it after the hospital's file was changed."""
+    records = change(session.records)
+    return Session.restore(session.site, session.folder, session.gate, session.families, lambda: records)
+
+
+def other_outcomes(records: Records) -> Records:
+    target = records.target.copy()
+    target[::3] = 1 - target[::3]
+    return replace(records, target=target)
+
+
+def other_values(records: Records) -> Records:
+    assert isinstance(records.features, pd.DataFrame)
+    older = np.where(np.arange(len(records)) % 2, 0, 7)
+    return replace(records, features=records.features.assign(age=records.features["age"] + older))
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        (other_outcomes, RunError),
+        (lambda records: records.take(np.arange(len(records) - 20)), RunError),
+        (lambda records: records.take([*range(len(records)), *range(3)]), RunError),
+        (other_values, BundleError),
+    ],
+)
+def test_a_file_that_was_changed_since_the_run_is_said_to_be(
+    both: Both, tmp_path: Path, change: Callable[[Records], Records], kind: type[Exception]
+) -> None:
+    session = changed(session_of(both, "cedar"), change)
+    with pytest.raises(kind, match="its file was changed since") as caught:
+        bundle_of(session, arm="fedavg", out=tmp_path / "x")
+    assert "--again" not in str(caught.value)
+    assert "Bring the file back as it was" in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_private_arm_shows_what_the_hospitals_own_ledger_charged(tmp_path: Path) -> None:
     document = protected.private(evaluation={"seeds": {"first": 3, "count": 2}, "validation_share": 0.2})
     made = protected.begin(tmp_path, document)
@@ -188,3 +226,11 @@ def test_a_private_arm_shows_what_the_hospitals_own_ledger_charged(tmp_path: Pat
     assert bundle.about["card"]["privacy"]["guarantee"] is True
     assert bundle.about["card"]["privacy"]["spent_by_the_whole_run"]["epsilon"] > spent["epsilon"]
     assert "No guarantee" not in (bundle.path / "card.md").read_text()
+    # a single value that no test row shows is enough where the ledger has the fingerprint of all rows
+    assert isinstance(session.records.features, pd.DataFrame)
+    table = session.records.features.copy()
+    trained = np.setdiff1d(np.arange(len(table)), session.plan.splits(study.arm("fedprox"), 4)[0].test)[0]
+    table.iloc[trained, 0] += 1
+    other = changed(session, lambda records: replace(records, features=table))
+    with pytest.raises(RunError, match="its file was changed since"):
+        bundle_of(other, arm="fedprox", seed=4, out=tmp_path / "other")

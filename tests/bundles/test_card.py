@@ -1,6 +1,7 @@
 """The card: every number in it stands in a file of the run, and a person can read it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ from wardround.artifacts.folder import RunFolder
 from wardround.bundles.bundle import Bundle, load_bundle
 from wardround.bundles.card import share_of
 from wardround.bundles.cardtext import plain, render
-from wardround.bundles.make import Opened, bundle_from
+from wardround.bundles.concerning import Whose, concerning
+from wardround.bundles.make import Opened, bundle_from, open_for_bundles
+from wardround.bundles.words import gap_words
+from wardround.execute import run_study
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +111,95 @@ def test_each_kind_of_arm_says_whose_rows_it_has_seen(opened: Opened, tmp_path: 
     assert "Fewer than 10 test rows of this site, with this seed, are 'no disease'" in few
     assert "switzerland: chol is 0 in 123 rows" in few
     assert "va: chol is 0" not in few
+
+
+@pytest.mark.parametrize(
+    ("site", "line", "kept"),
+    [
+        ("north", "north: chol is 0 in 3 rows, which is impossible; treated as missing", True),
+        ("north", "south: chol is 0 in 3 rows, which is impossible; treated as missing", False),
+        ("north", "'south': 4 of 90 rows left out, without a value in 'ill'", False),
+        ("north", "'north': 4 of 90 rows left out, without a value in 'ill'", True),
+        ("north", "'age' at 'south': commas read as decimal signs", False),
+        ("north", "'age' at 'north': commas read as decimal signs", True),
+        ("north", "variant drop: south: only 12 rows (3 of them for testing)", False),
+        ("north", "north and south: the label runs opposite, seen from age", False),
+        ("north", "target 'ill': yes/no at 'north', 1/0 at 'south'. Please confirm.", False),
+        ("north", "each hospital uses the columns that it has: 'north' has no 'crp'", False),
+        ("north", "'crp': 4 spellings joined into 2 levels", False),
+        ("north", "'age': dates, read as years since 2000-01-01", True),
+        ("north", "left out (free text): 'remark' at 'north'", True),
+        ("north", "left out (free text): 'remark'", False),
+        ("north", "all sites: class 'yes' has only 3 rows", True),
+        ("north", "these sites' rows are the hospitals' own", True),
+        ("south", "south-west: only 12 rows", False),
+        ("south-west", "south-west: only 12 rows", True),
+        ("mary", "st mary: only 12 rows", False),
+        ("st mary", "st mary: only 12 rows", True),
+        ("3", "3: chol is 0 in 4 rows", True),
+        ("3", "4: chol is 0 in 3 rows", False),
+        ("3", "'age' at '4': commas read as decimal signs", False),
+    ],
+)
+def test_a_card_tells_nothing_of_other_hospitals_files(site: str, line: str, kept: bool) -> None:
+    sites = ("north", "south", "south-west", "mary", "st mary", "3", "4")
+    others = tuple(name for name in sites if name != site)
+    whose = Whose(site, others, frozenset({"age", "chol", "ill", "yes", "no"}), differing=True)
+    assert concerning([line], whose) == ((line,) if kept else ())
+    # where all files have the same columns, no name of one gives another hospital away
+    if line.endswith(("'remark'", "2 levels")):
+        assert concerning([line], replace(whose, differing=False)) == (line,)
+
+
+def test_the_card_of_a_csv_hospital_names_neither_the_other_nor_its_columns(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    for name in ("north", "south"):
+        age, rows = rng.normal(60, 12, 120).round(1), []
+        for number, years in enumerate(age):
+            ill = "yes" if years + rng.normal(0, 8) > 60 else "no"
+            # each has two columns of its own, and rows without an outcome
+            rows.append(f"{years},{'ABC'[number % 3]},{number % 2},{'' if number in (5, 6) else ill}")
+        (tmp_path / f"{name}.csv").write_text(f"age,ward of {name},drug {name},ill\n" + "\n".join(rows) + "\n")
+    study: dict[str, Any] = {
+        "name": "wards",
+        "data": {
+            "source": "csv",
+            "files": {name: str(tmp_path / f"{name}.csv") for name in ("north", "south")},
+            "target": "ill",
+            "columns": "all",
+        },
+        "model": {"kind": "logistic"},
+        "training": {"rounds": 2, "lr": 0.1},
+        "evaluation": {"seeds": {"first": 3, "count": 1}, "every": 0},
+        "arms": [{"name": "fedavg", "algorithm": "fedavg"}],
+    }
+    made = run_study(study, tmp_path / "runs")
+    told = "'{}': 2 of 120 rows left out, without a value in 'ill'".format
+    warnings = json.loads((made.folder / "results.json").read_text())["warnings"]
+    assert {told("north"), told("south")} <= set(warnings)
+    opened = open_for_bundles(made.folder)
+    for name, other in (("north", "south"), ("south", "north")):
+        bundle = load_bundle(bundle_from(opened, arm="fedavg", site=name, out=tmp_path / name))
+        limits = bundle.about["card"]["limits"]
+        assert told(name) in limits
+        assert not [line for line in limits if other in line and not line.startswith("Sites with fewer than")]
+
+
+def test_areas_under_curves_of_own_models_are_said_to_be_means(opened: Opened, tmp_path: Path) -> None:
+    for arm, own in (("fedavg", False), ("local", True), ("clustered", True), ("intercepts", True)):
+        found = load_bundle(bundle_from(opened, arm=arm, site="va", out=tmp_path / arm))
+        text = (found.path / "card.md").read_text()
+        assert ("The AUC of all sites is the mean of the sites' own" in text) is own, arm
+        expected = opened.results["arms"][arm]
+        shown = expected["within_sites"]["auc"] if own else expected["metrics"]["auc"]
+        assert found.about["card"]["figures"]["all_sites"]["auc"] == shown
+
+
+def test_gaps_of_a_site_with_its_own_columns_are_filled_with_nobody_elses_values(bundle: Bundle) -> None:
+    recipe = bundle.recipe
+    assert "or of other sites' where it has none" in " ".join(gap_words(recipe))
+    own = replace(recipe, settings=replace(recipe.settings, schema="own"))
+    assert gap_words(own)[0] == "A gap in a number is filled with the median of this site's training rows."
 
 
 def test_names_from_somebodys_file_break_no_table(card: dict[str, Any]) -> None:

@@ -128,8 +128,8 @@ def test_a_kill_leaves_no_bundle_and_the_next_one_cleans_up(opened: Opened, tmp_
         finally:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    assert [path.name for path in tmp_path.iterdir()] == [".va.partial"]
-    assert len(list((tmp_path / ".va.partial").iterdir())) == 5
+    assert [path.name for path in tmp_path.iterdir()] == [f".va.{child}.partial"]
+    assert len(list((tmp_path / f".va.{child}.partial").iterdir())) == 5
     load_bundle(bundle_from(opened, arm="fedavg", site="va", out=out))
     assert [path.name for path in tmp_path.iterdir()] == ["va"]
 

@@ -29,11 +29,12 @@ from wardround.bundles.far import by_ranges
 from wardround.bundles.make import Opened, bundle_from, open_for_bundles
 from wardround.bundles.predict import BEYOND, FAR, TILE, Done, in_words, predict_file, predict_rows, predict_table
 from wardround.cli.main import main
-from wardround.data.prepare import Recipe
+from wardround.data.prepare import Fit, Layout, Recipe
 from wardround.data.records import Column
 from wardround.data.sources.heart import read_hospital
 from wardround.errors import BundleError, DataError, StudyError
 from wardround.execute import run_study
+from wardround.study import Preparation
 
 HEADER = "row,score,call,far,why\n"
 
@@ -225,7 +226,7 @@ def test_far_rows_and_values_beyond_a_range_are_marked(tmp_path: Path) -> None:
         "far from the training rows",
         "outside the known range: age",
         "outside the known range: age; far from the training rows",
-        "",
+        "a gap where training had none: age",
     ]
     private = predict_table(replace(bundle, far=by_ranges()), table)
     assert private["far"].tolist() == [False, False, True, True, False]
@@ -280,11 +281,67 @@ def test_a_model_of_complete_rows_predicts_no_others(tmp_path: Path) -> None:
 
 
 def test_gaps_are_filled_as_the_recipe_says(tmp_path: Path) -> None:
-    """By hand: every gap is filled with 0.5."""
+    """By hand: every gap is filled with 0.5. Without indicators nothing is known of gaps in training."""
     bundle = by_hand(tmp_path / "b")
+    bundle = with_columns(bundle, lambda r: replace(r, settings=replace(r.settings, indicator=False)))
     gaps, filled = {"age": None, "crp": "?", "sodium": " "}, {"age": 0.5, "crp": "0.5", "sodium": 0.5}
     one, other = predict_rows(bundle, [gaps, filled])
     assert one == other
+
+
+def with_gaps_in(*names: str) -> Recipe:
+    """Four columns, of which these had gaps in training: then there is a number for it."""
+    columns = tuple(map(Column, ("age", "chol", "crp", "ph")))
+    fit = Fit(dict.fromkeys(("age", "chol", "crp", "ph"), 0.5), {}, np.zeros(4), np.ones(4))
+    return Recipe(columns, Layout(columns, {}, names), fit, Preparation())
+
+
+GAPS = "age,chol,crp,ph\n1,,1,1\n1,,,1\n,,1,\n1,,1,\n"
+
+
+def test_a_gap_where_training_had_none_is_marked_and_counted(tmp_path: Path) -> None:
+    """Training had gaps in crp alone. ph is not recorded here: its gaps are as in training."""
+    bundle = by_hand(tmp_path / "b", prepared_by=with_gaps_in("crp"), unrecorded=["ph"])
+    (tmp_path / "rows.csv").write_text(GAPS.replace("1,,1,1", "1,1,1,1").replace("1,,,1", "1,1,,1"))
+    found = predict_file(bundle, tmp_path / "rows.csv", tmp_path / "out.csv")
+    assert pd.read_csv(tmp_path / "out.csv", keep_default_na=False)["why"].tolist() == [
+        "",
+        "",
+        "a gap where training had none: age, chol",
+        "a gap where training had none: chol",
+    ]
+    assert (found.gaps, found.new_gaps, found.empty) == (1, 2, ())
+    # where the preparation does not tell which columns had gaps, none is called new
+    silent = with_columns(bundle, lambda r: replace(r, settings=replace(r.settings, indicator=False)))
+    found = predict_file(silent, tmp_path / "rows.csv", tmp_path / "silent.csv")
+    assert (found.gaps, found.new_gaps) == (3, 0)
+
+
+def test_a_column_that_is_empty_in_every_row_has_a_line_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """chol had gaps in training, so that no row is marked for it; ph is empty too, and this site never records it."""
+    monkeypatch.chdir(tmp_path)
+    bundle = by_hand(tmp_path / "b", prepared_by=with_gaps_in("chol", "crp"), unrecorded=["ph"])
+    (tmp_path / "rows.csv").write_text(GAPS.replace("1,1\n", "1,\n").replace(",,1\n", ",,\n"))
+    assert predict_file(bundle, "rows.csv", "out.csv").empty == ("chol",)
+    code, _, told = in_process(capfd, monkeypatch, "predict", "b", "rows.csv", "--out", "out.csv")
+    assert code == 0
+    assert "'chol' is empty in every row." in told
+    assert "1 row with a gap in a column that had none in training" in told
+    assert "Gaps were filled, as in training, in 3 rows." in told
+    assert "'ph'" not in told
+
+
+def test_half_a_letter_is_told_and_not_repeated(tmp_path: Path) -> None:
+    bundle = by_hand(tmp_path / "b")
+    rows: list[dict[str, Any]] = [{"age": 1, "crp": 2, "sodium": 3}, {"age": 1, "crp": "Smith \ud800", "sodium": 3}]
+    with pytest.raises(DataError, match=r"row 1 \(counted from 0\): the text in 'crp' has half of a letter") as caught:
+        predict_rows(bundle, rows)
+    assert "Smith" not in str(caught.value)
+    assert caught.value.__suppress_context__
+    with pytest.raises(DataError, match=r"table, row 1 .*'crp'"):
+        predict_table(bundle, pd.DataFrame(rows))
 
 
 def test_three_classes_have_a_score_each_and_the_highest_is_called(tmp_path: Path) -> None:
@@ -474,7 +531,22 @@ def test_the_verb_tells_counts_as_json_and_errors_by_exit_code(
     code, out, err = in_process(capfd, monkeypatch, "predict", "b", "rows.csv", "--out", "out.csv", "--json")
     told = json.loads(out)
     assert (code, told["rows"], told["bundle"], err) == (0, 2, simple.id, "")
-    assert list(told) == ["bundle", "out", "rows", "far", "gaps", "unseen", "outside", "unscored", "calls", "seconds"]
+    assert list(told) == (
+        [
+            "bundle",
+            "out",
+            "rows",
+            "far",
+            "gaps",
+            "new_gaps",
+            "unseen",
+            "outside",
+            "unscored",
+            "empty",
+            "calls",
+            "seconds",
+        ]
+    )
     code, out, err = in_process(capfd, monkeypatch, "predict", "b", "rows.csv", "--out", "-", "--json")
     assert (code, json.loads(out)["error"]["where"]) == (3, "--json")
     (tmp_path / "b" / "card.md").write_text("another card")

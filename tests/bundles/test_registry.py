@@ -14,6 +14,7 @@ from wardround.artifacts.audit import AuditLog
 from wardround.artifacts.audit import verify as verify_log
 from wardround.bundles import registry as registries
 from wardround.bundles.bundle import load_bundle
+from wardround.bundles.listing import listing
 from wardround.bundles.registry import Registry, find_bundle
 from wardround.bundles.versions import default_name, parse_name
 from wardround.errors import BundleError
@@ -390,6 +391,97 @@ def test_the_bundle_that_is_meant_by_a_path(registry: Registry, tmp_path: Path) 
             find_bundle(registry.path / path)
     with pytest.raises(BundleError, match="is a registry, not a bundle"):
         find_bundle(registry.path)
+
+
+def test_a_path_to_a_version_goes_through_the_log_too(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DIR/NAME/1, a link to it, and the folder that one stands in."""
+    place = registry.path / "heart" / "1"
+    link = tmp_path / "current"
+    link.symlink_to(place)
+    monkeypatch.chdir(place)
+    paths: list[str | Path] = [place, str(place) + "/", place / ".." / "1", link, Path(), Path("..") / "1"]
+    assert [load_bundle(find_bundle(path)).id for path in paths] == [registry.find("heart@1").id] * len(paths)
+    rmtree(place)
+    copytree(tmp_path / "made-2", place)  # whole and sealed, and not what was added
+    monkeypatch.chdir(place)
+    for path in paths:
+        with pytest.raises(BundleError, match="heart@1: is not as it was added"):
+            find_bundle(path)
+    for name in ("3", "01"):
+        copytree(tmp_path / "made-3", registry.path / "heart" / name)
+    with pytest.raises(BundleError, match="there is no such version"):
+        find_bundle(registry.path / "heart" / "3")
+    with pytest.raises(BundleError, match="lung/01: is not in the log of its registry"):
+        find_bundle(copytree(tmp_path / "made-3", registry.path / "lung" / "01"))
+    (registry.path / "heart" / "bundle.json").write_bytes((tmp_path / "made-2" / "bundle.json").read_bytes())
+    with pytest.raises(BundleError, match="heart@1: is not as it was added"):
+        find_bundle(registry.path / "heart")
+    with pytest.raises(BundleError, match="has no bundle called 'by-hand'"):
+        find_bundle(copytree(tmp_path / "made-3", registry.path / "by-hand"))
+
+
+def test_a_bundle_in_a_run_folder_is_no_registrys(tmp_path: Path) -> None:
+    """A run has a log of the same kind, which knows no bundle."""
+    AuditLog(tmp_path / "audit.jsonl").add("run begun", study="hearts")
+    for place in (tmp_path / "1", tmp_path / "bundles" / "1"):
+        assert find_bundle(write_bundle(place)) == place
+
+
+def test_a_withdrawn_version_is_told_with_when_and_why_and_nobody_is_told_to_promote_it(
+    registry: Registry, tmp_path: Path
+) -> None:
+    registry.withdraw("heart", by="Ada", reason="recalled: new laboratory")
+    when = events(registry)[-1]["time"]
+    with pytest.raises(BundleError) as caught:
+        find_bundle(registry.path / "heart")
+    assert caught.value.problem == (
+        f"none of its versions is in use: version 1 was withdrawn on {when[:10]} at {when[11:16]} UTC by Ada "
+        "(recalled: new laboratory)"
+    )
+    assert "heart@1" not in caught.value.remedy
+    assert "bundles promote" not in caught.value.remedy
+    registry.promote("heart@2")
+    assert find_bundle(registry.path / "heart").name == "2"
+    registry.withdraw("heart")
+    with pytest.raises(BundleError, match=r"version 2 was withdrawn .*no reason was given"):
+        find_bundle(registry.path / "heart")
+    with pytest.raises(BundleError, match="Promote one: `wardround bundles promote lung@1"):
+        find_bundle(registry.path / "lung")
+
+
+def test_a_changed_bundle_in_use_is_called_changed_and_not_in_order(registry: Registry) -> None:
+    changed_byte(registry.path / "heart" / "1" / "card.md")
+    with pytest.raises(BundleError, match="heart@1: is not as it was added"):
+        registry.promote("heart@1")
+
+
+@pytest.mark.parametrize("file", ["bundle.json", "card.md", "weights.safetensors"])
+def test_a_list_marks_what_was_changed(file: str, registry: Registry) -> None:
+    assert [row.as_added for row in listing(registry)] == [True, True, True]
+    changed_byte(registry.path / "heart" / "2" / file)
+    assert [(row.name, row.version, row.as_added) for row in listing(registry)] == [
+        ("heart", 1, True),
+        ("heart", 2, False),
+        ("lung", 1, True),
+    ]
+
+
+def test_one_odd_bundle_does_not_hide_the_others(tmp_path: Path) -> None:
+    """As a version of wardround may have let it in that did not look so closely."""
+    registry = Registry(tmp_path / "registry", load=lambda path: load_bundle(tmp_path / "good"))
+    registry.add(write_bundle(tmp_path / "good"), "good")
+    told: list[dict[str, Any]] = [{"made": 7}, {"study": []}, {"card": ["x"]}, {"seed": None}, {"arm": {}}]
+    for number, odd in enumerate(told):
+        registry.add(write_bundle(tmp_path / f"odd-{number}", **odd), "odd")
+    rows = listing(registry)
+    assert [(row.name, row.version, row.as_added) for row in rows] == [
+        ("good", 1, True),
+        *(("odd", number, True) for number in range(1, 6)),
+    ]
+    assert (rows[0].site, rows[0].seed) == ("north", 1)
+    assert all(row.made is None for row in rows[1:])
 
 
 def test_a_registry_that_may_only_be_read_can_be_verified_and_used(

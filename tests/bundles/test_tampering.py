@@ -172,6 +172,64 @@ def bad_words(about: dict[str, Any], files: dict[str, bytes]) -> None:
     files[VOCABULARY] = b"[]"
 
 
+def prepared_otherwise(
+    change: Callable[[dict[str, Any]], object],
+) -> Callable[[dict[str, Any], dict[str, bytes]], None]:
+    def changed(about: dict[str, Any], files: dict[str, bytes]) -> None:
+        told = json.loads(files[PREPARATION])
+        change(told)
+        files[PREPARATION] = as_text(told)
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda about, files: about.pop("name"),
+        lambda about, files: about.pop("made"),
+        lambda about, files: about.pop("study"),
+        lambda about, files: about["study"].pop("name"),
+        lambda about, files: about.update(site=None),
+        lambda about, files: about.update(seed="1"),
+        lambda about, files: about.update(classes=["x", "x"]),
+        lambda about, files: about.update(precision="float16"),
+        lambda about, files: about["threshold"].update(value=10**400),
+        lambda about, files: about["threshold"].update(value="0.3"),
+        lambda about, files: about["far"].update(cut=None),
+        lambda about, files: about["model"]["shape"].update(inputs=[2**40]),
+        lambda about, files: about.update(model={**about["model"], "kind": "mlp", "options": {"hidden": [2**40]}}),
+        lambda about, files: about.update(model={**about["model"], "kind": "mlp", "options": {"hidden": [2**62]}}),
+        lambda about, files: files.update({PREPARATION: b"[" * 100_000 + b"]" * 100_000}),
+        lambda about, files: files.update({VOCABULARY: b"[" * 100_000 + b"]" * 100_000}),
+        prepared_otherwise(lambda told: told["fit"]["centre"].pop()),
+        prepared_otherwise(lambda told: told["fit"]["spread"].append(1.0)),
+        prepared_otherwise(lambda told: told["fit"]["spread"].__setitem__(0, 0.0)),
+        prepared_otherwise(lambda told: told["fit"]["centre"].__setitem__(0, None)),
+        prepared_otherwise(lambda told: told["fit"]["centre"].__setitem__(0, 10**400)),
+        prepared_otherwise(lambda told: told["fit"]["fill"].pop("age")),
+        prepared_otherwise(lambda told: told["columns"].pop()),
+        prepared_otherwise(lambda told: told["columns"].append(told["columns"][0])),
+    ],
+)
+def test_a_bundle_that_could_not_predict_is_refused_when_it_is_opened(
+    copy: Path, change: Callable[[dict[str, Any], dict[str, bytes]], None]
+) -> None:
+    """And not with the first row. A model of a million million weights is refused before it takes memory."""
+    sealed_anew(copy, change)
+    with pytest.raises(BundleError, match="does not hold what a bundle of format 1 holds") as caught:
+        load_bundle(copy)
+    assert caught.value.exit_code == 10
+
+
+def test_a_bundle_json_of_lists_in_lists_is_refused(copy: Path) -> None:
+    text = (copy / ABOUT).read_text()
+    for depth in (500, 2_000, 100_000):  # as deep as Python reads, writes, and does neither
+        (copy / ABOUT).write_text(text.replace("{", '{"deep": ' + "[" * depth + "]" * depth + ",", 1))
+        with pytest.raises(BundleError):
+            load_bundle(copy)
+
+
 @pytest.mark.parametrize(
     "change",
     [

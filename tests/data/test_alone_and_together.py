@@ -1,4 +1,4 @@
-"""With `columns = "own"` a hospital reads its file alike, alone in a deployment or beside all others in a simulation."""
+"""With `columns = "own"` a hospital reads its file alike, alone in a deployment or beside others in a simulation."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -51,7 +51,7 @@ def together(folder: Path) -> Records:
     for name, text in FILES.items():
         (folder / f"{name}.csv").write_text(text, encoding="utf-8")
     files = {name: folder / f"{name}.csv" for name in FILES}
-    by_site = {
+    by_site: dict[str, Any] = {
         "targets": {"south": "alive"},
         "patients": {"north": "id", "south": "case"},
         "labels": {"south": {"0": "yes", "1": "no"}},

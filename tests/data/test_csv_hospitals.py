@@ -72,7 +72,7 @@ def test_a_copy_of_the_study_runs_elsewhere(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_scores_are_not_too_sure_of_themselves(tmp_path: Path) -> None:
-    """A template to copy: what it trains should be about as sure as it is right. 60 rounds at a rate of 0.1 gave 0.3."""
+    """A template to copy: what it trains should be about as sure as it is right. 60 rounds at a rate of 0.1: 0.3."""
     run = wardround.run_study("csv-hospitals", tmp_path)
     for name, arm in run.results["arms"].items():
         assert 0.7 < arm["calibration"]["slope"]["value"] < 1.3, name

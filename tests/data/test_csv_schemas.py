@@ -202,7 +202,8 @@ def test_rows_are_complete_in_the_columns_of_their_own_hospital(tmp_path: Path) 
     load(tmp_path)  # writes the files
     files = {name: tmp_path / f"{name}.csv" for name in ("north", "south")}
     types = {"stage": "ignore", "admitted": "ignore"}
-    for usage, schema in (("own", "own"), ("own", "common"), ("all", "own"), ("all", "common")):
+    pairs: list[tuple[Any, Any]] = [("own", "own"), ("own", "common"), ("all", "own"), ("all", "common")]
+    for usage, schema in pairs:
         source = csv(files, "died", columns=usage, types=types)
         cohort = load_cohort(source, Preparation(missing="drop", schema=schema))
         assert cohort.row_numbers.tolist() == [0, 2, 3], (usage, schema)

@@ -94,8 +94,9 @@ def test_dropping_incomplete_rows_says_so_and_refuses_a_hospital_that_has_none()
 
 
 def test_a_hospital_needs_no_value_of_what_it_does_not_record() -> None:
-    """Rows of the files themselves without "?", and without 0 in the blood pressure and cholesterol, in other columns."""
-    absent = {"hungarian": ("slope", "ca", "thal"), "switzerland": ("chol", "fbs", "ca"), "va": ("slope", "ca", "thal")}
+    """Of the files themselves: rows without "?", and without 0 for blood pressure or cholesterol, in other columns."""
+    absent: dict[str, tuple[str, ...]] = dict.fromkeys(("hungarian", "va"), ("slope", "ca", "thal"))
+    absent["switzerland"] = ("chol", "fbs", "ca")
     cohort = load_cohort(heart(), Preparation(missing="drop", schema="own", not_recorded=absent))
     kept = {hospital: int((cohort.records.hospital == hospital).sum()) for hospital in cohort.records.hospitals}
     for hospital, count in kept.items():

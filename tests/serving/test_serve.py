@@ -24,7 +24,7 @@ from wardround.serving import app as serving_app
 from wardround.serving.app import make_app
 from wardround.serving.guard import LARGEST
 from wardround.serving.schema import MOST_ROWS, row_schema
-from wardround.serving.serve import is_own, serve
+from wardround.serving.serve import is_own, names_of, serve
 
 ROW: dict[str, Any] = {"age": 0.5, "crp": "1.25", "sodium": None, "remark": "not looked at"}
 
@@ -197,6 +197,42 @@ def test_only_names_of_this_machine_are_answered_to(client: Client, bundle: Bund
 def test_whoever_may_connect_may_use_any_name(bundle: Bundle) -> None:
     client = Client(make_app(bundle, None))
     assert client.get("/health", headers={"host": "ward-7.hospital.example"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "anyone", "names"),
+    [
+        ("127.0.0.1", False, ("127.0.0.1", "localhost", "[::1]")),
+        ("127.0.0.2", False, ("127.0.0.2", "127.0.0.1", "localhost", "[::1]")),
+        ("127.0.0.2", True, ("127.0.0.2", "127.0.0.1", "localhost", "[::1]")),
+        ("localhost", True, ("127.0.0.1", "localhost", "[::1]")),
+        ("0.0.0.0", True, None),
+    ],
+)
+def test_the_address_that_it_listens_on_is_one_of_its_names(
+    bundle: Bundle, host: str, anyone: bool, names: tuple[str, ...] | None
+) -> None:
+    """Where only this machine can connect, names are looked at whatever was allowed: a browser runs here too."""
+    with socket.create_server((host, 0)) as listening:
+        assert names_of(host, listening, anyone) == names
+    client = Client(make_app(bundle, names))
+    assert client.get("/health", headers={"host": f"{host}:8000"}).status_code == 200
+    stranger = client.get("/health", headers={"host": "elsewhere.example"})
+    assert stranger.status_code == (200 if names is None else 421)
+    assert names is None or stranger.json()["error"]["remedy"] == f"Use {names[0]}."
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")
+def test_an_address_of_ipv6_is_one_of_its_names(bundle: Bundle) -> None:
+    try:
+        listening = socket.create_server(("0:0:0:0:0:0:0:1", 0), family=socket.AF_INET6)
+    except OSError:
+        pytest.skip("this machine has no loopback of IPv6")
+    with listening:
+        names = names_of("0:0:0:0:0:0:0:1", listening, True)
+    assert names == ("[::1]", "127.0.0.1", "localhost")
+    client = Client(make_app(bundle, names))
+    assert client.get("/health", headers={"host": "[::1]:8000"}).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/docs", "/redoc", "/docs/oauth2-redirect", "/", "/predict/", f"/{SECRET}"])

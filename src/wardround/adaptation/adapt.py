@@ -15,6 +15,7 @@ from wardround.adaptation.curve import curve_of, rows_of
 from wardround.adaptation.figure import write_curve
 from wardround.adaptation.handover import origin_of
 from wardround.adaptation.newcomer import Newcomer, read_newcomer
+from wardround.adaptation.target import target_of
 from wardround.adaptation.train import WAYS, one_repeat, train, within
 from wardround.artifacts.folder import without_nan
 from wardround.bundles.newfolder import new_folder
@@ -88,10 +89,11 @@ def adapt(
     target = FOLDER / plain_name(name) if out is None else Path(out)
     refuse_taken(target)
     newcomer = read_newcomer(name, source, part, repeats, accept)
+    target_words = target_of(hospital, name, newcomer.cohort)
     training = within(part.training, epochs)
     with new_folder(target) as folder:
         predictions = _trained(part, newcomer, training, folder, progress, workers)
-        content = without_nan(_content(part, newcomer, training, predictions))
+        content = without_nan(_content(part, newcomer, training, predictions) | {"target": target_words})
         predictions.to_parquet(folder / PREDICTIONS, index=False, compression="zstd")
         write_curve(content, folder)
         _hand_over(part, newcomer, training, predictions, content, folder)

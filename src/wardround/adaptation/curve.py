@@ -47,6 +47,7 @@ def curve_of(predictions: pd.DataFrame, newcomer: Newcomer) -> dict[str, Any]:
         "left_out": [{"fraction": share, "why": why} for share, why in newcomer.left_out.items()],
         "interval": {"confidence": CONFIDENCE, "method": resampling.method, "covers": resampling.covers},
         "sentences": [conclusion(fractions, metric) for metric in COMPARED],
+        "worse": [metric for metric in COMPARED if verdict(fractions[-1]["difference"][metric], metric) == "worse"],
     }
 
 
@@ -134,6 +135,20 @@ def conclusion(fractions: Sequence[Mapping[str, Any]], metric: str) -> str:
         shown = f"nothing can be said of {word} with {_listed(kinds['unknown'])} of the rows"
         told = f"{told}; {shown}" if told else shown.capitalize()
     return f"{told}."
+
+
+def caution(worse: Sequence[str]) -> str:
+    """What somebody must read who would use the bundle, where adapting was worse with all rows; else nothing.
+
+    Several figures are not corrected for here: a warning too many costs less than one that is missing.
+    """
+    if not worse:
+        return ""
+    figures = _listed([WORDS.get(metric, metric) for metric in worse])
+    return (
+        f"Adapting was worse than training alone at this hospital: with all training rows it gave a worse {figures}. "
+        "Use a model that is trained here alone, unless there is a reason not to."
+    )
 
 
 def _listed(words: Sequence[str]) -> str:

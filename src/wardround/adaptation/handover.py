@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from wardround.adaptation.curve import caution
 from wardround.adaptation.newcomer import Newcomer
 from wardround.adaptation.train import Trained
-from wardround.bundles.card import FIGURES, Told
+from wardround.bundles.card import FIGURES, Adapter, Told
 from wardround.bundles.origin import Origin, Side, unrecorded
 from wardround.bundles.shared import SharedPart
 from wardround.data.site import Rows
@@ -42,7 +43,7 @@ def origin_of(
 ) -> Origin:
     """`trained` is the model to hand over, `predictions` its saved scores of the test rows."""
     about, cohort, name = part.about, newcomer.cohort, newcomer.name
-    arm = told_arm(part, training)
+    arm = told_arm(part)
     study = ToldStudy(
         name=about["study"]["name"],
         question=about["study"]["question"],
@@ -79,12 +80,13 @@ def origin_of(
         test=test,
         test_label=predictions["label"].to_numpy(),
         saved=score[:, 0] if len(columns) == 1 else score,
-        told=_told(part, newcomer, study, arm, len(trained.site.train), content),
+        told=_told(part, newcomer, study, arm, _adapter(training, len(trained.site.train), content), content),
         models=part.models,
     )
 
 
-def told_arm(part: SharedPart, training: Training) -> Arm:
+def told_arm(part: SharedPart) -> Arm:
+    """The arm that trained the shared part."""
     about = part.about
     model = about["model"]
     promised = (about["privacy"] or {}).get("example")
@@ -102,13 +104,22 @@ def told_arm(part: SharedPart, training: Training) -> Arm:
         preparation=part.preparation,
         sites=Choice("by-hospital"),
         model=Choice(model["kind"], model["options"]),
-        training=training,
+        training=part.training,
         privacy=Privacy(example=example),
         vary=("partition", "split", "batches", "init"),
     )
 
 
-def _told(part: SharedPart, newcomer: Newcomer, study: Study, arm: Arm, rows: int, content: Mapping[str, Any]) -> Told:
+def _adapter(training: Training, rows: int, content: Mapping[str, Any]) -> Adapter:
+    """The training at this hospital, and what it gave with all rows against training alone."""
+    whole = content["fractions"][-1]
+    result = tuple(whole["sentences"][metric] for metric in ("auc", "accuracy", "brier"))
+    return Adapter(training.rounds * training.local_epochs, rows, result, caution(content["worse"]))
+
+
+def _told(
+    part: SharedPart, newcomer: Newcomer, study: Study, arm: Arm, adapter: Adapter, content: Mapping[str, Any]
+) -> Told:
     about, whole = part.about, content["fractions"][-1]
     return Told(
         study=study,
@@ -116,7 +127,7 @@ def _told(part: SharedPart, newcomer: Newcomer, study: Study, arm: Arm, rows: in
         asked=about["arm"],
         seed=newcomer.evaluation.seeds.first,
         site=newcomer.name,
-        trained={**about["sites"], newcomer.name: rows},
+        trained=dict(about["sites"]),
         seeds=tuple(content["seeds"]),
         simulated=about["simulated"],
         synthetic=about["synthetic"] or newcomer.cohort.records.synthetic,
@@ -128,6 +139,7 @@ def _told(part: SharedPart, newcomer: Newcomer, study: Study, arm: Arm, rows: in
         subgroups={},
         warnings=newcomer.warnings,
         introduction=tuple(introduction(part, newcomer.name)),
+        adapter=adapter,
     )
 
 

@@ -1,6 +1,7 @@
 """A bundle that is open: how it scores, calls and marks prepared rows. Described in docs/reference/bundle.md."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,19 @@ __all__ = ["FORMAT", "Bundle", "Calibration", "load_bundle"]
 
 PIECE = 4096  # rows at a time, as a run predicts them
 CLIP = 1e-6  # scores of exactly 0 and 1 have no logit
+MOST_LACKING = 1 << 26  # weights that a shared part lacks because they are private; 256 MB
+# what reading parts that do not fit each other may end in; numbers and lists that no memory can hold are among it
+MISFITS = (
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    RuntimeError,
+    MemoryError,
+    SafetensorError,
+    StudyError,
+)
 
 
 @dataclass(frozen=True)
@@ -121,7 +135,7 @@ def load_bundle(path: str | Path, models: Mapping[str, Factory] | None = None) -
     about, files = read_sealed(folder)
     try:
         return _opened(folder, about, files, models)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, SafetensorError, StudyError) as error:
+    except MISFITS as error:
         # every hash is right, so it was made like this: by another program, or by a defect of this one
         problem = f"does not hold what a bundle of format {FORMAT} holds ({type(error).__name__})"
         raise BundleError(str(folder), problem, ANEW) from None
@@ -130,13 +144,21 @@ def load_bundle(path: str | Path, models: Mapping[str, Factory] | None = None) -
 def _opened(
     folder: Path, about: Mapping[str, Any], files: Mapping[str, bytes], models: Mapping[str, Factory] | None
 ) -> Bundle:
+    _refuse_unnamed(about)
     recipe = read_recipe(json.loads(files[PREPARATION]), str(folder / PREPARATION))
+    _refuse_unfit(recipe)
     classes = tuple(map(str, about["classes"]))
-    model = build_model(about["model"], str(folder), models)
-    if tuple(about["model"]["shape"]["inputs"]) != (len(recipe.names),) or model.classes != len(classes):
+    if len(set(classes)) < max(len(classes), 2):
+        raise ValueError("classes are lacking, or one stands there twice")
+    shape = about["model"]["shape"]
+    if tuple(shape["inputs"]) != (len(recipe.names),) or shape["classes"] != len(classes):
         raise ValueError("preparation, classes and model do not fit each other")
     parts = unflatten(load(files[WEIGHTS]))
-    precision = torch.float64 if about["precision"] == "float64" else torch.float32
+    refuse_other_shapes(about["model"], str(folder), models, parts.get("params", {}))
+    model = build_model(about["model"], str(folder), models)
+    if model.classes != len(classes):
+        raise ValueError("the model is for another number of classes")
+    precision = {"float64": torch.float64, "float32": torch.float32}[about["precision"]]
     first, first_buffers = model.init(0)
     params = _fitting(first, parts.get("params", {}), precision)
     buffers = _fitting(first_buffers, parts.get("buffers", {}), precision)
@@ -153,8 +175,8 @@ def _opened(
         params,
         buffers,
         classes,
-        None if threshold is None else float(threshold["value"]),
-        None if calibration is None else Calibration(float(calibration["slope"]), float(calibration["intercept"])),
+        None if threshold is None else _number(threshold["value"]),
+        None if calibration is None else Calibration(_number(calibration["slope"]), _number(calibration["intercept"])),
         _far(about["far"], parts.get("far", {}), len(recipe.names)),
         {str(word): str(name) for word, name in json.loads(files[VOCABULARY])["words"].items()},
     )
@@ -194,4 +216,58 @@ def _far(told: Mapping[str, Any], leaves: Tree, width: int) -> Far:
     mean, whitening = leaves["mean"].numpy(), leaves["whitening"].numpy()
     if told["kind"] != "distance" or mean.shape != (width,) or whitening.shape != (width, width):
         raise ValueError("what is far does not fit the preparation")
-    return Far("distance", mean, whitening, float(told["cut"]))
+    if not np.isfinite(mean).all() or not np.isfinite(whitening).all():
+        raise ValueError("what is far is measured by something that is not a number")
+    return Far("distance", mean, whitening, _number(told["cut"]))
+
+
+def _number(told: Any) -> float:
+    """As JSON has it: a text of a number is none."""
+    if type(told) not in (int, float) or not math.isfinite(told):
+        raise ValueError("this is not a number")
+    return float(told)
+
+
+def _refuse_unnamed(about: Mapping[str, Any]) -> None:
+    """What says which bundle this is, in lists and predictions."""
+    study = about["study"]
+    for text in (about["name"], about["made"], about["arm"], about["site"], study["name"], study["hash"]):
+        if not isinstance(text, str) or not text:
+            raise TypeError("a name is missing")
+    if type(about["seed"]) is not int:
+        raise TypeError("the seed is not a whole number")
+
+
+def _refuse_unfit(recipe: Recipe) -> None:
+    """Every column that the layout asks for, and numbers to fill and scale each of them by."""
+    layout, fit = recipe.layout, recipe.fit
+    numeric = [column.name for column in layout.numeric]
+    known = [column.name for column in recipe.columns]
+    asked = [*numeric, *layout.levels]
+    if len(set(known)) < len(known) or len(set(asked)) < len(asked) or not {*asked, *layout.indicators} <= set(known):
+        raise ValueError("columns are lacking, or stand there twice")
+    if fit.centre.shape != (len(numeric),) or fit.spread.shape != (len(numeric),):
+        raise ValueError("centres and spreads are not those of the numeric columns")
+    filled = np.array([fit.fill[name] for name in numeric])
+    if not all(np.isfinite(numbers).all() for numbers in (fit.centre, fit.spread, filled)) or (fit.spread <= 0).any():
+        raise ValueError("a column would be filled or scaled by something that is not a number, or by nothing")
+
+
+def refuse_other_shapes(told: Mapping[str, Any], where: str, models: Mapping[str, Factory] | None, found: Tree) -> None:
+    """Leaves that the model does not have, before it is made: one that is said to have a million million weights would
+    take all memory.
+
+    On torch's device `meta` leaves have shapes and no numbers. A model of somebody's own may need numbers to be made;
+    then there is nothing to compare with, and it is made.
+    """
+    try:
+        with torch.device("meta"):
+            wanted, _ = build_model(told, where, models).init(0)
+    except MISFITS:
+        if told["kind"] in MODELS:
+            raise
+        return
+    if any(name not in wanted or wanted[name].shape != leaf.shape for name, leaf in found.items()):
+        raise ValueError("the weights are not those of the model")
+    if sum(leaf.numel() for name, leaf in wanted.items() if name not in found) > MOST_LACKING:
+        raise ValueError("the model is far larger than the weights are")

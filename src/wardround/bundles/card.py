@@ -9,6 +9,7 @@ from scipy import stats
 
 from wardround.artifacts.spending import EACH_SITE
 from wardround.bundles.bundle import Bundle
+from wardround.bundles.concerning import Whose, concerning
 from wardround.bundles.words import far_words, gap_words, level_words, not_for, purpose
 from wardround.data.records import Column
 from wardround.evaluation.calibration import calibration
@@ -17,7 +18,18 @@ from wardround.evaluation.metrics import SMALLEST_GROUP
 from wardround.study import Arm, Study
 
 FIGURES = ("auc", "accuracy", "sensitivity", "specificity", "ppv", "npv", "brier")
+SHARED = "The hospitals that trained the shared part were"
 FEW_ROWS = 100  # of training: a site with fewer is named among the limits
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """The second of two trainings: at one hospital alone, into a shared part that was trained without it."""
+
+    epochs: int
+    rows: int  # of this hospital, for training
+    result: tuple[str, ...]  # against training alone, in words
+    caution: str  # where it was worse; empty where it was not
 
 
 @dataclass(frozen=True)
@@ -40,6 +52,8 @@ class Told:
     subgroups: Mapping[str, Any]
     warnings: tuple[str, ...]
     introduction: tuple[str, ...] = ()  # what must be known first, such as that its parts come from different places
+    ranked_within: bool = False  # whether areas under curves over all sites are means of the sites' own
+    adapter: Adapter | None = None  # None: all of the model comes from one training
 
 
 def ranked_within(arm: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,9 +62,10 @@ def ranked_within(arm: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def told_by(
-    results: Mapping[str, Any], study: Study, arm: Arm, asked: str, seed: int, site: str, trained: Mapping[str, int]
+    results: Mapping[str, Any], study: Study, arm: Arm, asked: str, seed: int, whose: Whose, trained: Mapping[str, int]
 ) -> Told:
     """From a run's results.json."""
+    site = whose.site
     found = results["arms"][asked]
     overall = dict(found["metrics"])
     if found["own_models"]:  # scores of different models are not ranked against each other
@@ -71,7 +86,8 @@ def told_by(
         interval={"confidence": results["interval"]["confidence"], **_without_text(of_variant)},
         privacy=_privacy(results.get("privacy"), arm.name, site),
         subgroups=found["subgroups"],
-        warnings=_concerning(results["warnings"], site, list(results["arms"][asked]["sites"])),
+        warnings=concerning(results["warnings"], whose),
+        ranked_within=bool(found["own_models"]),
     )
 
 
@@ -95,12 +111,6 @@ def _privacy(found: Mapping[str, Any] | None, arm: str, site: str) -> dict[str, 
         "spent_on_sites": {key: whole[key] for key in ("epsilon", "delta", "rounds") if key in whole} or None,
         "spent_by_the_whole_run": {key: in_all[key] for key in ("epsilon", "delta") if key in in_all} or None,
     }
-
-
-def _concerning(warnings: list[str], site: str, sites: list[str]) -> tuple[str, ...]:
-    """Those of this site, and those that name none."""
-    others = tuple(f"{name}:" for name in sites if name != site)
-    return tuple(line for line in warnings if not line.startswith(others))
 
 
 def card_of(
@@ -127,8 +137,9 @@ def card_of(
             "model": told.arm.model.name,
             "rounds": told.arm.training.rounds,
             "simulated": told.simulated,
-            "this_site_trained": told.site in told.trained,
+            "this_site_trained": told.site in told.trained or told.adapter is not None,
             "rows_here": dict(about["rows"]),
+            "adapter": None if told.adapter is None else _adapter(told.adapter),
         },
         "figures": {
             "seeds": list(told.seeds),
@@ -136,6 +147,7 @@ def card_of(
             "interval": None if told.interval is None else dict(told.interval),
             "all_sites": told.overall,
             "this_site": told.at_site,
+            "auc_within_sites": told.ranked_within,
         },
         "threshold": about["threshold"],
         "at_threshold": None if about["private"] else at_threshold(bundle, score, label),
@@ -148,6 +160,10 @@ def card_of(
         "limits": [*_limits(told, about), *([] if about["private"] else [*_few(classes, label), *told.warnings])],
         "hashes": dict(hashes),
     }
+
+
+def _adapter(told: Adapter) -> dict[str, Any]:
+    return {"epochs": told.epochs, "rows": told.rows, "result": list(told.result), "caution": told.caution}
 
 
 def at_threshold(bundle: Bundle, score: np.ndarray, label: np.ndarray) -> dict[str, Any] | None:
@@ -211,14 +227,16 @@ def _column(column: Column, bundle: Bundle, unrecorded: Sequence[str]) -> dict[s
 
 
 def _limits(told: Told, about: Mapping[str, Any]) -> list[str]:
-    lines = []
+    lines = [told.adapter.caution] if told.adapter is not None and told.adapter.caution else []
     if told.synthetic:
         lines.append("Some or all of the rows are made up.")
     if told.simulated:
-        lines.append("All sites were simulated on one machine from stored rows; no hospital was asked during training.")
-    if told.site not in told.trained:
+        what, whom = ("All sites were", "no hospital was") if told.adapter is None else (SHARED, "none of them was")
+        lines.append(f"{what} simulated on one machine from stored rows; {whom} asked during training.")
+    if told.site not in told.trained and told.adapter is None:
         lines.append(f"{told.site} did not train: the model has seen none of its rows.")
-    small = [f"{site} ({rows})" for site, rows in told.trained.items() if rows is not None and rows < FEW_ROWS]
+    trained = told.trained if told.adapter is None else {**told.trained, told.site: told.adapter.rows}
+    small = [f"{site} ({rows})" for site, rows in trained.items() if rows is not None and rows < FEW_ROWS]
     if small:
         lines.append(f"Sites with fewer than {FEW_ROWS} training rows: {', '.join(small)}.")
     if len(told.seeds) > 1:
@@ -231,9 +249,18 @@ def _limits(told: Told, about: Mapping[str, Any]) -> list[str]:
     if about["private"]:
         lines.append(
             "Threshold, calibration and the mark of far rows use nothing of the patients, and what checks found in the "
-            "rows is not repeated here: the study promises each patient privacy."
+            f"rows is not repeated here: {_promise(told)}."
         )
     return lines
+
+
+def _promise(told: Told) -> str:
+    if told.adapter is None:
+        return "the study promises each patient privacy"
+    return (
+        "so it is with every bundle of a study that protects patients. Its promise is to patients of the hospitals "
+        f"that trained the shared part; patients of {told.site} are not protected by it"
+    )
 
 
 def _few(classes: Sequence[str], label: np.ndarray) -> list[str]:

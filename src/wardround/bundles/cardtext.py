@@ -13,6 +13,10 @@ METRICS = {
     "brier": "Brier score (lower is better)",
 }
 UNKNOWN = "not known"
+WITHIN = (
+    "The AUC of all sites is the mean of the sites' own, because each site predicts with a model of its own, and "
+    "scores of different models are not ranked together."
+)
 
 
 def render(card: Mapping[str, Any]) -> str:
@@ -25,6 +29,7 @@ def render(card: Mapping[str, Any]) -> str:
         _section("Not intended for", _bullets(card["not_intended"])),
         _section("Training", _training(card["training"])),
         _section("Figures on test rows", _figures(card["figures"])),
+        _section("Adapted or alone", _adapted(card["training"]["adapter"])),
         _section("Threshold", _threshold(card)),
         _section("Calibration", _calibration(card["calibration"])),
         _section("Privacy", _privacy(card["privacy"])),
@@ -65,17 +70,27 @@ def _predicts(card: Mapping[str, Any]) -> list[str]:
 
 
 def _training(told: Mapping[str, Any]) -> list[str]:
-    here, rounds = told["rows_here"], told["rounds"]
+    here, rounds, adapter = told["rows_here"], told["rounds"], told["adapter"]
     known = [rows for rows in told["sites"].values() if rows is not None]
     rows = [[plain(site), UNKNOWN if count is None else f"{count:,}"] for site, count in told["sites"].items()]
     if len(known) == len(rows) > 1:
         rows.append(["all", f"{sum(known):,}"])
     where = "simulated on one machine" if told["simulated"] else "across hospitals"
-    return [
-        f"Algorithm {plain(told['algorithm'])}, model {plain(told['model'])}, {rounds} rounds, {where}.",
+    made = f"lgorithm {plain(told['algorithm'])}, model {plain(told['model'])}, {rounds} rounds, {where}."
+    lines = [
+        f"A{made}" if adapter is None else f"Two trainings. The shared part, without this site: a{made}",
         "",
         *_table(["trained at", "training rows"], rows),
         "",
+    ]
+    if adapter is not None:
+        lines += [
+            f"The adapter, at this site alone: {adapter['epochs']} epochs on {adapter['rows']:,} training rows of its "
+            "own, while the shared part stayed as it was.",
+            "",
+        ]
+    return [
+        *lines,
         f"Rows of this site: {here['train']:,} for training"
         f"{'' if told['this_site_trained'] else ' (not used by this model)'}, {here['validation']:,} for validation, "
         f"{here['test']:,} for test.",
@@ -102,7 +117,16 @@ def _figures(told: Mapping[str, Any]) -> list[str]:
         f"{many}, {shown}. Calls at a score of 0.5. This bundle is seed {told['seed']}.",
         "",
         *_table(["", *known], rows),
+        *(["", WITHIN] if told["auc_within_sites"] and "all sites" in known else []),
     ]
+
+
+def _adapted(told: Mapping[str, Any] | None) -> list[str]:
+    """What the site gains by the shared part, on its test rows."""
+    if told is None:
+        return []
+    warning = [f"**{plain(told['caution'])}**", ""] if told["caution"] else []
+    return [*warning, *_bullets(told["result"])]
 
 
 def _estimate(found: Mapping[str, Any] | None, share: bool = True) -> str:

@@ -30,7 +30,7 @@ def choose(label: np.ndarray, score: np.ndarray, private: bool) -> Chosen:
         return Chosen(None, None, "scores of more than two classes are not recalibrated")
     rows, positive = len(label), int((label == 1).sum())
     if private:
-        lacking = "patients are protected, and a choice on validation rows would have no noise"
+        lacking = "in a study that protects patients nothing is chosen on rows, because a choice would have no noise"
     elif not rows:
         lacking = "the study keeps no validation rows"
     elif rows < LEAST_ROWS or min(positive, rows - positive) < LEAST_EACH:

@@ -84,7 +84,8 @@ def _training(bundle: Bundle) -> dict[str, Any]:
     told = _part(bundle.about, "card", "training")
     rows = {f"rows for {side}": count for side, count in _part(bundle.about, "rows").items()}
     sites = {f"training rows of {site}": "not told" if n is None else n for site, n in _part(told, "sites").items()}
-    return {**{key: told.get(key) for key in ("algorithm", "rounds", "simulated")}, **rows, **sites}
+    adapter = {f"adapter: {key}": _part(told, "adapter").get(key) for key in ("epochs", "rows")}
+    return {**{key: told.get(key) for key in ("algorithm", "rounds", "simulated")}, **adapter, **rows, **sites}
 
 
 def _model(bundle: Bundle) -> dict[str, Any]:

@@ -1,11 +1,12 @@
-"""What a registry shows of its bundles, from their own files. Weights are not read."""
+"""What a registry shows of its bundles, from their own files."""
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
+from wardround.bundles.bundle import MISFITS
 from wardround.bundles.differences import headline
 from wardround.bundles.files import ABOUT, read_sealed
 from wardround.bundles.registry import Registry
@@ -14,14 +15,15 @@ from wardround.bundles.versions import Version
 
 @dataclass(frozen=True)
 class Row:
-    """One version. What stands in its bundle.json is None where that file is not the one that was added."""
+    """One version. What stands in its bundle.json is None where that file is not the one that was added, or does not
+    say it."""
 
     name: str
     version: int
     in_use: bool
     id: str
     added: str
-    as_added: bool  # bundle.json alone: `verify` looks at every file
+    as_added: bool  # every file
     made: str | None = None
     study: str | None = None
     arm: str | None = None
@@ -35,7 +37,7 @@ class Row:
 def listing(registry: Registry) -> tuple[Row, ...]:
     """By name and version."""
     return tuple(
-        _row(version, entry.in_use == version.version)
+        _row(version, entry.in_use == version.version, registry.is_as_added(version))
         for entry in registry.entries().values()
         for version in entry.versions
     )
@@ -61,24 +63,32 @@ def details(registry: Registry, name: str) -> dict[str, Any]:
     }
 
 
-def _row(version: Version, in_use: bool) -> Row:
-    about = _about(version)
-    base = (version.name, version.version, in_use, version.id, version.added)
-    if about is None:
-        return Row(*base, as_added=False)
-    figure = headline(about) or (None, None, None)
-    return Row(
-        *base,
-        as_added=True,
-        made=about["made"],
-        study=about["study"]["name"],
-        arm=about["arm"],
-        site=about["site"],
-        seed=about["seed"],
-        metric=figure[0],
-        mean=figure[1],
-        interval=figure[2],
-    )
+def _row(version: Version, in_use: bool, as_added: bool) -> Row:
+    base = Row(version.name, version.version, in_use, version.id, version.added, as_added)
+    try:
+        about = _about(version)
+        if about is None:
+            return replace(base, as_added=False)
+        metric, mean, interval = headline(about) or (None, None, None)
+        return replace(
+            base,
+            made=_text(about["made"]),
+            study=_text(about["study"]["name"]),
+            arm=_text(about["arm"]),
+            site=_text(about["site"]),
+            seed=int(about["seed"]),
+            metric=metric,
+            mean=mean,
+            interval=interval,
+        )
+    except MISFITS:  # one bundle that another version let in must not hide the others
+        return base
+
+
+def _text(told: Any) -> str:
+    if not isinstance(told, str):
+        raise TypeError("this is not a text")
+    return told
 
 
 def _about(version: Version) -> Mapping[str, Any] | None:

@@ -11,8 +11,9 @@ import torch
 
 from wardround.artifacts.folder import RunFolder
 from wardround.bundles.card import told_by
+from wardround.bundles.concerning import Whose
 from wardround.bundles.files import refuse_taken
-from wardround.bundles.origin import Origin, Side, plain_name, unrecorded, write_bundle
+from wardround.bundles.origin import Origin, OtherRows, Side, plain_name, unrecorded, write_bundle
 from wardround.data.cohort import Cohort
 from wardround.data.site import Rows, Site
 from wardround.errors import BundleError, StudyError, suggest
@@ -133,7 +134,7 @@ def _origin(opened: Opened, arm: Arm, asked: str, trial: Trial, name: str) -> Or
         test=test,
         test_label=label,
         saved=score,
-        told=told_by(opened.results, plan.study, arm, asked, trial.seed, name, trained),
+        told=told_by(opened.results, plan.study, arm, asked, trial.seed, _whose(cohort, arm, trial, site), trained),
         models=opened.models,
     )
 
@@ -156,7 +157,7 @@ def saved_scores(table: pd.DataFrame, where: str, arm: str, seed: int, site: Sit
     chosen = table[(table["arm"] == arm) & (table["seed"] == seed) & (table["site"] == site.name)].set_index("row")
     if not chosen.index.is_unique or set(chosen.index) != set(site.test_rows.tolist()):
         problem = f"does not hold the test rows of {site.name} in arm {arm}"
-        raise BundleError(where, problem, "Run the study again with --again.")
+        raise OtherRows(where, problem, "Run the study again with --again.")
     ordered: pd.DataFrame = chosen.loc[site.test_rows]
     columns = score_columns(ordered)
     score = ordered[columns].to_numpy()
@@ -180,6 +181,20 @@ def _untested(trial: Trial, site: Site) -> Rows:
 def side_of(rows: Rows, dtype: torch.dtype) -> Side:
     x, y = rows.everything(dtype)
     return Side(x.cpu().numpy(), y.cpu().numpy())
+
+
+def _whose(cohort: Cohort, arm: Arm, trial: Trial, site: Site) -> Whose:
+    """What tells this site's warnings from those of the others."""
+    table, options = cohort.table, arm.data.options
+    recorded = table.records_of(np.searchsorted(cohort.row_numbers, site.test_rows)).tolist()
+    here = [column for column, there in zip(table.columns, recorded, strict=True) if there]
+    others = [one.name for one in trial.scored if one.name != site.name]
+    hospitals = [name for name in cohort.records.hospitals if name.replace("/", "-") in others]
+    named = {name for column in here for name in (column.name, column.written)} | set(cohort.records.classes)
+    for key in ("target", "patient"):
+        named.add(str((options.get(f"{key}s") or {}).get(site.name, options.get(key))))
+    differing = not table.recorded.all() or options.get("columns", "same") != "same"
+    return Whose(site.name, (*others, *hospitals), frozenset(named), differing)
 
 
 def _vocabulary(cohort: Cohort, site: str) -> dict[str, str]:

@@ -34,6 +34,14 @@ from wardround.tree import Tree
 EQUAL = 1e-6  # how far scores may be from those that the run saved
 
 
+class OtherRows(BundleError):
+    """The run has predicted other rows than are here."""
+
+
+class OtherScores(BundleError):
+    """The bundle does not predict what the run has predicted."""
+
+
 @dataclass(frozen=True, eq=False)
 class Side:
     """Prepared rows with their labels."""
@@ -134,11 +142,11 @@ def refuse_unequal(origin: Origin, bundle: Bundle) -> None:
     made = bundle.scores(bundle.recipe.apply(origin.table, origin.test))
     where = f"bundle of {origin.asked} at {origin.site}, seed {origin.seed}"
     if made.shape != origin.saved.shape:
-        raise BundleError(where, "predicts other rows than the run saved", "Run the study again with --again.")
+        raise OtherRows(where, "predicts other rows than the run saved", "Run the study again with --again.")
     apart = np.abs(made.astype(np.float64) - origin.saved.astype(np.float64)).max(initial=0.0)
     if not apart <= EQUAL:
         problem = f"its scores differ from those in the run by up to {apart:.2g}, more than {EQUAL:g}"
-        raise BundleError(
+        raise OtherScores(
             where, problem, "Run the study again with --again on this machine, and report it if it stays."
         )
 

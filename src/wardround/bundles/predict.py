@@ -31,6 +31,7 @@ FAR = "far from the training rows"
 UNSEEN = "unseen level"
 OUTSIDE = "outside the known range"
 INCOMPLETE = "incomplete"
+NEW_GAP = "a gap where training had none"
 BEYOND = "too large to compute with"
 Given = TypeVar("Given")
 Made = TypeVar("Made")
@@ -42,10 +43,12 @@ class Summary:
 
     rows: int
     far: int
-    gaps: int  # rows in which a gap was filled
+    gaps: int  # rows in which a gap was filled, and every one where training had gaps too
+    new_gaps: int  # rows with a gap in a column that had none in training
     unseen: int  # rows with a level that no training row had
     outside: int  # rows with a value outside a known range
     unscored: int  # rows without a prediction: incomplete, where training left such rows out; or numbers too large
+    empty: tuple[str, ...]  # columns that the bundle needs and that have no value in any row
     calls: Mapping[str, int]
     seconds: float
 
@@ -115,9 +118,10 @@ def predict_table(bundle: Bundle, table: pd.DataFrame, keep: Sequence[str] = ())
     refuse_target("-", "-", sheet)
     names = checked_names(list(map(str, table.columns)), "table")
     places = wanted(bundle, keep).find(names, "table")
-    columns = {name: as_array(table.iloc[:, place]) for name, place in places.items()}
+    where = "table, row {} (counted from 0)".format
+    columns = {name: as_array(table.iloc[:, place], name, where) for name, place in places.items()}
     types = {name: columns[name].type for name in keep}
-    block = Block(len(table), columns, lambda row: f"table, row {row} (counted from 0)")
+    block = Block(len(table), columns, where)
     with torch_threads(1):
         made = predict_block(bundle, block, keep)
     judge(made.signs, "table")
@@ -137,7 +141,9 @@ def predict_rows(bundle: Bundle, rows: Sequence[Mapping[str, Any]]) -> list[dict
             value = row.get(name)
             if isinstance(value, bool) or not isinstance(value, int | float | str | None):
                 raise DataError(where(number), f"{name!r} is neither a number, a text nor null", "Give one of these.")
-    columns = {name: as_array([row.get(name) for row in rows]) for name in (*asked.needed, *asked.optional)}
+    columns = {
+        name: as_array([row.get(name) for row in rows], name, where) for name in (*asked.needed, *asked.optional)
+    }
     with torch_threads(1):
         made = predict_block(bundle, Block(len(rows), columns, where))
     judge(made.signs, "rows")
@@ -166,8 +172,17 @@ def predict_block(bundle: Bundle, block: Block, keep: Sequence[str] = ()) -> Pre
     call = np.where(unscored, -1, bundle.calls(score))
     names = {c.name: c.written for c in recipe.columns if c.name not in recipe.layout.levels}
     too_far = {names[name]: rows for name, rows in outside.items() if name in names}
+    # without indicators a layout does not tell which columns had gaps
+    known = recipe.layout.indicators if recipe.settings.indicator and not dropped else [c.name for c in recipe.columns]
+    new = {
+        recipe.columns[place].written: gaps[:, i]
+        for i, place in enumerate(recorded)
+        if recipe.columns[place].name not in known
+    }
+    has_new = np.any([*new.values(), np.zeros(block.rows, dtype=bool)], axis=0)
     reasons: list[Reason] = [
         *((INCOMPLETE, recipe.columns[place].written, gaps[:, i]) for i, place in enumerate(recorded) if dropped),
+        *((NEW_GAP, name, rows) for name, rows in new.items()),
         *((UNSEEN, name, rows) for name, rows in read.unseen.items()),
         *((OUTSIDE, name, rows) for name, rows in too_far.items()),
         (FAR, "", far if bundle.far.kind == "distance" else np.zeros(block.rows, dtype=bool)),
@@ -175,11 +190,13 @@ def predict_block(bundle: Bundle, block: Block, keep: Sequence[str] = ()) -> Pre
     ]
     counts = Counter(
         far=int(far.sum()),
-        gaps=0 if dropped else int(incomplete.sum()),
+        gaps=int((incomplete & ~has_new & ~unscored).sum()),
+        new_gaps=int(has_new.sum()),
         unscored=int(unscored.sum()),
         unseen=_rows_of(read.unseen),
         outside=_rows_of(too_far),
     )
+    counts.update({f"empty {recipe.columns[place].written}": int(gaps[:, i].sum()) for i, place in enumerate(recorded)})
     counts.update({f"call {number}": int((call == number).sum()) for number in range(len(bundle.classes))})
     kept = {name: block.columns[name] for name in keep}
     return Predicted(score, probability, call, far, in_words(reasons, block.rows), counts, read.signs, kept)
@@ -228,12 +245,17 @@ def in_words(reasons: Sequence[Reason], rows: int) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.array(code.astype(np.int32)), pa.array(texts, pa.string()))
 
 
-def as_array(values: Any) -> pa.Array:
+def as_array(values: Any, name: str, where: Callable[[int], str]) -> pa.Array:
     """A column of Python's or pandas' values. Where numbers and texts are mixed, numbers become texts without loss."""
     try:
         made = pa.array(values, from_pandas=True)
     except (pa.ArrowException, OverflowError, ValueError):
-        made = pa.array([_as_text(value) for value in values], pa.string())
+        texts = [_as_text(value) for value in values]
+        broken = next((row for row, text in enumerate(texts) if not _is_unicode(text)), None)
+        if broken is not None:
+            problem = f"the text in {name!r} has half of a letter in it, which cannot be written as UTF-8"
+            raise DataError(where(broken), problem, "Read the rows again with their right encoding.") from None
+        made = pa.array(texts, pa.string())
     return made.combine_chunks() if isinstance(made, pa.ChunkedArray) else made
 
 
@@ -241,6 +263,11 @@ def _as_text(value: Any) -> str | None:
     if value is None or value is pd.NA or (isinstance(value, float) and np.isnan(value)):
         return None
     return value if isinstance(value, str) else repr(float(value)) if isinstance(value, float) else str(value)
+
+
+def _is_unicode(text: str | None) -> bool:
+    """Not so with a lone surrogate, which programs leave that decode carelessly."""
+    return text is None or not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def wanted(bundle: Bundle, keep: Sequence[str] = ()) -> Wanted:
@@ -268,9 +295,11 @@ class _Whole:
             self.signs = together(self.signs, one.signs)
 
     def summary(self, bundle: Bundle, seconds: float) -> Summary:
-        figures = {name: self.counts[name] for name in ("far", "gaps", "unseen", "outside", "unscored")}
+        figures = {name: self.counts[name] for name in ("far", "gaps", "new_gaps", "unseen", "outside", "unscored")}
+        needed = wanted(bundle).needed
+        empty = tuple(name for name in needed if self.counts[f"empty {name}"] == self.rows)
         calls = {name: self.counts[f"call {number}"] for number, name in enumerate(bundle.classes)}
-        return Summary(rows=self.rows, calls=calls, seconds=seconds, **figures)
+        return Summary(rows=self.rows, empty=empty, calls=calls, seconds=seconds, **figures)
 
 
 def _in_order(pool: ThreadPoolExecutor, work: Callable[[Given], Made], items: Iterable[Given]) -> Iterator[Made]:

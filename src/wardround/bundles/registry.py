@@ -85,11 +85,21 @@ class Registry:
         """The one in use, if it is still as it was added."""
         entry = self._entry(name)
         if entry.in_use is None:
-            remedy = f"Promote one: `wardround bundles promote {name}@{len(entry.versions)} --registry {self.path}`."
-            raise BundleError(str(self.path / name), "none of its versions is in use", remedy)
+            raise self._not_in_use(entry)
         found = self._version(entry, entry.in_use)
         self.refuse_changed(found)
         return found
+
+    def _not_in_use(self, entry: Entry) -> BundleError:
+        where, of_registry = str(self.path / entry.name), f"--registry {self.path}"
+        if entry.withdrawn is None:
+            remedy = f"Promote one: `wardround bundles promote {entry.name}@{len(entry.versions)} {of_registry}`."
+            return BundleError(where, "none of its versions is in use", remedy)
+        # it was withdrawn for a reason: nobody is told to put it back to use
+        problem = f"none of its versions is in use: {entry.withdrawn}"
+        other = "" if len(entry.versions) == 1 else ", or promote another version"
+        remedy = f"Ask whoever withdrew it{other}. `wardround bundles show {entry.name} {of_registry}` has its history."
+        return BundleError(where, problem, remedy)
 
     def add(self, bundle: str | Path, name: str | None = None, by: str | None = None) -> Version:
         """Copy a bundle into the registry, as the next version of its name. It is not in use by that."""
@@ -118,9 +128,9 @@ class Registry:
         with self._locked(make=False):
             entry = self._entry(named)
             chosen = self._version(entry, number)
+            self.refuse_changed(chosen)  # first: that it is in use does not make it right
             if entry.in_use == number:
                 raise BundleError(chosen.label, "is in use already", "Nothing needs to be done.")
-            self.refuse_changed(chosen)
             self.load(chosen.path)
             detail = {"name": named, "version": number, "bundle": chosen.id, "instead_of": entry.in_use}
             self._write(PROMOTED, **detail, by=by or _user(), reason=reason)
@@ -205,6 +215,10 @@ class Registry:
         if wrong:
             remedy = "Add the bundle anew from where it was made, as a new version."
             raise BundleError(version.label, f"is not as it was added: {'; '.join(wrong)}", remedy)
+
+    def is_as_added(self, version: Version) -> bool:
+        """Every file of it."""
+        return not self._wrong_with(version)
 
     def _wrong_with(self, version: Version) -> list[str]:
         if version.path.is_symlink() or not version.path.is_dir():
@@ -311,21 +325,36 @@ class Registry:
 def find_bundle(path: str | Path) -> Path:
     """The folder of a bundle: `path` itself; in a registry, of DIR/NAME the version in use, or DIR/NAME@VERSION.
 
-    What is found in a registry is as it was added, or it is refused.
+    What is found in a registry is as it was added, or it is refused; also where the path leads to DIR/NAME/VERSION.
     """
     given = Path(path)
-    if not (given / ABOUT).exists() and (given / LOG).is_file() and Registry(given).entries():
+    is_folder_of_bundle = (given / ABOUT).exists()
+    if not is_folder_of_bundle and _is_registry(given):
         known = ", ".join(str(given / name) for name in Registry(given).entries())
         raise BundleError(str(given), "is a registry, not a bundle", f"Name one of its bundles: {known}.")
-    if (given / ABOUT).exists() or not (given.parent / LOG).is_file():
-        return given  # whatever is wrong with it, `load_bundle` says so
-    registry = Registry(given.parent)
-    name, number = parse_name(given.name)
-    if number is None:
-        return registry.promoted(name).path
-    found = registry.find(given.name)
+    for whole in dict.fromkeys((Path(os.path.abspath(given)), given.resolve())):  # a link may lead into a registry
+        if whole.name.isdecimal() and _is_registry(whole.parent.parent):
+            return _as_added(Registry(whole.parent.parent), f"{whole.parent.name}@{whole.name}", given)
+    parent = Path(os.path.abspath(given)).parent if given.name in ("", ".", "..") else given.parent
+    if _is_registry(parent) or (not is_folder_of_bundle and (parent / LOG).is_file()):
+        name, number = parse_name(Path(os.path.abspath(given)).name)
+        if number is None:
+            return Registry(parent).promoted(name).path
+        return _as_added(Registry(parent), f"{name}@{number}")
+    return given  # whatever is wrong with it, `load_bundle` says so
+
+
+def _is_registry(folder: Path) -> bool:
+    """The folder of a run has a log too, and no bundle was ever added to it."""
+    return (folder / LOG).is_file() and bool(Registry(folder).entries())
+
+
+def _as_added(registry: Registry, name: str, given: Path | None = None) -> Path:
+    found = registry.find(name)
     registry.refuse_changed(found)
-    return found.path
+    if given is not None and not (given.exists() and given.samefile(found.path)):
+        raise BundleError(str(given), "is not in the log of its registry", "Name a bundle that was added to it.")
+    return found.path if given is None else given
 
 
 def _hashes(files: Mapping[str, bytes]) -> dict[str, str]:

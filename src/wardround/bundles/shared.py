@@ -22,13 +22,13 @@ from safetensors.torch import load, save
 
 from wardround.artifacts.folder import RunFolder
 from wardround.artifacts.spending import check_ledger
-from wardround.bundles.bundle import build_model
+from wardround.bundles.bundle import MISFITS, build_model, refuse_other_shapes
 from wardround.bundles.card import FIGURES, ranked_within
 from wardround.bundles.files import parsed_about, read_plain, seal
 from wardround.bundles.newfolder import new_folder
 from wardround.bundles.origin import plain_name, refuse_taken
 from wardround.catalog import load_study
-from wardround.errors import BundleError, RunError, StudyError
+from wardround.errors import BundleError, RunError
 from wardround.models import Model
 from wardround.opened import arm_of, seed_of
 from wardround.settings import Factory, parse
@@ -113,7 +113,7 @@ def load_shared(path: str | Path, models: Mapping[str, Factory] | None = None) -
     try:
         part = SharedPart(folder, about, load(weights), models)
         _refuse_misfit(part)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, SafetensorError, StudyError) as error:
+    except MISFITS as error:
         problem = f"does not hold what a shared part of format {FORMAT} holds ({type(error).__name__})"
         raise BundleError(str(folder), problem, ANEW) from None
     return part
@@ -282,6 +282,8 @@ def _refuse_misfit(part: SharedPart) -> None:
     for key in ("seed", "init_seed", "first_seed"):
         if type(part.about[key]) is not int:
             raise ValueError("a seed is not a whole number")
+    told = {**part.about["model"], "shape": {"inputs": [1], "classes": len(part.classes)}}
+    refuse_other_shapes(told, str(part.path), part.models, part.leaves)
     model = part.model(1)
     wanted = {name: leaf for name, leaf in model.init(0)[0].items() if not model.is_private(name)}
     if model.at_site is None or set(wanted) != set(part.leaves):
@@ -308,9 +310,17 @@ def _read_sealed(folder: Path) -> tuple[dict[str, Any], bytes]:
         remedy = "Take it out of the folder: a shared part holds what it lists, and nothing else."
         raise BundleError(str(folder), f"{extra[0]!r} is no part of the shared part", remedy)
     weights = read_plain(folder / WEIGHTS)
-    if seal(about, {WEIGHTS: weights}) != text:  # byte for byte, so that no key can stand there twice
+    if not _is_sealed(about, weights, text):
         listed = about.get("files")
         told = listed.get(WEIGHTS) if isinstance(listed, dict) else None
         changed = path if told == sha256(weights).hexdigest() else folder / WEIGHTS
         raise BundleError(str(changed), "was changed since the shared part was made", ANEW)
     return about, weights
+
+
+def _is_sealed(about: Mapping[str, Any], weights: bytes, text: bytes) -> bool:
+    """Byte for byte, so that no key can stand there twice."""
+    try:
+        return seal(about, {WEIGHTS: weights}) == text
+    except (ValueError, RecursionError):
+        return False

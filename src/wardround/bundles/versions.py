@@ -32,12 +32,28 @@ class Version:
 
 
 @dataclass(frozen=True)
+class Withdrawn:
+    """A version that was in use and was taken out of use, when none has been promoted since."""
+
+    version: int
+    time: str  # UTC
+    by: str | None
+    reason: str | None
+
+    def __str__(self) -> str:
+        by = "" if self.by is None else f" by {self.by}"
+        why = "no reason was given" if self.reason is None else self.reason
+        return f"version {self.version} was withdrawn on {self.time[:10]} at {self.time[11:16]} UTC{by} ({why})"
+
+
+@dataclass(frozen=True)
 class Entry:
     """All versions under one name, and the one in use."""
 
     name: str
     versions: tuple[Version, ...]
     in_use: int | None = None
+    withdrawn: Withdrawn | None = None
 
     @property
     def shown(self) -> Version:
@@ -113,7 +129,10 @@ def _after(entries: Mapping[str, Entry], event: Mapping[str, Any], folder: Path)
         return replace(entry, versions=(*entry.versions, made))
     if not 1 <= number <= len(entries[name].versions):
         raise ValueError("there is no such version")
-    return replace(entries[name], in_use=number if kind == PROMOTED else None)
+    if kind == PROMOTED:
+        return replace(entries[name], in_use=number, withdrawn=None)
+    withdrawn = Withdrawn(number, str(event["time"]), detail.get("by"), detail.get("reason"))
+    return replace(entries[name], in_use=None, withdrawn=withdrawn)
 
 
 def _not_in_order(log: Path, problem: str) -> BundleError:

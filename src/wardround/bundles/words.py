@@ -22,7 +22,8 @@ def not_for(site: str, synthetic: bool) -> list[str]:
     lines = [
         f"Other hospitals: preparation, threshold and calibration are those of {site}.",
         "Decisions without a person who can overrule them.",
-        "Rows that are marked as far, or that have levels which training did not have, without a look at the patient.",
+        "Rows that are marked as far, or that have levels or gaps which training did not have, without a look at the "
+        "patient.",
         "A medical product needs its own approval; this card is none.",
     ]
     return ["Patients: it was trained on rows that are made up.", *lines] if synthetic else lines
@@ -32,9 +33,10 @@ def gap_words(recipe: Recipe) -> list[str]:
     settings, layout = recipe.settings, recipe.layout
     if settings.missing == "drop":
         return ["Training used complete rows only: a row with a gap is given no score."]
+    others = "" if settings.schema == "own" else ", or of other sites' where it has none"
     fill = {
-        "mean": "the mean of this site's training rows, or of other sites' where it has none",
-        "median": "the median of this site's training rows, or of other sites' where it has none",
+        "mean": f"the mean of this site's training rows{others}",
+        "median": f"the median of this site's training rows{others}",
         "range": "the middle of the column's public range",
     }[settings.missing]
     lines = []

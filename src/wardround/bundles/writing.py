@@ -5,7 +5,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from glob import escape
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -14,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from wardround.bundles.blocks import STDIN
+from wardround.bundles.newfolder import partial_of, remove_leftovers
 from wardround.errors import BundleError, DataError, StudyError
 
 STDOUT = STDIN
@@ -86,9 +86,9 @@ def written(out: str | Path, sheet: Sheet, kept: Mapping[str, pa.DataType]) -> I
         sys.stdout.buffer.flush()
         return
     path = Path(out)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")  # two at once do not write into one file
+    partial = partial_of(path)  # two at once do not write into one file
     try:
-        _remove_leftovers(path)
+        remove_leftovers(path)
         with partial.open("wb") as file:
             if path.suffix == ".csv":
                 yield _Text(file, schema)
@@ -100,24 +100,6 @@ def written(out: str | Path, sheet: Sheet, kept: Mapping[str, pa.DataType]) -> I
         raise BundleError(str(path), f"cannot be written ({error.strerror})", ELSEWHERE) from None
     finally:
         partial.unlink(missing_ok=True)
-
-
-def _remove_leftovers(path: Path) -> None:
-    """Of processes that were killed while they wrote to this file."""
-    for found in path.parent.glob(f".{escape(path.name)}.*.partial"):
-        number = found.name.split(".")[-2]
-        if number.isdigit() and not _is_alive(int(number)):
-            found.unlink(missing_ok=True)
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:  # it is somebody else's
-        return True
-    return True
 
 
 @dataclass(frozen=True)

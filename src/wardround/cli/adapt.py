@@ -13,7 +13,7 @@ def adapt(
         Path, typer.Argument(metavar="SHARED|RUN", help="A shared part, or the folder of a complete run.")
     ],
     hospital: Annotated[
-        Path, typer.Argument(metavar="HOSPITAL.toml", help="A file with `name` and `[data]`; a site file will do.")
+        Path, typer.Argument(metavar="HOSPITAL.toml", help="A file with `name` and `\\[data]`; a site file will do.")
     ],
     arm: Annotated[str | None, typer.Option("--arm", metavar="ARM", help="Of a RUN: whose model.")] = None,
     seed: Annotated[

@@ -91,8 +91,8 @@ def verify(
 
 @app.command("diff")
 def diff(
-    a: Annotated[str, typer.Argument(metavar="A", help="NAME[@VERSION], or the folder of a bundle.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="NAME[@VERSION], or the folder of a bundle.")],
+    a: Annotated[str, typer.Argument(metavar="A", help="NAME\\[@VERSION], or the folder of a bundle.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="NAME\\[@VERSION], or the folder of a bundle.")],
     registry: Place = REGISTRY,
     json: Json = False,
 ) -> None:

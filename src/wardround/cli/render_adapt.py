@@ -55,6 +55,8 @@ def show_adapted(adapted: "Adapted") -> None:
         ),
         soft_wrap=True,
     )
+    out.print(Text(f"The outcome was read as: {', '.join(map(_read_as, found['target']))}."), soft_wrap=True)
+    out.print(Text("Please confirm that: a label that is turned round cannot be found here."), soft_wrap=True)
     for metric, title in SHOWN.items():
         table = Table(title=title, title_justify="left")
         for name in ("of its rows", "training rows", "adapted", "alone", "difference"):
@@ -73,7 +75,16 @@ def show_adapted(adapted: "Adapted") -> None:
     for sentence in found["sentences"]:
         out.print(Text(sentence, style="bold"), soft_wrap=True)
     out.print(Text(f"The curve is in {adapted.folder / 'curve.svg'}, all figures in {adapted.folder / 'adapt.json'}."))
+    if found["worse"]:
+        from wardround.adaptation.curve import caution
+
+        out.print(Text(f"! {caution(found['worse'])}", style="bold red"), soft_wrap=True)
     out.print(Text(f"Its bundle is in {adapted.bundle}. Read {adapted.bundle / 'card.md'} before it is used."))
+
+
+def _read_as(one: Mapping[str, Any]) -> str:
+    rows = "fewer than 5 rows" if one["rows"] is None else "no row" if not one["rows"] else f"{one['rows']:,} rows"
+    return f"{one['class']} ({rows})" if one["word"] is None else f"{one['word']!r} -> {one['class']} ({rows})"
 
 
 def _estimate(found: Mapping[str, Any], signed: bool = False) -> str:

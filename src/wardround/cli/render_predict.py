@@ -62,6 +62,7 @@ def show_summary(found: "Summary", out: str) -> None:
     console.print(Text("Called: " + ", ".join(f"{name} {count:,}" for name, count in found.calls.items())))
     marks = (
         (found.far, "far from the training rows"),
+        (found.new_gaps, "with a gap in a column that had none in training"),
         (found.unseen, "with a level that no training row had"),
         (found.outside, "with a value outside a known range"),
         (found.unscored, "without a prediction"),
@@ -72,7 +73,9 @@ def show_summary(found: "Summary", out: str) -> None:
         for line in marked:
             console.print(Text(line, style="yellow"))
     else:
-        console.print(Text("No row is far from the training rows or has a level that training did not have."))
+        console.print(Text("No row is far from the training rows or has a level or a gap that training did not have."))
+    for name in found.empty:
+        console.print(Text(f"{name!r} is empty in every row.", style="yellow"))
     if found.gaps:
         console.print(Text(f"Gaps were filled, as in training, in {found.gaps:,} {_rows(found.gaps)}."))
 

@@ -17,7 +17,15 @@ from wardround.bundles.bundle import build_model
 from wardround.bundles.card import FIGURES, Told
 from wardround.bundles.files import refuse_taken
 from wardround.bundles.make import FOLDER, saved_scores, side_of
-from wardround.bundles.origin import Origin, model_of, plain_name, unrecorded, write_bundle
+from wardround.bundles.origin import (
+    Origin,
+    OtherRows,
+    OtherScores,
+    model_of,
+    plain_name,
+    unrecorded,
+    write_bundle,
+)
 from wardround.catalog import families as known_families
 from wardround.data.prepare import Recipe
 from wardround.data.site import Site
@@ -26,7 +34,7 @@ from wardround.deploy.join import SiteGate
 from wardround.deploy.policy import Refused
 from wardround.deploy.session import Session
 from wardround.deploy.sitefile import SiteFile, open_source
-from wardround.errors import BundleError, DeployError, StudyError, suggest
+from wardround.errors import BundleError, DeployError, RunError, StudyError, suggest
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
 from wardround.evaluation.scores import Scores
 from wardround.plan import members_of
@@ -34,6 +42,8 @@ from wardround.privacy.accountant import epsilon
 from wardround.settings import Factory
 from wardround.study import Arm
 from wardround.tree import Tree
+
+AS_IT_WAS = "Bring the file back as it was in the run; new rows need a new run."
 
 
 def make_site_bundle(
@@ -87,7 +97,33 @@ def bundle_of(
     target = FOLDER / plain_name(f"{study.name}-{arm}-{session.site}") if out is None else Path(out)
     refuse_taken(target)
     chosen = study.evaluation.seeds.first if seed is None else seed
-    return write_bundle(_origin(session, study.arm(arm), chosen, models), target, onnx)
+    try:
+        return write_bundle(_origin(session, study.arm(arm), chosen, models), target, onnx)
+    except OtherRows:
+        raise _changed(session) from None
+    except OtherScores as error:
+        problem = f"{error.problem}: its file was changed since the run, or what the run left here was"
+        raise BundleError(session.site, problem, AS_IT_WAS) from None
+
+
+def _changed(session: Session) -> RunError:
+    return RunError(session.site, "its rows are not those of the run: its file was changed since", AS_IT_WAS)
+
+
+def _refuse_changed(session: Session, predictions: pd.DataFrame) -> None:
+    """By what the run left here: the outcome of every row that was tested with any seed, and, where patients are
+    protected, the fingerprint of all rows that the ledger has charged."""
+    rows, label = predictions["row"].to_numpy(), predictions["label"].to_numpy()
+    target = session.records.target
+    charged = {entry.patients for entry in session.ledger.entries() if (entry.run, entry.site) == _place(session)}
+    now = session.plan.cohort_of(session.study.arms[0]).fingerprint
+    known = (rows >= 0) & (rows < len(target))
+    if not known.all() or (target[rows] != label).any() or (charged and now not in charged):
+        raise _changed(session)
+
+
+def _place(session: Session) -> tuple[str, str]:
+    return session.run, session.site
 
 
 def _origin(session: Session, arm: Arm, seed: int, models: Mapping[str, Factory] | None) -> Origin:
@@ -99,6 +135,7 @@ def _origin(session: Session, arm: Arm, seed: int, models: Mapping[str, Factory]
     if site is None or site.recipe is None:
         raise BundleError(session.site, f"does not predict in arm {arm.name}", "Name another arm.")
     cohort, predictions = session.plan.cohort_of(arm), _predictions(session)
+    _refuse_changed(session, predictions)
     recipe = site.recipe
     test = np.searchsorted(cohort.row_numbers, site.test_rows)
     label, score = saved_scores(predictions, str(session.folder / "predictions"), arm.name, seed, site)

@@ -1,6 +1,6 @@
 """The answers: /predict, /health, /schema. No answer and no log ever repeats a value of a request."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -18,7 +18,7 @@ PATHS = ("/predict", "/health", "/schema", "/openapi.json")
 SHAPE = 'Send {"rows": [{"COLUMN": value, ...}, ...]}; GET /schema says which columns.'
 
 
-def make_app(bundle: Bundle, names: Collection[str] | None = OWN_NAMES) -> App:
+def make_app(bundle: Bundle, names: Sequence[str] | None = OWN_NAMES) -> App:
     """`names` are the hosts that it answers to; None: any."""
     # the pages with documentation load scripts from elsewhere: a hospital's server must not
     api = FastAPI(title=f"wardround: {bundle.name}", docs_url=None, redoc_url=None)

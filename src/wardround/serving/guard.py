@@ -8,7 +8,7 @@ other origin is allowed to read an answer.
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, MutableMapping, Sequence
 from typing import Any
 
 from wardround.errors import WardroundError
@@ -30,9 +30,10 @@ class Refused(Exception):
 
 
 class Guard:
-    """`names` are the hosts that may be asked for; None takes all. `paths` are those that the log may show."""
+    """`names` are the hosts that may be asked for, the one to recommend first; None takes all. `paths` are those that
+    the log may show."""
 
-    def __init__(self, app: App, names: Collection[str] | None, paths: Collection[str]) -> None:
+    def __init__(self, app: App, names: Sequence[str] | None, paths: Collection[str]) -> None:
         self.app, self.names, self.paths = app, names, paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -49,7 +50,7 @@ class Guard:
         if self.names is None or _host(scope) in self.names:
             await self.app(scope, receive, noting)
         else:
-            body = {"where": "Host", "problem": "not a name of this server", "remedy": f"Use {OWN_NAMES[0]}."}
+            body = {"where": "Host", "problem": "not a name of this server", "remedy": f"Use {self.names[0]}."}
             await answer(noting, 421, {"error": body})
         # neither a body nor a query, and no path that somebody made up: they could hold a patient's values
         path = scope["path"] if scope["path"] in self.paths else "another path"

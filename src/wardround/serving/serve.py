@@ -22,7 +22,7 @@ BUSY = 32  # requests at a time; the next are told to come again
 def serve(bundle: Bundle, host: str, port: int, anyone: bool, ready: Callable[[str], None]) -> None:
     """Answer until Ctrl-C. `ready` is told the address as soon as it can be asked."""
     with _listening(host, port, anyone) as listening:
-        app = make_app(bundle, None if anyone else OWN_NAMES)
+        app = make_app(bundle, names_of(host, listening, anyone))
         _log_to_stderr()
         settings = uvicorn.Config(
             app,
@@ -48,6 +48,15 @@ def is_own(host: str) -> bool:
         return False
 
 
+def names_of(host: str, listening: socket.socket, anyone: bool) -> tuple[str, ...] | None:
+    """By which names it may be asked for; None: by any. Where other machines cannot connect, a page in a browser here
+    still can, so that its names are looked at whatever else was allowed."""
+    if anyone and not is_own(host):
+        return None
+    bound = _in_address(listening.getsockname()[0])
+    return tuple(dict.fromkeys((bound, *OWN_NAMES)))
+
+
 def _listening(host: str, port: int, anyone: bool) -> socket.socket:
     if not is_own(host) and not anyone:
         problem = (
@@ -70,7 +79,11 @@ def _listening(host: str, port: int, anyone: bool) -> socket.socket:
 
 def _address(listening: socket.socket) -> str:
     host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"http://{_in_address(host)}:{port}"
+
+
+def _in_address(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def _log_to_stderr() -> None:
