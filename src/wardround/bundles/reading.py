@@ -64,7 +64,8 @@ class _Values:
 def headers(recipe: Recipe, unrecorded: Collection[str] = ()) -> tuple[list[str], list[str]]:
     """The columns that a file must have, and those that it may have, by the names that it has for them.
 
-    `unrecorded` are columns that only other sites record; their values are gaps at this one, unless it has them by now.
+    `unrecorded` are columns that only other sites record. A file may have them by now; training had gaps there, and so
+    they are read as gaps.
     """
     needed = [column.written for column in recipe.columns if column.name not in unrecorded]
     others = [column.written for column in recipe.columns if column.name in unrecorded]
@@ -78,13 +79,10 @@ def read_block(recipe: Recipe, block: Block, unrecorded: Collection[str] = ()) -
     missing = np.zeros(shape, dtype=bool, order="F")
     levels: list[tuple[str, ...]] = []
     unseen, signs = {}, {}
-    needed, _ = headers(recipe, unrecorded)
     for place, column in enumerate(recipe.columns):
         known = known_levels(recipe, column)
         array = block.columns.get(column.written)
-        if array is None or (
-            column.name in unrecorded and column.written in needed
-        ):  # that is another column's name here
+        if array is None or column.name in unrecorded:
             array = pa.nulls(block.rows)
         values = _values(column, known, block, array, as_number=column.name not in recipe.layout.levels)
         numbers[:, place] = (

@@ -68,5 +68,5 @@ def _column(bundle: Bundle, column: Column) -> Json:
     elif column.limits is not None:
         said += f" Known range: {column.limits[0]:g} to {column.limits[1]:g}."
     if column.name in bundle.unrecorded:
-        said += " May be left out: this site did not record it."
+        said += " May be left out: this site did not record it, and it is not used."
     return {**made, "description": said}
