@@ -110,7 +110,7 @@ def test_levels_dates_ranges_and_columns_that_may_be_left_out_stand_in_the_schem
     assert made["properties"]["age"]["description"].endswith("Known range: 18 to 100.")
     assert made["properties"]["seen"]["type"] == ["string", "null"]
     assert made["properties"]["ward"]["examples"] == ["er", "icu"]
-    assert made["properties"]["ph"]["description"].endswith("May be left out: this site did not record it.")
+    assert made["properties"]["ph"]["description"].endswith("this site did not record it, and it is not used.")
 
 
 SECRET = "Smith-1234"
