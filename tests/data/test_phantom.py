@@ -509,6 +509,7 @@ def train_and_score(pixels: np.ndarray, target: np.ndarray, train: np.ndarray, t
     return np.array([roc_auc_score(target[test, k], scores[:, k]) for k in range(14)])
 
 
+@pytest.mark.slow
 def test_a_small_network_learns_every_finding_on_unseen_patients_and_nothing_from_noise() -> None:
     found = phantom(rows=4000, size=32).load()
     assert found.patient is not None

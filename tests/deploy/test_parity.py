@@ -13,7 +13,7 @@ from tests.deploy.hospitals import NAMES, study
 from tests.deploy.together import kind_of
 from wardround.algorithms import ALGORITHMS
 from wardround.artifacts.folder import RunFolder
-from wardround.catalog import load_study
+from wardround.catalog import ADAPTIVE, load_study
 from wardround.deploy import deployedplan
 from wardround.deploy.deployable import refuse_undeployable
 from wardround.deploy.parity import replay
@@ -69,7 +69,10 @@ CIRCUMSTANCES: dict[str, dict[str, Any]] = {
 def arms(circumstance: str = "") -> list[dict[str, Any]]:
     """Every algorithm that can be deployed and is sound there."""
     needs = {circumstance} & {"momentum", "adam"}
-    sound = [name for name in DEPLOYABLE if needs <= ALGORITHMS[name]().sound_with]
+    aligned = circumstance.startswith("aligned")  # whose running means need plain steps
+    sound = [
+        name for name in DEPLOYABLE if needs <= ALGORITHMS[name]().sound_with and not (aligned and name in ADAPTIVE)
+    ]
     return [{"algorithm": name, **EAGER.get(name, {})} for name in sound]
 
 

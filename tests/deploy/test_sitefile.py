@@ -201,6 +201,7 @@ def test_a_kit_has_what_the_study_knows_of_this_hospital(tmp_path: Path) -> None
         labels={"south": words},
         types={"ward": "categorical"},
         columns="own",
+        schema="common",
     )
     data = {name: tomllib.loads((made / "sites" / name / "site.toml").read_text())["data"] for name in SITES}
     assert {name: table["target"] for name, table in data.items()} == {
