@@ -17,6 +17,7 @@ import torch
 import wardround
 from wardround.errors import RunError
 from wardround.report.figures import FIGURES
+from wardround.report.words import _settings
 
 HEART: dict[str, Any] = {
     "name": "reported",
@@ -320,3 +321,11 @@ def test_images_have_a_report_too(tmp_path: Path) -> None:
     made = wardround.run_study(study, tmp_path, sources={"ours": pictures})
     wardround.build_report(made.folder)
     assert "figure-correlation" not in page_of(made.folder).ids
+
+
+def test_settings_are_told_in_words_and_not_as_python_writes_them() -> None:
+    assert (
+        _settings("adapter", {"latent": 32, "adapter_hidden": [], "hidden": [64]}) == "adapter (latent 32, hidden 64)"
+    )
+    told = _settings("heart", {"missing": "median", "not_recorded": {"va": ["slope", "ca"], "hungarian": ["ca"]}})
+    assert told == "heart (missing median, not_recorded va: slope / ca; hungarian: ca)"

@@ -279,6 +279,7 @@ def _extras(training: dict[str, Any]) -> str:
 
 def _settings(name: str, options: dict[str, Any], without: tuple[str, ...] = ()) -> str:
     hidden = {"files", "path", *(["indicator"] if options.get("missing") == "drop" else []), *without}
+    hidden |= {key for key, value in options.items() if value in ([], {})}  # nothing was said
     told = ", ".join(f"{key} {_plainly(value)}" for key, value in options.items() if key not in hidden)
     return f"{name} ({told})" if told else name
 
@@ -286,6 +287,8 @@ def _settings(name: str, options: dict[str, Any], without: tuple[str, ...] = ())
 def _plainly(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, dict):
+        return "; ".join(f"{key}: {_plainly(item)}" for key, item in value.items())
     if isinstance(value, list):
         pairs = all(isinstance(item, list) for item in value)
         return " / ".join("-".join(map(str, item)) if pairs else _plainly(item) for item in value)
