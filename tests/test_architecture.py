@@ -35,7 +35,7 @@ DOCS = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs").
 
 # Each layer may import from those before it, and from itself.
 LAYERS = [
-    ["errors", "seeds", "settings", "tree", "workers"],
+    ["errors", "quiet", "seeds", "settings", "tree", "workers"],
     ["sweep", "study", "studycheck", "studyfile"],
     ["data", "models", "algorithms", "optimisers"],
     ["privacy"],

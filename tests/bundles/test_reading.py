@@ -402,8 +402,8 @@ def bad_files(tmp_path: Path) -> Path:
         ("text.parquet", "not a Parquet file"),
         ("cut.parquet", "the Parquet file is damaged"),
         ("quote.csv", "line 1: quotation marks do not match"),
-        ("other.csv", "there is no columns 'b', 'c'"),
-        ("nameless.csv", "there is no columns 'a', 'b', 'c'"),
+        ("other.csv", "there are no columns 'b', 'c'"),
+        ("nameless.csv", "there are no columns 'a', 'b', 'c'"),
     ],
 )
 def test_bad_files_give_one_clear_error(bad_files: Path, name: str, problem: str) -> None:

@@ -22,6 +22,7 @@ from wardround.data.direction import (
     opposites,
     standard_errors,
     total,
+    uncompared,
 )
 from wardround.data.partition.by_hospital import by_hospital
 from wardround.data.records import Column, Records
@@ -258,13 +259,19 @@ def test_more_sites_than_anybody_could_ask_are_not_compared() -> None:
 
 
 def directions(data: Cohort, seed: int) -> list[Finding]:
+    """Errors: that a site cannot be compared is another matter."""
     splits = split_sites(data, by_hospital(), Evaluation(), seed)
-    return [one for one in check_splits(data, splits, False) if one.check == "label-direction"]
+    return [one for one in check_splits(data, splits, False) if (one.check, one.level) == ("label-direction", "error")]
 
 
 def test_the_four_heart_hospitals_raise_no_false_alarm_with_50_seeds() -> None:
     data = cohort_of(heart().load())
     assert [directions(data, seed) for seed in range(50)] == [[]] * 50
+    # Switzerland has 8 healthy patients: nothing could be seen there, and that is said
+    found = check_splits(data, split_sites(data, by_hospital(), Evaluation(), 1), False)
+    (silent,) = [one for one in found if one.check == "label-direction"]
+    assert (silent.level, silent.site) == ("warning", "switzerland")
+    assert "an inverted label would not be seen" in silent.message
 
 
 @pytest.mark.parametrize("inverted", ["cleveland", "hungarian", "va"])
@@ -351,3 +358,10 @@ def test_the_two_hospitals_of_a_newcomer_are_refused_for_both_traps() -> None:
 def test_with_its_words_mapped_rightly_the_label_runs_as_elsewhere() -> None:
     data = two_hospitals({"0": "positive", "1": "negative"})
     assert [directions(data, seed) for seed in range(20)] == [[]] * 20
+
+
+def test_sites_without_a_column_in_common_are_named() -> None:
+    """What cannot be compared must not look as if it had been."""
+    one = Association(0.1, 0.03, 50, 50)
+    assert uncompared({"a": {"age": one}, "b": {"age": one, "crp": one}, "c": {"ward": one}, "d": {}}) == ["c", "d"]
+    assert uncompared({"a": {"age": one}, "b": {"age": one}}) == []

@@ -75,8 +75,8 @@ class Wanted:
             near = {name: get_close_matches(name.casefold(), spare, 1, cutoff=0.6) for name in missing}
             guesses = [f"{spare[found[0]]!r} may be {name!r}" for name, found in near.items() if found]
             remedy = f"Here {', '.join(guesses)}; if so, rename. {remedy}" if guesses else remedy
-        word = "column" if len(missing) == 1 else "columns"
-        raise DataError(where, f"there is no {word} {', '.join(map(repr, missing))}", remedy)
+        lacking = "there is no column" if len(missing) == 1 else "there are no columns"
+        raise DataError(where, f"{lacking} {', '.join(map(repr, missing))}", remedy)
 
 
 @contextmanager

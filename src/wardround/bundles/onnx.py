@@ -5,11 +5,7 @@ the preparation. Its `metadata_props` say which bundle it is of, what each featu
 """
 
 import json
-import logging
 import os
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +18,7 @@ from wardround import seeds
 from wardround.bundles.bundle import Bundle
 from wardround.errors import BundleError, MachineError
 from wardround.models.model import Model
+from wardround.quiet import without_remarks
 from wardround.tree import Tree
 
 if TYPE_CHECKING:
@@ -107,7 +104,7 @@ def _graph(bundle: Bundle) -> "ModelProto":
     with torch.no_grad():
         scores(example)  # a module makes its copy for this thread now: the exporter cannot follow that
         try:
-            with _quiet():
+            with without_remarks("torch.onnx"):
                 made = torch.onnx.export(
                     scores,
                     (example,),
@@ -151,20 +148,6 @@ def _torch_type(bundle: Bundle) -> torch.dtype:
 
 def _numpy_type(bundle: Bundle) -> type[np.floating[Any]]:
     return np.float64 if _torch_type(bundle) == torch.float64 else np.float32
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """The exporter warns of its own insides, and logs which packages it would like to have."""
-    logger = logging.getLogger("torch.onnx")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(before)
 
 
 def _import(name: str) -> Any:

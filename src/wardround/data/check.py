@@ -12,13 +12,14 @@ import numpy as np
 
 from wardround.data.cohort import Cohort
 from wardround.data.copies import FEWEST_COLUMNS, copies
-from wardround.data.direction import MOST_SITES, Opposite, associations, in_words, opposites
+from wardround.data.direction import MOST_SITES, Opposite, associations, in_words, opposites, uncompared
 from wardround.data.outlying import far_out_counts
 from wardround.data.split import Split
 from wardround.errors import CheckError
 
 FEW_ROWS = 30  # below this a site's own figures say little
 RARE = 10  # rows of a class at all sites together
+UNCOMPARED = "has no column to compare with other sites', so that an inverted label would not be seen"
 CHANCE = 0.01  # up to this share of equal rows at two sites may be chance
 
 CHECKS = {
@@ -54,7 +55,7 @@ class Finding:
     def kind(self) -> tuple[str, str, str]:
         """The same for findings that differ in their counts only, as those of two seeds do."""
         if self.check == "label-direction":  # which columns show it best may differ too
-            return self.check, self.site, ""
+            return self.check, self.site, UNCOMPARED if self.message == UNCOMPARED else ""
         return self.check, self.site, re.sub(r"\d+", "#", self.message)
 
 
@@ -238,6 +239,10 @@ def _directions(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Finding]:
         return
     told = {split.site: associations(cohort, np.concatenate([split.train, split.validation])) for split in splits}
     yield from direction_findings(opposites(told), cohort.records.classes)
+    if cohort.records.is_table and not cohort.records.has_findings and len(cohort.records.classes) == 2:
+        for site in uncompared(told):
+            remedy = "Make sure that the target means the same there; columns are compared where their names are known."
+            yield Finding("warning", "label-direction", site, UNCOMPARED, remedy)
 
 
 def direction_findings(found: Iterable[Opposite], classes: Sequence[str]) -> list[Finding]:

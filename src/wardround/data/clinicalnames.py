@@ -7,8 +7,8 @@ UNITS = ("mgdl", "mmoll", "gdl", "mmhg", "bpm", "kgm2", "percent", "years", "yrs
 # A highest heart rate (under exercise) is not a resting one, and a fasting glucose is not one at any time of day:
 # they may well point elsewhere.
 SAME = {
-    "age": ("age", "patientage", "ageatadmission"),
-    SEX: ("sex", "gender"),
+    "age": ("age", "patientage", "ageatadmission", "alter", "âge", "edad", "età", "leeftijd"),
+    SEX: ("sex", "gender", "geschlecht", "sexe", "sexo", "sesso", "geslacht"),
     "systolic blood pressure": (
         "systolicbloodpressure",
         "systolic",

@@ -127,6 +127,15 @@ def opposites(by_site: Mapping[str, Mapping[str, Association]]) -> list[Opposite
     return results
 
 
+def uncompared(by_site: Mapping[str, Mapping[str, Association]]) -> list[str]:
+    """Sites that share no usable column with any other: an inverted label there could not be seen."""
+    return [
+        site
+        for site, told in by_site.items()
+        if not any(set(told) & set(others) for other, others in by_site.items() if other != site)
+    ]
+
+
 def total(shares: np.ndarray) -> float:
     """Of the columns' evidence, as far as they tell different things.
 

@@ -7,9 +7,9 @@ business, only columns of a public list of clinical names are told of (age, bloo
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wardround.data.check import direction_findings
+from wardround.data.check import UNCOMPARED, direction_findings
 from wardround.data.clinicalnames import SAME
-from wardround.data.direction import Association, opposites
+from wardround.data.direction import Association, opposites, uncompared
 from wardround.errors import CheckError
 from wardround.study import Study
 
@@ -27,7 +27,7 @@ def told_directions(found: Mapping[str, Association], only_public: bool) -> dict
 def inverted_labels(study: Study, classes: Sequence[str], told: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Refused, unless the study accepts it knowingly; then a warning."""
     by_site = {site: {str(name): _read(one) for name, one in directions.items()} for site, directions in told.items()}
-    warnings = []
+    warnings = [f"{site}: {UNCOMPARED}" for site in uncompared(by_site)] if any(by_site.values()) else []
     for finding in direction_findings(opposites(by_site), classes):
         if CHECK not in study.evaluation.accept:
             accept = (

@@ -16,16 +16,14 @@ Every epsilon is rounded upwards, never down: "pld" mostly lies 0.05 % above the
 and, where over 200 different charges are composed, more.
 """
 
-import logging
 import math
-import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
 from wardround.errors import StudyError
+from wardround.quiet import without_remarks
 
 Adjacency = Literal["add-remove", "replace"]
 Method = Literal["pld", "prv", "rdp"]
@@ -174,7 +172,7 @@ def _epsilon_rdp(charges: tuple[Charge, ...], delta: float) -> float:
     from dp_accounting.rdp import RdpAccountant
 
     accountant = RdpAccountant()
-    with _quietly():
+    with without_remarks("absl"):  # on Rényi orders that are left out, which is sound
         for charge in charges:
             accountant.compose(PoissonSampledDpEvent(charge.rate, GaussianDpEvent(charge.noise)), charge.steps)
         return float(accountant.get_epsilon(delta))
@@ -186,22 +184,8 @@ def _epsilon_prv(charges: tuple[Charge, ...], delta: float, about: float) -> flo
 
     accountant = PRVAccountant()
     accountant.history = [(charge.noise, charge.rate, charge.steps) for charge in charges]
-    with _quietly():
+    with without_remarks("absl"):  # on Rényi orders that are left out, which is sound
         return float(accountant.get_epsilon(delta, eps_error=min(max(about * 0.005, 1e-4), 0.1)))
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Without remarks on Rényi orders that are left out (which is sound) and on the logarithm of 0 at a rate of 1."""
-    logger = logging.getLogger("absl")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)
 
 
 def _composed(charges: tuple[Charge, ...], delta: float, adjacency: Adjacency) -> Any:
