@@ -10,6 +10,7 @@ from tests.evaluation.test_benefit import FEDAVG, LOCAL, corrected_interval, sco
 from wardround.evaluation.across import across_sites
 from wardround.report.evidence import Evidence
 from wardround.report.words_across import across_words
+from wardround.report.words_on_data import _compared
 
 # of 40 rows, with seeds 1 to 4; "large" would not weigh more here if it had more rows
 HITS = {
@@ -133,3 +134,19 @@ def test_a_real_study_has_the_tables_and_sentences(tmp_path: Any) -> None:
     assert (run.folder / "tables" / "across-sites.csv").is_file()
     lines = (run.folder / "tables" / "against-reference.csv").read_text().splitlines()
     assert len(lines) == 1 + 2 * 4
+
+
+@pytest.mark.parametrize(
+    ("protected", "asked", "told"),
+    [
+        (None, {}, True),
+        (None, {"deployment": {"compare_labels": False}}, False),
+        ({"arms": {"fedavg": {"example": {"epsilon": 2.0}}}}, {}, False),
+        ({"arms": {"fedavg": {"example": None}}}, {}, True),  # a secure sum alone promises patients nothing
+    ],
+)
+def test_that_columns_were_compared_with_the_label_is_told_where_they_were(
+    protected: dict[str, Any] | None, asked: dict[str, Any], told: bool
+) -> None:
+    evidence = Evidence({"privacy": protected}, asked, {})
+    assert _compared(evidence) is told

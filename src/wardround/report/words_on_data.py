@@ -86,9 +86,9 @@ DIRECTIONS = ", and which way clinical columns go with the label, so that an inv
 
 
 def _compared(evidence: Evidence) -> bool:
-    private = any((arm.get("privacy") or {}).get("example") for arm in evidence.results["arms"].values())
-    promised = (evidence.study.get("privacy") or {}).get("example")
-    return evidence.deployment.compare_labels and not private and not promised
+    """Not where any arm promises patients privacy, as the sites themselves decide it."""
+    protected = (evidence.results.get("privacy") or {}).get("arms", {})
+    return evidence.deployment.compare_labels and not any(arm["example"] for arm in protected.values())
 
 
 def limits(evidence: Evidence) -> list[str]:
@@ -105,15 +105,7 @@ def limits(evidence: Evidence) -> list[str]:
         f"{counted}, and {test_rows:,} rows are test rows. The figures say nothing about other patients, hospitals or "
         "years.",
     ]
-    if evidence.seeds > 1:
-        lines.append(
-            "Seeds split the same patients again and again. The intervals allow for that, approximately: many seeds "
-            "are not many studies."
-        )
-    for name, variant in results["variants"].items():
-        if not variant["method"].startswith(("corrected", "bootstrap over patients")):
-            where = f"In the variant {name}" if name else "Here"
-            lines.append(f"{where}, intervals cover {variant['covers']}; they do not speak of other test patients.")
+    lines += _on_seeds(evidence)
     prepared = evidence.study.get("data", {})
     filled = prepared.get("missing") not in ("drop", "range") and not evidence.of_images
     filled = filled and prepared.get("schema") != "own"
@@ -124,14 +116,6 @@ def limits(evidence: Evidence) -> list[str]:
             "single hospitals in the section on the best of them are prepared from their own rows only, and may "
             "differ a little."
         )
-    if evidence.seeds == 1:
-        lines.append(
-            "One seed: intervals speak of other patients, not of another training, which may differ as much or more."
-            if evidence.results["interval"]["method"].startswith("bootstrap")
-            else "One seed: there are no intervals, no tests, and any difference may be chance."
-        )
-    elif evidence.seeds < FEW_SEEDS:
-        lines.append(f"{evidence.seeds} seeds are few; the intervals are wide and uncertain themselves.")
     if len(evidence.sites) == 1:
         lines.append("One site: there is nothing to federate, and no comparison between sites.")
     if evidence.own_models:
@@ -140,19 +124,48 @@ def limits(evidence: Evidence) -> list[str]:
         lines.append("The data are synthetic: how models do on them says nothing of how they would do on patients.")
     if any(found["rows"] for sites in results["leakage"].values() for found in sites.values()):
         lines.append("Some test patients were trained on at another site, which flatters every arm but local training.")
+    lines += _undefined(evidence)
+    lines += privacy_limits(evidence)
+    return lines + (_without_rows(evidence) if evidence.deployed else [])
+
+
+def _on_seeds(evidence: Evidence) -> list[str]:
+    """What the intervals speak of, and how far they can be trusted."""
+    lines = []
+    if evidence.seeds > 1:
+        lines.append(
+            "Seeds split the same patients again and again. The intervals allow for that, approximately: many seeds "
+            "are not many studies."
+        )
+    for name, variant in evidence.results["variants"].items():
+        if not variant["method"].startswith(("corrected", "bootstrap over patients")):
+            where = f"In the variant {name}" if name else "Here"
+            lines.append(f"{where}, intervals cover {variant['covers']}; they do not speak of other test patients.")
+    if evidence.seeds == 1:
+        lines.append(
+            "One seed: intervals speak of other patients, not of another training, which may differ as much or more."
+            if evidence.results["interval"]["method"].startswith("bootstrap")
+            else "One seed: there are no intervals, no tests, and any difference may be chance."
+        )
+    elif evidence.seeds < FEW_SEEDS:
+        lines.append(f"{evidence.seeds} seeds are few; the intervals are wide and uncertain themselves.")
+    return lines
+
+
+def _undefined(evidence: Evidence) -> list[str]:
+    """Figures that no arm has at a site."""
     undefined = [
         f"{site} ({metric})"
         for site in evidence.sites
         for metric in ("auc", "sensitivity", "specificity")
         if all(arm["sites"].get(site, {}).get(metric, {}).get("mean") is None for arm in evidence.arms.values())
     ]
-    if undefined:
-        why = f"for want of test rows {'with a finding' if evidence.findings else 'of one class'}"
-        if evidence.deployed:
-            why += f", or because figures of fewer than {evidence.deployment.smallest_cell} patients stay at a hospital"
-        lines.append(f"Cannot be computed, {why}: {listed(undefined)}.")
-    lines += privacy_limits(evidence)
-    return lines + (_without_rows(evidence) if evidence.deployed else [])
+    if not undefined:
+        return []
+    why = f"for want of test rows {'with a finding' if evidence.findings else 'of one class'}"
+    if evidence.deployed:
+        why += f", or because figures of fewer than {evidence.deployment.smallest_cell} patients stay at a hospital"
+    return [f"Cannot be computed, {why}: {listed(undefined)}."]
 
 
 def ranking_words(evidence: Evidence) -> str:
