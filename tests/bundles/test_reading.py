@@ -420,7 +420,8 @@ def test_a_missing_column_is_suggested_unless_the_header_may_be_a_patient(bad_fi
     with pytest.raises(DataError) as error, opened(bad_files / "nameless.csv", Wanted(NAMES)):
         pass
     assert "add a line above it that names the columns" in error.value.remedy
-    assert not any(value in str(error.value) for value in ("63", "145"))
+    said = str(error.value).replace(str(bad_files), "")  # the folder's own name may hold any digits
+    assert not any(value in said for value in ("63", "145"))
 
 
 def test_standard_input_that_is_a_terminal_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
