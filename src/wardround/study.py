@@ -1,6 +1,6 @@
 """The study file as one frozen, typed value. Parsed once, at the edge: nothing below sees a dict of settings.
 
-    [data] [sites] [model] [training] [privacy] [evaluation] [deployment]
+    [data] [sites] [model] [training] [privacy] [topology] [evaluation] [deployment]
     [[arms]] [[variants]] [selection] [[claims]] [quick]
 
 `[data]`, `[sites]`, `[model]` and each arm name a member of a family (a source, a partitioner, a model, an algorithm);
@@ -190,6 +190,33 @@ class Privacy:
 
 
 @dataclass(frozen=True)
+class EmbeddingNoise:
+    """What a party does to the numbers that it sends for a row: their length is cut to `clip`, then they get noise."""
+
+    clip: Positive
+    noise: NonNegative = 0.0  # SD, in clips
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Who exchanges what with whom.
+
+    flat: sites and one coordinator. hierarchical: sites, a coordinator of each region, one of all regions. vertical:
+    parties that hold different features of the same patients.
+    """
+
+    kind: Literal["flat", "hierarchical", "vertical"] = "flat"
+    regions: dict[str, tuple[str, ...]] = field(default_factory=dict)  # hierarchical: sites, or patterns such as "a-*"
+    regional_rounds: Count = 1  # of each region by itself, before all regions are averaged
+    parties: dict[str, tuple[str, ...]] = field(default_factory=dict)  # vertical: columns of each; "image" is the image
+    labels: str | None = None  # the party that knows the outcome; None: the first
+    block: Count = 1  # batches whose embeddings travel together
+    absent: Fraction = 0.0  # share of rows that train without another party, so that it may be missing later
+    known: dict[str, Share] = field(default_factory=dict)  # in a simulation: the share of patients that a party has
+    embeddings: EmbeddingNoise | None = None
+
+
+@dataclass(frozen=True)
 class Arm:
     """One way of training: what stands in the file, with its overrides and one point of its sweep filled in."""
 
@@ -204,6 +231,7 @@ class Arm:
     training: Training
     privacy: Privacy
     vary: tuple[Varied, ...]  # what a seed changes
+    topology: Topology = field(default_factory=Topology)
     train_at: tuple[str, ...] = ()  # the sites that train; the others are only scored. Empty: all train
     held_out: str | None = None  # selection only: the site on whose non-test rows this arm is scored
 
@@ -268,6 +296,9 @@ class Study:
     def hash(self) -> str:
         """Names the run. Paths and the device are left out: every hospital computes the same hash."""
         content = {key: value for key, value in asdict(self).items() if key != "resolved"}
+        for arm in content["arms"]:
+            if arm["topology"] == asdict(Topology()):
+                del arm["topology"]  # a study that says nothing of it keeps the name that it always had
         return sha256(json.dumps(anonymous(content), sort_keys=True).encode()).hexdigest()
 
     @cached_property

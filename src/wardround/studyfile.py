@@ -17,6 +17,7 @@ from wardround.study import (
     Claim,
     Decay,
     Deployment,
+    EmbeddingNoise,
     Evaluation,
     ExamplePrivacy,
     Preparation,
@@ -26,6 +27,7 @@ from wardround.study import (
     SitePrivacy,
     Stragglers,
     Study,
+    Topology,
     Training,
     Variant,
     Varied,
@@ -34,7 +36,7 @@ from wardround.study import (
 from wardround.studycheck import check_whole
 from wardround.sweep import NAME, Point, flatten, points, set_path
 
-TABLES = ("data", "sites", "model", "training", "privacy", "evaluation")
+TABLES = ("data", "sites", "model", "training", "privacy", "topology", "evaluation")
 PROTECTIONS = {"example": ExamplePrivacy, "site": SitePrivacy, "secure_sum": SecureSum}
 VARY = "evaluation.vary"  # the only key of [evaluation] that a variant may change
 
@@ -274,6 +276,8 @@ def _arm_kinds(entry: Mapping[str, Any], tables: Mapping[str, Any], sections: Ma
         kinds[f"privacy.{name}"] = Literal["off", "on"] if name == "secure_sum" else Literal["off"]
         collect(f"privacy.{name}", block)
     collect("privacy.example.adaptive", AdaptiveClip)
+    collect("topology", Topology)
+    collect("topology.embeddings", EmbeddingNoise)
     for key in ("data", "sites", "model"):
         section = sections[key]
         kinds[f"{key}.{section.tag}"] = str
@@ -296,7 +300,7 @@ def _arm(
     variant: str,
     vary: tuple[Varied, ...],
 ) -> Arm:
-    changed = {key: deepcopy(tables[key]) for key in ("data", "sites", "model", "training", "privacy")}
+    changed = {key: deepcopy(tables[key]) for key in TABLES if key != "evaluation"}
     for key in ("data", "sites", "model"):
         tag = sections[key].tag
         changed[key] = _for_member(changed[key], sections[key], point.overrides.get(f"{key}.{tag}"))
@@ -317,6 +321,7 @@ def _arm(
         model=_member(sections["model"], changed["model"], f"{where}: model", base)[0],
         training=Training(**parse_settings(settings_of(Training), changed["training"], f"{where}: training", base)),
         privacy=_privacy(changed["privacy"], f"{where}: privacy", base),
+        topology=parse(Topology, changed["topology"], f"{where}: topology", base),
         vary=vary,
         train_at=parse(tuple[str, ...], point.train_at or (), f"{where}: train_at", base),
     )
@@ -345,6 +350,9 @@ def _resolve(
         "model": {"kind": members["model"].name, **members["model"].options},
         "training": asdict(Training(**training)),
         "privacy": asdict(_privacy(tables["privacy"], f"{where}: privacy", base)) if tables["privacy"] else None,
+        "topology": asdict(parse(Topology, tables["topology"], f"{where}: topology", base))
+        if tables["topology"]
+        else None,
         "evaluation": asdict(Evaluation(**evaluation)),
         "deployment": raw.get("deployment"),
         "arms": raw.get("arms"),
