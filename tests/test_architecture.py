@@ -21,11 +21,13 @@ from wardround.study import (
     METRICS,
     AdaptiveClip,
     Deployment,
+    EmbeddingNoise,
     Evaluation,
     ExamplePrivacy,
     Preparation,
     SecureSum,
     SitePrivacy,
+    Topology,
     Training,
 )
 
@@ -46,9 +48,10 @@ LAYERS = [
     ["engines", "evaluation"],
     ["artifacts"],
     ["report"],
+    ["verticalplan"],
     ["catalog"],
     ["plan"],
-    ["units", "describe", "privacyplan", "opened"],
+    ["units", "describe", "describeparties", "privacyplan", "opened"],
     ["attacks", "bundles"],
     ["serving"],
     ["execute", "estimate", "health"],
@@ -115,7 +118,19 @@ def test_every_member_and_its_settings_are_in_the_reference(family: dict[str, ob
 
 
 @pytest.mark.parametrize(
-    "block", [Preparation, Training, Evaluation, Deployment, ExamplePrivacy, AdaptiveClip, SitePrivacy, SecureSum]
+    "block",
+    [
+        Preparation,
+        Training,
+        Evaluation,
+        Deployment,
+        ExamplePrivacy,
+        AdaptiveClip,
+        SitePrivacy,
+        SecureSum,
+        Topology,
+        EmbeddingNoise,
+    ],
 )
 def test_every_setting_of_the_study_is_in_the_reference(block: type) -> None:
     for setting in settings_of(block):

@@ -23,6 +23,7 @@ from wardround.models.adapter import MOST_LR_ALIGNED
 from wardround.settings import Factory
 from wardround.study import Arm, Study, Training
 from wardround.studyfile import Families, parse_study, read_toml
+from wardround.verticalplan import refuse_unsplit
 
 SUFFIX = ".toml"
 ADAPTIVE = ("fedadam", "fedyogi", "fedadagrad")
@@ -131,6 +132,7 @@ def refuse_unsound(arm: Arm, algorithm: Algorithm) -> None:
                 f"{arm.algorithm.name} is not sound with local {used}: it must know each step's weight",
                 f"It works with: {allowed}. Override `training.optimiser` or `training.momentum` for this arm.",
             )
+    refuse_unsplit(arm)
     if (arm.train_at or arm.held_out) and algorithm.personal:
         problem = f"{arm.algorithm.name} gives each site a model of its own, so a site that does not train has none"
         raise StudyError(f"arms: {arm.name}", problem, "Use an algorithm with one shared model, such as fedavg.")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pandas as pd
 import torch
@@ -21,8 +21,10 @@ from wardround.artifacts.tables import group_table, prediction_table, saved_leav
 from wardround.catalog import load_study
 from wardround.engines.threads import torch_threads
 from wardround.errors import RunError
+from wardround.evaluation.absent import predict_absent
 from wardround.evaluation.curves import Curves
 from wardround.evaluation.predict import predict
+from wardround.evaluation.regional import predict_regional
 from wardround.plan import Plan, device_for, load_plan
 from wardround.privacyplan import gradient_lengths
 from wardround.settings import Factory
@@ -197,6 +199,20 @@ def keep_unit(plan: Plan, number: int, trials: Sequence[Trial], runs: Sequence[R
         _keep(plan, folder, "selection", number, chosen, "validation")
     if plan.has_findings and any(len(site.validation) for site in trials[0].scored):
         _keep(plan, folder, "validation", number, pairs, "validation")
+    in_regions = [(trial, predict_regional(trial, run)) for trial, run in pairs if trial.algorithm.regions is not None]
+    if in_regions:
+        names = [(trial.arm, trial.seed) for trial, _ in in_regions]
+        folder.keep_predictions(
+            "regional", number, prediction_table(names, [made for _, made in in_regions], plan.classes)
+        )
+    lone = [
+        prediction_table([(trial.arm, trial.seed)], [made], plan.classes).assign(party=party)
+        for trial, run in pairs
+        if trial.topology.kind == "vertical"
+        for party, made in predict_absent(trial, run).items()
+    ]
+    if lone:
+        folder.keep_predictions("absent", number, pd.concat(lone, ignore_index=True))
     for trial, run in pairs:
         folder.save_model(trial.arm, trial.seed, saved_leaves(run))
         if trial.seed == plan.study.evaluation.seeds.first and trial.privacy.example is not None:
@@ -220,15 +236,19 @@ def _keep(
 def finish(plan: Plan, folder: RunFolder, units: int) -> None:
     """Everything that is computed from what was trained. `results.json` comes last and makes the folder complete."""
     from wardround.describe import describe_columns, describe_sites, leakage, sample_images
+    from wardround.describeparties import describe_matching
     from wardround.evaluation.results import results
 
     groups = group_table(list(plan.cohorts.values()))
     groups.to_parquet(folder.path / "groups.parquet", index=False)
     folder.join_records(units)
-    for kind in ("predictions", "selection", "validation"):
+    for kind in get_args(Predictions):
         folder.join_predictions(kind, units)
     predictions, records, sites = folder.predictions(), folder.records(), describe_sites(plan)
-    content = results(plan.study, predictions, groups, records, folder.selection(), sites, folder.validation())
+    chosen_by = (folder.selection(), sites, folder.validation())
+    content = results(plan.study, predictions, groups, records, *chosen_by, folder.regional(), folder.absent())
+    for name, matching in describe_matching(plan).items():
+        content["arms"][name]["topology"]["matched"] = matching
     described = {
         "sites": sites,
         "columns": describe_columns(plan),

@@ -8,9 +8,10 @@ from hashlib import sha256
 import numpy as np
 import torch
 
+from wardround.algorithms.hierarchical import in_regions
 from wardround.data.check import CHECKS, Finding, check_splits, refuse_errors
 from wardround.data.cohort import Cohort, load_cohort, prepare_sites, split_sites
-from wardround.data.site import Rows, Site, join
+from wardround.data.site import Block, Rows, Site, join
 from wardround.data.split import Split
 from wardround.errors import MachineError, StudyError, suggest
 from wardround.models import SMALL_MODEL, Model, ModelBuilder, Shape, weights_digest
@@ -20,6 +21,7 @@ from wardround.rounds import site_model, start
 from wardround.study import Arm, Choice, Privacy, Study
 from wardround.studyfile import Families
 from wardround.trial import Trial
+from wardround.verticalplan import JOINED, sites_of_parties
 
 CACHE_BYTES = 2**30
 
@@ -47,6 +49,7 @@ class Plan:
             kind = repr((cohort_key(arm), _key(arm.sites), arm.vary, arm.preparation.least_level))
             self.first_with_rows[arm.name] = rows.setdefault(kind, arm.name)
             kind += repr((arm.preparation, arm.training.precision, arm.train_at, arm.held_out))
+            kind += repr(arm.topology) if arm.model.name == JOINED else ""
             self.alike[arm.name] = prepared.setdefault(kind, arm.name)
 
     def _seeds_in_memory(self) -> int:
@@ -107,6 +110,8 @@ class Plan:
         splits = self.check(arm, seed) if self.first_with_rows[key] == key else self.splits(arm, seed)
         members = members_of(arm, [split.site for split in splits])
         splits = self.for_selection(arm, splits)
+        if arm.model.name == JOINED:
+            return sites_of_parties(self.cohort_of(arm), splits, arm, dtype_of(arm), members, seed)
         return prepare_sites(self.cohort_of(arm), splits, arm.preparation, dtype_of(arm), members)
 
     def for_selection(self, arm: Arm, splits: tuple[Split, ...]) -> tuple[Split, ...]:
@@ -118,19 +123,20 @@ class Plan:
             return untested_validation(splits, patient)
         return splits
 
-    def _model_of(self, arm_name: str, inputs: tuple[int, ...]) -> Model:
+    def _model_of(self, arm_name: str, inputs: tuple[int, ...], parts: tuple[Block, ...] = ()) -> Model:
         choice = self.study.arm(arm_name).model
         build: ModelBuilder = self.families.models[choice.name](**choice.options)
-        return build(Shape(inputs, len(self.classes), self.has_findings))
+        return build(Shape(inputs, len(self.classes), self.has_findings, parts))
 
     def trial(self, arm: Arm, seed: int) -> Trial:
         prepared = self.sites_of(self.alike[arm.name], self._data_seed(arm, seed))
         algorithm = self.families.algorithms[arm.algorithm.name](**arm.algorithm.options)
-        model = self.model_of(arm.name, tuple(prepared[0].train.x.shape[1:]))
+        model = self.model_of(arm.name, prepared[0].train.inputs, prepared[0].blocks)
         refuse_own_columns(arm, model)
         sites = tuple(_on_device(site, device_for(arm, model)) for site in prepared)
         members = members_of(arm, [site.name for site in sites])
         trainers = tuple(site for site in sites if site.name in members)
+        algorithm = in_regions(arm, algorithm, [site.name for site in sites], members)
         scored = sites if arm.held_out is None else tuple(site for site in sites if site.name == arm.held_out)
         evaluation = self.study.evaluation_of(arm)
         return Trial(
@@ -145,6 +151,7 @@ class Plan:
             init_seed=evaluation.seed_for("init", seed),
             # nothing is added up where sites train alone, or where all rows are at one place
             privacy=arm.privacy if algorithm.federated else Privacy(example=arm.privacy.example),
+            topology=arm.topology,
         )
 
     def refuse_unsound(self, arm: Arm, trial: Trial, buffers: Sequence[str]) -> None:
@@ -338,7 +345,8 @@ def _on_device(site: Site, device: torch.device) -> Site:
     def move(rows: Rows) -> Rows:
         index = None if rows.index is None else rows.index.to(device)
         levels = None if rows.levels is None else rows.levels.to(device)
-        return Rows(rows.x.to(device), rows.y.to(device), index, levels, rows.patients)
+        beside = None if rows.beside is None else rows.beside.to(device)
+        return Rows(rows.x.to(device), rows.y.to(device), index, levels, rows.patients, beside)
 
     return replace(site, train=move(site.train), validation=move(site.validation), test=move(site.test))
 
@@ -346,7 +354,8 @@ def _on_device(site: Site, device: torch.device) -> Site:
 def _pooled(sites: tuple[Site, ...]) -> Site:
     empty = np.array([], dtype=np.int64)
     train = join([site.train for site in sites])
-    return Site("pooled", train, sites[0].validation, sites[0].test, empty, empty, sites[0].recipe)
+    first = sites[0]
+    return Site("pooled", train, first.validation, first.test, empty, empty, first.recipe, first.blocks)
 
 
 def _key(choice: Choice) -> str:

@@ -1,5 +1,6 @@
 """Promises of [privacy] that these sites cannot keep: known with their rows, before anything trains."""
 
+from collections import Counter
 from importlib import import_module
 from itertools import combinations
 
@@ -65,17 +66,28 @@ def _check_secure_sum(trial: Trial) -> None:
     secure = trial.privacy.secure_sum
     if secure is None:
         return
-    for count in sorted({len(trial.roster(number).numbers) for number in range(trial.training.rounds)}):
+    for where, count in sorted(_summed(trial)):
         try:
             names = tuple(site.name for site in trial.sites[:count])
             Terms(b"", names, secure.threshold or default_threshold(count))
         except SecureSumError as error:
-            raise _wrong(trial, "secure_sum", f"in some round {error.problem}", error.remedy) from None
+            at = f" of region {where}" if where else ""
+            raise _wrong(trial, "secure_sum", f"in some round{at} {error.problem}", error.remedy) from None
     encoding_of(secure, len(trial.sites))
     for site in trial.sites:
         if len(site.train) > secure.most_rows:
             problem = f"{site.name} has more training rows than {secure.most_rows}"
             raise _wrong(trial, "secure_sum: most_rows", problem, "Raise it: it is a public bound of any site's rows.")
+
+
+def _summed(trial: Trial) -> set[tuple[str, int]]:
+    """How many sites there are in a secure sum, over all rounds; of each region by its name."""
+    rosters = [trial.roster(number).numbers for number in range(trial.training.rounds)]
+    regions = trial.algorithm.regions
+    if regions is None:
+        return {("", len(numbers)) for numbers in rosters}
+    counts = [Counter(regions.of_site[number] for number in numbers) for numbers in rosters]
+    return {(regions.names[region], count) for one in counts for region, count in one.items()}
 
 
 def _wrong(trial: Trial, where: str, problem: str, remedy: str) -> StudyError:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import torch
 
 from wardround import seeds, tree
+from wardround.algorithms.hierarchical import as_merged, as_regional
 from wardround.data.site import Site
 from wardround.intake import Intake
 from wardround.local import Memory, Outcome
@@ -82,7 +83,11 @@ def rounds(run: Run, trial: Trial, train_sites: TrainSites) -> Iterator[tuple[Ru
     while run.round < trial.training.rounds:
         assignments = assign(trial, run.round)
         intake = Intake(trial, run, assignments)
-        intake.take(train_sites(trial, run, [assignment for assignment in assignments if assignment.counts]))
+        counted = [assignment for assignment in assignments if assignment.counts]
+        regions = trial.algorithm.regions
+        if regions is not None and trial.privacy.secure_sum is not None:  # each region has a sum of its own
+            counted.sort(key=lambda assignment: regions.of_site[assignment.number])
+        intake.take(train_sites(trial, run, counted))
         run, record = close(run, trial, assignments, intake)
         yield run, record
 
@@ -100,8 +105,12 @@ def close(
     return replace(run, round=run.round + 1, server=server, memories=memories), record
 
 
-def site_model(trial: Trial, run: Run, trainer: int) -> tuple[Tree, Tree]:
-    """The parameters and buffers with which a site predicts now."""
+def site_model(trial: Trial, run: Run, trainer: int, regional: bool = False) -> tuple[Tree, Tree]:
+    """The parameters and buffers with which a site predicts now.
+
+    Where sites form regions, that is the model of all as it was last averaged; `regional` asks for the region's own, as
+    it was before that.
+    """
     memory = run.memories[trial.sites[trainer].name]
-    shared = trial.algorithm.broadcast(run.server, trainer)
+    shared = trial.algorithm.broadcast(as_regional(run.server) if regional else as_merged(run.server), trainer)
     return {**trial.algorithm.begin(shared, memory.algorithm), **memory.private}, memory.buffers

@@ -211,7 +211,6 @@ class Topology:
     parties: dict[str, tuple[str, ...]] = field(default_factory=dict)  # vertical: columns of each; "image" is the image
     labels: str | None = None  # the party that knows the outcome; None: the first
     block: Count = 1  # batches whose embeddings travel together
-    absent: Fraction = 0.0  # share of rows that train without another party, so that it may be missing later
     known: dict[str, Share] = field(default_factory=dict)  # in a simulation: the share of patients that a party has
     embeddings: EmbeddingNoise | None = None
 

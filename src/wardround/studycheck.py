@@ -3,7 +3,22 @@
 from collections.abc import Sequence
 
 from wardround.errors import StudyError, suggest
-from wardround.study import METRICS, QUANTITIES, SELECTED, Claim, Study, in_variant
+from wardround.study import METRICS, QUANTITIES, SELECTED, Arm, Claim, Study, in_variant
+from wardround.sweep import NAME
+
+YARDSTICKS = ("local", "pooled")  # have no coordinator, so that it does not matter to them how sites are joined
+IN_REGIONS = ("fedavg", "fedprox")  # which mean in a region what they mean everywhere
+_MOMENTS = "keeps moments of the change of one model, and regions change apart from each other"
+NOT_IN_REGIONS = {
+    "scaffold": "keeps one control of all sites, which drifts away from their mean while regions are apart",
+    "fednova": "divides by the steps of all sites that work in a round, and regions have rounds of their own",
+    "fedprox-adaptive": "moves one mu by the loss of all sites, and regions have losses of their own",
+    "clustered": "finds groups of sites by itself",
+    "split": "is for parties that hold different columns of the same patients",
+    "fedadam": _MOMENTS,
+    "fedyogi": _MOMENTS,
+    "fedadagrad": _MOMENTS,
+}
 
 
 def check_whole(study: Study, where: str) -> None:
@@ -24,6 +39,7 @@ def check_whole(study: Study, where: str) -> None:
     if study.deployment.deadline is not None and study.deployment.quorum is None:
         problem = "without a quorum every site is needed, so a round cannot close early"
         raise StudyError(f"{where}: deployment: deadline", problem, "Give `quorum`, or leave `deadline` out.")
+    _check_regions(study, where)
     _check_variants(study, where)
     _check_selection(study, where)
     for number, claim in enumerate(study.claims):
@@ -34,6 +50,51 @@ def _refuse_repeated(names: Sequence[str], where: str, what: str) -> None:
     for name in names:
         if list(names).count(name) > 1:
             raise StudyError(where, f"two {what} are called {name!r}", "Name each once.")
+
+
+def _check_regions(study: Study, where: str) -> None:
+    """What can be known of regions before the sites are. An arm may switch them off, so that one must use them."""
+    here = f"{where}: topology"
+    used = [arm for arm in study.arms if arm.topology.kind == "hierarchical"]
+    if not used and any(arm.topology.regions for arm in study.arms):
+        problem = "regions are given, and no arm is hierarchical"
+        raise StudyError(f"{here}: regions", problem, 'Write `kind = "hierarchical"` in [topology], or leave them out.')
+    if not used and any(arm.topology.regional_rounds != 1 for arm in study.arms):
+        problem = "there are no regions that could have rounds of their own"
+        remedy = 'Write `kind = "hierarchical"` in [topology] with `regions`, or leave it out.'
+        raise StudyError(f"{here}: regional_rounds", problem, remedy)
+    for arm in used:
+        if arm.algorithm.name not in YARDSTICKS:
+            _check_arm_in_regions(arm, f"{where}: arms: {arm.name}")
+
+
+def _check_arm_in_regions(arm: Arm, where: str) -> None:
+    topology = arm.topology
+    if not topology.regions:
+        remedy = 'Add [topology.regions] with the sites of each: north = ["a", "b-*"].'
+        raise StudyError(
+            f"{where}: topology: regions", "a hierarchical federation has regions, and none is named", remedy
+        )
+    for name, sites in topology.regions.items():
+        if not NAME.fullmatch(name):
+            remedy = "Use letters, digits, '.', '_' and '-'; begin with a letter or a digit."
+            raise StudyError(f"{where}: topology: regions", f"{name!r} cannot be the name of a region", remedy)
+        if not sites:
+            remedy = "List its sites, or leave the region out."
+            raise StudyError(f"{where}: topology: regions: {name}", "has no sites", remedy)
+        _refuse_repeated(sites, f"{where}: topology: regions: {name}", "sites")
+    off = 'or write `"topology.kind" = "flat"` in this arm.'
+    if arm.algorithm.name not in IN_REGIONS:
+        problem = f"{arm.algorithm.name} {NOT_IN_REGIONS.get(arm.algorithm.name, 'is not defined for regions')}"
+        raise StudyError(f"{where}: algorithm", problem, f"Use {' or '.join(IN_REGIONS)}, {off}")
+    if arm.privacy.site is not None:
+        problem = "its noise is on one sum of all sites' updates, and regions have sums of their own"
+        raise StudyError(f"{where}: privacy: site", problem, f"Use [privacy.example], {off}")
+    rounds, each = arm.training.rounds, topology.regional_rounds
+    if rounds % each:
+        problem = f"{rounds} rounds are no multiple of {each}, so that the last would never be averaged over regions"
+        near = f"{rounds - rounds % each} or {rounds - rounds % each + each}" if rounds > each else f"{each}"
+        raise StudyError(f"{where}: topology: regional_rounds", problem, f"Write training.rounds = {near}.")
 
 
 def selected_names(study: Study) -> list[str]:

@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
+from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from wardround.errors import StudyError, suggest
@@ -54,6 +55,9 @@ def points(
     known = {**own, **kinds, TRAIN_AT: tuple[str, ...]}
     for key in settings:
         if key not in known:
+            known[key] = kind_within(key, kinds)
+        if known[key] is None:
+            del known[key]
             raise StudyError(f"{where}: {key}", "no such setting", suggest(key, known, "Settings of an arm"))
     swept = {key: value for key, value in settings.items() if is_sweep(known[key], value)}
     for key, value in swept.items():
@@ -78,6 +82,17 @@ def points(
     return made
 
 
+def kind_within(key: str, kinds: Mapping[str, Any]) -> Any:
+    """The kind of an entry in a setting that is a table of anything, such as topology.parties.clinic; None: no such."""
+    parent, dot, _ = key.rpartition(".")
+    kind = kinds.get(parent) if parent in kinds else kind_within(parent, kinds) if dot else None
+    for option in get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,):
+        if get_origin(option) is dict:
+            inner = get_args(option)[1]
+            return tuple[Any, ...] if inner is Any else inner  # a list there is a value, never a sweep
+    return None
+
+
 def is_sweep(kind: Any, value: Any) -> bool:
     """A list is a sweep, unless the setting is itself a list: then a list of lists is one."""
     if not isinstance(value, list):
@@ -86,7 +101,7 @@ def is_sweep(kind: Any, value: Any) -> bool:
 
 
 def _takes_list(kind: Any) -> bool:
-    if get_origin(kind) in (Annotated, Union) or type(kind).__name__ == "UnionType":
+    if get_origin(kind) in (Annotated, Union, UnionType):
         return any(_takes_list(argument) for argument in get_args(kind))
     return get_origin(kind) is tuple
 

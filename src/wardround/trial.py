@@ -15,7 +15,7 @@ from wardround.models.model import SMALL_MODEL, Model
 from wardround.privacy.accountant import Charge
 from wardround.privacy.example_dp import Rule
 from wardround.privacy.protection import Sampling, epochs_within, noise_of, rule_of, stopped_from
-from wardround.study import Privacy, Training
+from wardround.study import Privacy, Topology, Training
 from wardround.tree import State
 
 
@@ -33,6 +33,7 @@ class Trial:
     batch_seed: int
     init_seed: int
     privacy: Privacy = field(default_factory=Privacy)
+    topology: Topology = field(default_factory=Topology)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -120,7 +121,11 @@ class RoundRecord:
     charges: Mapping[str, tuple[float, float, int]] = field(default_factory=dict)  # by site: rate, noise, steps
     site_charge: tuple[float, float, int] | None = None  # the same for each site as a whole
     stopped: tuple[str, ...] = ()  # sites that would have exceeded their epsilon
-    failed: str = ""  # why the round came to nothing
+    failed: str = ""  # why the round, or a region's, came to nothing
+    # between regions and the coordinator of all, down and up; `bytes_down` and `bytes_up` are the sites'
+    region_messages: tuple[int, int] = (0, 0)
+    region_bytes: tuple[int, int] = (0, 0)
+    exchanges: int = 0  # of embeddings for gradients, between parties with different features
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,12 @@ def cut(plan: Plan, engine: str) -> list[Unit]:
             refuse_outsiders(trial, look.buffers)
             refuse_augmented_tables(trial)
             plan.refuse_unsound(arm, trial, look.buffers)
+            if arm.topology.kind == "vertical":
+                units.append(Unit("split", ((arm.name, seed),), trial.light))
+                continue
+            if engine == "split":
+                problem = "the split engine trains parties with different features, and this arm has none"
+                raise RunError(f"arm {trial.arm}", problem, "Use --engine auto.")
             alone = one_at_a_time(arm)
             small = trial.light and not look.buffers and not alone
             stacked = engine == "stacked" or (engine == "auto" and small)
@@ -87,7 +93,7 @@ def cut(plan: Plan, engine: str) -> list[Unit]:
             if alone:
                 problem = f"the stacked engine knows nothing of {alone}"
                 raise RunError(f"arm {trial.arm}", problem, "Use --engine auto or serial.")
-            shape = (len(trial.sites), arm.held_out, look.shapes)
+            shape = (len(trial.sites), arm.held_out, look.shapes, trial.algorithm.regions)
             key = repr((arm.algorithm.name, look.fixed(arm), arm.model, arm.training, shape))
             open_stacks.setdefault(key, []).append((arm.name, seed))
             if len(open_stacks[key]) == most_trials(trial, look.size):
@@ -104,6 +110,7 @@ def one_at_a_time(arm: Arm) -> str | None:
         "training.oversample": bool(training.oversample),
         "privacy": arm.privacy != Privacy(),
         'data.schema = "own"': arm.preparation.schema == "own",
+        'model.kind = "joined"': arm.model.name == "joined",
     }
     return next((name for name, wanted in asked.items() if wanted), None)
 

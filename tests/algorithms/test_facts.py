@@ -452,7 +452,7 @@ def test_pooled_has_one_site_with_every_row_and_sends_no_model() -> None:
 # Absent and late sites
 
 
-EVERY_ALGORITHM = pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "pooled"])
+EVERY_ALGORITHM = pytest.mark.parametrize("name", [name for name, make in ALGORITHMS.items() if not make().pools])
 
 
 @EVERY_ALGORITHM

@@ -15,6 +15,7 @@ from tests.support import after, assert_same, assert_same_tree, each_round, part
 from wardround import seeds, tree
 from wardround.algorithms import ALGORITHMS
 from wardround.algorithms.fedavg import fedavg
+from wardround.data.site import Block
 from wardround.errors import StudyError
 from wardround.local import batches
 from wardround.models import MODELS, Dropout, Model, Shape, from_module
@@ -30,11 +31,18 @@ HEAVY = {"resnet", "densenet"}  # images only; built when a test asks for them, 
 SMALL: dict[str, dict[str, Any]] = {"residual": {"widths": (4, 8), "reduce": 2}}  # defaults that are large for a test
 
 
+def a_model(name: str, inputs: tuple[int, ...], classes: int = 2, **settings: Any) -> Model:
+    # of a table's four numbers the last says whether the second party has the third
+    parts = (Block("a", 0, 2, (2,), None), Block("b", 2, 3, (1,), 3))
+    shape = Shape(inputs, classes, parts=parts if name == "joined" and inputs == TABLE else ())
+    return MODELS[name](**{**SMALL.get(name, {}), **settings})(shape)
+
+
 def takes(name: str, inputs: tuple[int, ...]) -> bool:
     if name in HEAVY:
         return inputs == IMAGES
     try:
-        MODELS[name]()(Shape(inputs, 2))
+        a_model(name, inputs)
     except StudyError:
         return False
     return True
@@ -50,10 +58,6 @@ EVERY_DROPOUT = pytest.mark.parametrize(
 )
 CLASSES = pytest.mark.parametrize("classes", [2, 5])
 EVERY_ALGORITHM = pytest.mark.parametrize("name", ALGORITHMS)
-
-
-def a_model(name: str, inputs: tuple[int, ...], classes: int = 2, **settings: Any) -> Model:
-    return MODELS[name](**{**SMALL.get(name, {}), **settings})(Shape(inputs, classes))
 
 
 def test_every_model_takes_some_kind_of_data() -> None:

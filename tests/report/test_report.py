@@ -40,8 +40,9 @@ SECTIONS = {
     *("answer", "design", "sites", "results", "hospitals", "claims", "statistics"),
     *("privacy", "cost", "limits", "methods", "checklist", "study"),
 }
-# images, findings, grids and privacy have figures that these rows of columns have not, and AUC in place of accuracy
+# images, findings, grids, privacy and regions have figures that these have not, and AUC in place of accuracy
 OF_IMAGES = {
+    *("regions", "regional-models"),
     *("epsilon-cost", "epsilon-spent", "gradient-lengths"),
     *("samples", "prevalence", "auc", "auc-by-finding", "roc", "precision-recall", "findings-at-sites"),
     *("grid", "grid-lines", "grid-sides", "curves", "losses", "movement"),

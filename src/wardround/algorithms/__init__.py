@@ -12,6 +12,7 @@ from wardround.algorithms.fedprox_adaptive import fedprox_adaptive
 from wardround.algorithms.local_only import local
 from wardround.algorithms.pooled import pooled
 from wardround.algorithms.scaffold import scaffold
+from wardround.algorithms.split import split
 
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "fedavg": fedavg,
@@ -25,6 +26,7 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "clustered": clustered,
     "local": local,
     "pooled": pooled,
+    "split": split,
 }
 
 __all__ = ["ALGORITHMS", "Algorithm", "Arrival", "Work"]

@@ -16,13 +16,14 @@ Nothing here branches on a tensor's value or counts its axes: written with `ward
 or a stack of sites and runs along leading axes. Only `aggregate_each`, once a round, sees one run at a time.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from wardround.algorithms.regions import Regions
 from wardround.tree import State, Tree
 
 Optimiser = Literal["sgd", "momentum", "weight-decay", "adam"]
@@ -57,6 +58,9 @@ class Algorithm:
     finish: Callable[[Tree, State, State, Work], tuple[State, State]]
     aggregate: Callable[[State, State, float], State]
     aggregate_each: Callable[[State, Sequence[Arrival]], State] | None = None
+    # where sites form regions: each region's mean (None: no update came) and weight, and the round, from 0 on
+    aggregate_regions: Callable[[State, Iterable[State | None], Sequence[float | Tensor], int], State] | None = None
+    regions: Regions | None = None
     weighting: Literal["samples", "uniform"] = "samples"
     sound_with: frozenset[Optimiser] = ANY_OPTIMISER
     data_free: frozenset[str] = frozenset()  # parts of the update that do not depend on patients

@@ -3,6 +3,8 @@
 study.toml  environment.json  records.jsonl  predictions.parquet  groups.parquet  models/ARM/seed-N.safetensors
 selection.parquet   predictions by which a value was selected, where the study selects
 validation.parquet  predictions by which thresholds of findings were chosen, where rows have findings
+regional.parquet    predictions of regions' own models, where sites form regions
+absent.parquet      predictions made while a party was missing, where parties hold different features
 summaries.jsonl     of a run across hospitals, in place of predictions, selection and groups, which stay there
 samples.npz         some images of each site, where the study lets a report show them
 results.json        a folder that has it is complete
@@ -43,6 +45,8 @@ WRITTEN_ANEW = (
     "predictions.parquet",
     "selection.parquet",
     "validation.parquet",
+    "regional.parquet",
+    "absent.parquet",
     "samples.npz",
     "ledger.jsonl",
     "attack.json",
@@ -50,7 +54,7 @@ WRITTEN_ANEW = (
     "summaries.jsonl",
     "report.html",
 )
-Predictions = Literal["predictions", "selection", "validation"]
+Predictions = Literal["predictions", "selection", "validation", "regional", "absent"]
 Read = TypeVar("Read")
 
 
@@ -162,6 +166,16 @@ class RunFolder:
     def validation(self) -> pd.DataFrame | None:
         """None where no thresholds are chosen."""
         path = self.path / "validation.parquet"
+        return self._read(path.name, pd.read_parquet) if path.is_file() else None
+
+    def regional(self) -> pd.DataFrame | None:
+        """None where sites form no regions."""
+        path = self.path / "regional.parquet"
+        return self._read(path.name, pd.read_parquet) if path.is_file() else None
+
+    def absent(self) -> pd.DataFrame | None:
+        """None where no party can be missing."""
+        path = self.path / "absent.parquet"
         return self._read(path.name, pd.read_parquet) if path.is_file() else None
 
     def write_samples(self, samples: Mapping[str, Any]) -> None:

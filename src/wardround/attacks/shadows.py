@@ -42,7 +42,8 @@ def subset(rows: Rows, places: np.ndarray) -> Rows:
     patients = None if rows.patients is None else rows.patients[chosen]
     if rows.index is None:
         return Rows(rows.x[chosen], rows.y[chosen], None, levels, patients)
-    return Rows(rows.x, rows.y, rows.index[chosen], levels, patients)
+    beside = None if rows.beside is None else rows.beside[chosen]
+    return Rows(rows.x, rows.y, rows.index[chosen], levels, patients, beside)
 
 
 def losses(trial: Trial, run: Run, everyone: Everyone) -> list[np.ndarray]:

@@ -56,6 +56,12 @@ class Layout:
     def names(self) -> tuple[str, ...]:
         return self.names_by({})
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The recorded column behind each of the numbers that come out."""
+        encoded = [name for name, levels in self.levels.items() for _ in _written(levels)]
+        return (*(column.name for column in self.numeric), *encoded, *self.indicators)
+
     def names_by(self, written: Mapping[str, str]) -> tuple[str, ...]:
         """With other names for some columns."""
 

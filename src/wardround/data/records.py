@@ -56,6 +56,12 @@ class Records:
     recorded: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # columns by hospital; all, unless given
     # by hospital: the words in its target column, in lower case, and the class that each was read as
     vocabulary: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    # by party, where several hold different columns of these patients: whether it has each row's patient
+    known_to: Mapping[str, np.ndarray] = field(default_factory=dict)
+    held: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by party: the columns of its file
+    # a party's own numbers of patients and their visits, by which parties find the rows that belong together
+    ids: np.ndarray | None = field(default=None, repr=False)
+    visits: np.ndarray | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.target)
@@ -96,6 +102,9 @@ class Records:
             side=None if self.side is None else self.side[rows],
             boxes=None if self.boxes is None else _boxes_of(self.boxes, rows),
             prints=None if self.prints is None else self.prints[rows],
+            known_to={party: known[rows] for party, known in self.known_to.items()},
+            ids=None if self.ids is None else self.ids[rows],
+            visits=None if self.visits is None else self.visits[rows],
         )
 
 

@@ -15,7 +15,7 @@ class Rows:
     """Prepared rows. `x` may be shared by many sites; then `index` says which rows of it are meant, without a copy.
 
     Images stay bytes in memory and become numbers from 0 to 1 when they are taken; `levels` then gives each of these
-    rows' centre and spread.
+    rows' centre and spread. Where columns stand `beside` an image, a row is one line of numbers: its pixels, then they.
     """
 
     x: Tensor
@@ -23,9 +23,17 @@ class Rows:
     index: Tensor | None = None
     levels: Tensor | None = None  # (rows, 2)
     patients: Tensor | None = None  # whose each of these rows is; None: everybody has one
+    beside: Tensor | None = None  # (rows, numbers) of these rows
 
     def __len__(self) -> int:
         return len(self.y) if self.index is None else len(self.index)
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """The shape of a row as it is taken."""
+        if self.beside is None:
+            return tuple(self.x.shape[1:])
+        return (self.x[0].numel() + self.beside.shape[1],)
 
     @property
     def labels(self) -> Tensor:
@@ -43,7 +51,10 @@ class Rows:
         chosen = order if self.index is None else self.index[order]
         x = as_numbers(self.x[chosen], dtype)
         x = x if change is None else change(x)
-        return scaled(x, None if self.levels is None else self.levels[order]), self.y[chosen]
+        x = scaled(x, None if self.levels is None else self.levels[order])
+        if self.beside is not None:
+            x = torch.cat([x.flatten(1), self.beside[order].to(dtype)], dim=1)
+        return x, self.y[chosen]
 
     def everything(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         if self.index is None and self.x.dtype != torch.uint8:
@@ -65,6 +76,17 @@ def scaled(x: Tensor, levels: Tensor | None) -> Tensor:
     return (x - centre.reshape(*centre.shape, *ones)) / spread.reshape(*spread.shape, *ones)
 
 
+@dataclass(frozen=True)
+class Block:
+    """A party's numbers in a row, and the number that says whether they are there (None: they always are)."""
+
+    party: str
+    start: int
+    stop: int
+    shape: tuple[int, ...]
+    present: int | None
+
+
 @dataclass(frozen=True, eq=False)
 class Site:
     """`test_rows` and `validation_rows` are row numbers in the source, so that its owner can trace a prediction."""
@@ -75,7 +97,8 @@ class Site:
     test: Rows
     validation_rows: np.ndarray
     test_rows: np.ndarray
-    recipe: Recipe | None = None  # how its rows were prepared; None: images, or rows that are elsewhere
+    recipe: Recipe | None = None  # how its columns were prepared; None: it has none, or its rows are elsewhere
+    blocks: tuple[Block, ...] = ()  # where features are held by several parties
 
 
 def join(parts: Sequence[Rows]) -> Rows:
@@ -83,7 +106,15 @@ def join(parts: Sequence[Rows]) -> Rows:
     if all(part.index is not None and part.x is parts[0].x for part in parts):
         index = torch.cat([part.index for part in parts if part.index is not None])
         levels = [part.levels for part in parts if part.levels is not None]
-        return Rows(parts[0].x, parts[0].y, index, torch.cat(levels) if levels else None, _all_people(parts))
+        beside = [part.beside for part in parts if part.beside is not None]
+        return Rows(
+            parts[0].x,
+            parts[0].y,
+            index,
+            torch.cat(levels) if levels else None,
+            _all_people(parts),
+            torch.cat(beside) if beside else None,
+        )
     if any(part.index is not None for part in parts):
         raise ValueError("sites that share rows and sites that own them cannot be joined")
     whole = torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts])

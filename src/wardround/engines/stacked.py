@@ -15,8 +15,10 @@ from torch import Tensor
 
 from wardround import tree
 from wardround.algorithms.algorithm import Arrival, Work
+from wardround.algorithms.hierarchical import as_merged
 from wardround.engines.engine import Engine
 from wardround.engines.lanes import Lane, LaneBatch, LaneBatches, LaneOrder, RowPool
+from wardround.engines.stacked_regions import aggregate_regions, broadcast_regions, with_regions
 from wardround.engines.threads import torch_threads
 from wardround.local import Memory, Point, descend
 from wardround.models.model import Gradient
@@ -121,7 +123,11 @@ def _round(
     algorithm = first.algorithm
     if not crew.weights.numel():
         nothing = [_empty_record(t, trial, state, crew) for t, trial in enumerate(trials)]
-        return StackState(state.round + 1, state.server, state.memory, state.private), nothing
+        server = state.server
+        if algorithm.regions is not None:
+            server = aggregate_regions(algorithm, algorithm.regions, server, {}, crew.weights, (), state.round)
+            nothing = with_regions(nothing, algorithm.regions, server, state.round)
+        return StackState(state.round + 1, server, state.memory, state.private), nothing
     lane = (crew.trial_of, crew.site_of)
     shared = _broadcast(first, state.server, *lane)
     memory, private = _pick(state.memory, lane), _pick_tree(state.private, lane)
@@ -135,16 +141,19 @@ def _round(
 
     update = _map(update, by_trial)
     shares = crew.weights / crew.weights.sum(1, keepdim=True)
-    server = tree.settle(_aggregate(first, state.server, update, crew, shares))
+    server = tree.settle(_aggregate(first, state.server, update, crew, shares, state.round))
     _keep(state.memory, kept, *lane)
     _keep({"private": state.private}, {"private": end.private}, *lane)
     new = StackState(state.round + 1, server, state.memory, state.private)
     sent = tree.count_bytes(shared) // len(losses), tree.count_bytes(update) // len(losses)
-    return new, _records(trials, crew, state, new, tree.apply(by_trial, moved), by_trial(losses), shares, sent)
+    records = _records(trials, crew, state, new, tree.apply(by_trial, moved), by_trial(losses), shares, sent)
+    return new, with_regions(records, algorithm.regions, server, state.round) if algorithm.regions else records
 
 
 def _broadcast(first: Trial, server: State, trial_of: Tensor, site_of: Tensor) -> State:
     """What each lane is sent. One copy per trial serves all its sites, unless sites have models of their own."""
+    if first.algorithm.regions is not None:
+        return broadcast_regions(first.algorithm, first.algorithm.regions, server, trial_of, site_of)
     if not first.algorithm.personal:
         return _pick(first.algorithm.broadcast(server, 0), trial_of)
     servers = _unstack(server)
@@ -215,8 +224,10 @@ def _start_losses(trial: Trial, lanes: LaneOrder, pool: RowPool, leaves: Tree) -
     return torch.stack(losses)
 
 
-def _aggregate(first: Trial, server: State, update: State, crew: Crew, shares: Tensor) -> State:
+def _aggregate(first: Trial, server: State, update: State, crew: Crew, shares: Tensor, round_number: int) -> State:
     algorithm = first.algorithm
+    if algorithm.regions is not None:
+        return aggregate_regions(algorithm, algorithm.regions, server, update, crew.weights, crew.counted, round_number)
     if algorithm.aggregate_each is None:
         mean = _map(update, lambda leaf: (leaf * tree.align(shares, leaf)).sum(1))
         return algorithm.aggregate(server, mean, shares.shape[1] / len(first.sites))
@@ -303,7 +314,7 @@ def models_of_stack(trials: Sequence[Trial], state: StackState) -> Tree:
     """The models with which the scored sites predict, one after another: (trials x sites, ...)."""
     trial_of = torch.tensor([t for t, trial in enumerate(trials) for _ in trial.scored])
     site_of = torch.tensor([trial.trainer_of(number) for trial in trials for number in range(len(trial.scored))])
-    shared, lane = _broadcast(trials[0], state.server, trial_of, site_of), (trial_of, site_of)
+    shared, lane = _broadcast(trials[0], as_merged(state.server), trial_of, site_of), (trial_of, site_of)
     begun = trials[0].algorithm.begin(shared, _pick(state.memory, lane))
     return {**begun, **_pick_tree(state.private, lane)}
 

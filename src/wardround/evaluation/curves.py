@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 import torch
 
+from wardround.algorithms.hierarchical import as_merged
 from wardround.engines.lanes import RowPool
 from wardround.engines.stacked import StackState, models_of_stack
 from wardround.evaluation.predict import predict, quick_figures
@@ -89,7 +90,7 @@ class StackCurves:
         """One model for each group of rows."""
         algorithm = self.trials[0].algorithm
         if not self.personal:
-            return algorithm.begin(algorithm.broadcast(state.server, 0), {})
+            return algorithm.begin(algorithm.broadcast(as_merged(state.server), 0), {})
         return models_of_stack(self.trials, state)
 
 

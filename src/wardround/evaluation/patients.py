@@ -32,20 +32,20 @@ def by_patients(content: dict[str, Any], scores: Scores) -> dict[str, Any]:
         return content
     drawn = Resamples(scores)
     for name, arm in content["arms"].items():
-        _fill(arm["metrics"], drawn.of(name))
+        fill_drawn(arm["metrics"], drawn.of(name))
         for site, figures in arm["sites"].items():
-            _fill(figures, drawn.of(name, site))
-        _fill(arm["within_sites"], drawn.within_sites(name))
+            fill_drawn(figures, drawn.of(name, site))
+        fill_drawn(arm["within_sites"], drawn.within_sites(name))
         for kind, groups in arm["subgroups"].items():
             for value, found in groups.items():
                 if "metrics" in found:
-                    _fill(found["metrics"], drawn.of(name, group=(kind, value)))
+                    fill_drawn(found["metrics"], drawn.of(name, group=(kind, value)))
         for finding, described in arm["findings"].items():
-            _fill(described["metrics"], drawn.of_finding(name, finding))
+            fill_drawn(described["metrics"], drawn.of_finding(name, finding))
     for test in content["tests"]:
         place = METRICS.index(test["metric"])
         figures = drawn.within_sites if test["within_sites"] else drawn.of
-        _compare(test, figures(test["arm"])[:, place] - figures(test["reference"])[:, place])
+        compare_drawn(test, figures(test["arm"])[:, place] - figures(test["reference"])[:, place])
     for key in dict.fromkeys((test["reference"], test["metric"]) for test in content["tests"]):
         adjust([test for test in content["tests"] if (test["reference"], test["metric"]) == key])
     for test in content["tests"]:
@@ -53,7 +53,7 @@ def by_patients(content: dict[str, Any], scores: Scores) -> dict[str, Any]:
     for entry in content["benefit"]:
         place = METRICS.index(entry["metric"])
         both = [drawn.of(entry[key], entry["site"])[:, place] for key in ("arm", "against")]
-        _compare(entry, both[0] - both[1])
+        compare_drawn(entry, both[0] - both[1])
         entry["verdict"] = verdict_of(entry["interval"], entry["metric"])
     for key in dict.fromkeys((entry["arm"], entry["metric"]) for entry in content["benefit"]):
         correct([entry for entry in content["benefit"] if (entry["arm"], entry["metric"]) == key])
@@ -251,13 +251,13 @@ def _limits(drawn: np.ndarray) -> list[float] | None:
     return [float(limit) for limit in np.quantile(known, [outside, 1 - outside])]
 
 
-def _fill(figures: Mapping[str, dict[str, Any]], drawn: np.ndarray) -> None:
+def fill_drawn(figures: Mapping[str, dict[str, Any]], drawn: np.ndarray) -> None:
     for place, name in enumerate(METRICS):
         if name in figures and figures[name]["mean"] is not None:
             figures[name]["interval"] = _limits(drawn[:, place])
 
 
-def _compare(entry: dict[str, Any], drawn: np.ndarray) -> None:
+def compare_drawn(entry: dict[str, Any], drawn: np.ndarray) -> None:
     """The interval of a difference; the p-value is twice the share of resamples on the other side of none."""
     entry["interval"] = None if entry["difference"] is None else _limits(drawn)
     entry["method"] = METHOD

@@ -46,7 +46,7 @@ def scores_of(trial: Trial, model: tuple[Tree, Tree], rows: Rows) -> tuple[np.nd
     """Labels, scores, losses and hits of all rows, in pieces."""
     params, buffers = model
     made: list[tuple[torch.Tensor, ...]] = []
-    pieces = max(1, min(4096, CELLS // max(1, math.prod(rows.x.shape[1:]))))
+    pieces = max(1, min(4096, CELLS // max(1, math.prod(rows.inputs))))
     with torch.no_grad():
         for part in torch.split(torch.arange(len(rows)), pieces):
             x, y = rows.take(part, trial.dtype)

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from wardround.algorithms import ALGORITHMS
+from wardround.evaluation.absent import describe_exchange, score_absent
 from wardround.evaluation.across import across_sites
 from wardround.evaluation.benefit import benefit, best_single, by_number_of_sites, spread
 from wardround.evaluation.claims import judge
@@ -19,6 +20,7 @@ from wardround.evaluation.findings import choose_thresholds, describe_findings, 
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
 from wardround.evaluation.metrics import SMALLEST_GROUP
 from wardround.evaluation.patients import by_patients
+from wardround.evaluation.regional import describe_regions, score_regions
 from wardround.evaluation.scores import Scored, Scores, within_sites
 from wardround.evaluation.selection import choose, compose
 from wardround.study import FINAL, Arm, Study, anonymous
@@ -41,18 +43,27 @@ def results(
     selection: pd.DataFrame | None = None,
     sites: Sequence[Mapping[str, Any]] = (),
     validation: pd.DataFrame | None = None,
+    regional: pd.DataFrame | None = None,
+    absent: pd.DataFrame | None = None,
 ) -> dict[str, Any]:
     """`groups` gives sex and age band of rows; `records` are the rounds as `records.jsonl` has them.
 
     `selection` are the predictions on which values are chosen, `validation` those on which thresholds of findings are;
-    `sites` describes each set of sites.
+    `regional` are those of regions' own models, `absent` those made while a party was missing; `sites` describes each
+    set of sites.
     """
     choices = choose(study, selection) if selection is not None else []
     thresholds = None
     if validation is not None:
         thresholds = choose_thresholds(compose(untested(validation, predictions, groups), choices))
-    scores = Scores.of(compose(predictions, choices), groups, thresholds)
-    return by_patients(assemble(study, scores, choices, records, sites), scores)
+    predictions = compose(predictions, choices)
+    scores = Scores.of(predictions, groups, thresholds)
+    content = by_patients(assemble(study, scores, choices, records, sites), scores)
+    if regional is not None:
+        content = score_regions(content, study, predictions, compose(regional, choices), groups, thresholds)
+    if absent is not None:
+        content = score_absent(content, study, predictions, compose(absent, choices), groups, thresholds)
+    return content
 
 
 def assemble(
@@ -75,6 +86,7 @@ def assemble(
     selected = {choice["arm"] for choice in choices}
     arms = {
         name: _arm(study, arm, name in selected, name, scores, subgroups[name], of_arm[name])
+        | {"topology": _topology(arm, of_arm[name], sites)}
         for name, arm in origin.items()
         if name in scores.arms
     }
@@ -138,6 +150,14 @@ def _arm(
         "final": _final(records),
         "cost": _cost(records),
     }
+
+
+def _topology(arm: Arm, records: pd.DataFrame, sites: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """None where sites and one coordinator are all there is, or where there is no coordinator."""
+    if arm.topology.kind == "vertical":
+        return describe_exchange(arm, records)
+    federated = ALGORITHMS[arm.algorithm.name](**arm.algorithm.options).federated
+    return describe_regions(arm, records, sites) if arm.topology.kind == "hierarchical" and federated else None
 
 
 def _headline(scores: Scored) -> str:

@@ -6,6 +6,7 @@ from wardround.models.adapter import adapter
 from wardround.models.cnn import cnn
 from wardround.models.densenet import densenet
 from wardround.models.dropout import Dropout
+from wardround.models.joined import joined
 from wardround.models.logistic import logistic
 from wardround.models.mlp import mlp
 from wardround.models.model import SMALL_MODEL, Model, ModelBuilder, Shape, from_module
@@ -17,6 +18,7 @@ MODELS: dict[str, Callable[..., ModelBuilder]] = {
     "logistic": logistic,
     "mlp": mlp,
     "adapter": adapter,
+    "joined": joined,
     "cnn": cnn,
     "residual": residual,
     "resnet": resnet,

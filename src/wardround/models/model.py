@@ -1,6 +1,6 @@
 """What a model is: pure functions over named leaves. Modules are used functionally and hold no weights of their own."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional as F
 
+from wardround.data.site import Block
 from wardround.errors import StudyError
 from wardround.models.dropout import Dropout, draw_masks, mask_shapes
 from wardround.models.rows import Caught, Patients, by_layers
@@ -35,11 +36,26 @@ class Shape:
     inputs: tuple[int, ...]
     classes: int  # or findings
     findings: bool = False  # any number of them may be in one row
+    parts: tuple[Block, ...] = ()  # whose numbers of a row are whose, where parties hold different ones
 
     @property
     def outputs(self) -> int:
         """Two classes need one score; several classes, and findings, need one each."""
         return 1 if self.classes == 2 and not self.findings else self.classes
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A network in parts: one at each party, which makes an embedding of its numbers, and one where the labels are.
+
+    `top(params, embeddings, present, masks)` gives scores; an embedding that is not present is replaced.
+    """
+
+    parts: tuple[Block, ...]
+    labels: str | None  # the party whose embedding is always there; None: it has none, only the labels
+    bottoms: Mapping[str, "Model"]
+    top: Callable[[Tree, Mapping[str, Tensor], Mapping[str, Tensor], Tree | None], Tensor]
+    width: int  # of an embedding
 
 
 @dataclass(frozen=True)
@@ -63,6 +79,7 @@ class Model:
     at_site: Callable[[int, str, Sequence[str]], Tree] | None = None
     # a part of each row's loss that does not come from its scores: params, x -> (rows,)
     extra: Callable[[Tree, Tensor], Tensor] | None = None
+    cut: Cut | None = None
 
     @cached_property
     def size(self) -> int:

@@ -18,6 +18,7 @@ from wardround.report.evidence import Evidence, read_evidence, rows_of
 from wardround.report.figures import FIGURES, attack_figures, draw_all, left_out
 from wardround.report.table import few, write_tables
 from wardround.report.tables import all_tables
+from wardround.report.topology import topology_words
 from wardround.report.words import SYNTHETIC, answer, best_single_words, design, groups_title, hospital_words
 from wardround.report.words_across import across_words
 from wardround.report.words_findings import finding_words
@@ -54,6 +55,7 @@ def build_report(path: str | Path, workers: int = 1) -> Path:
         sentences=[test["sentence"] for test in evidence.tests()],
         best_single=best_single_words(evidence),
         across=across_words(evidence),
+        topology=topology_words(evidence),
         per_site={site: _about(evidence, site) for site in evidence.sites[:MOST_SITES]},
         claims=[_claim(claim) for claim in evidence.results["claims"]],
         privacy=privacy(evidence),

@@ -31,6 +31,9 @@ MODELS = {
     "residual": "He, Zhang, Ren, Sun. Deep residual learning for image recognition. CVPR 2016. arXiv:1512.03385",
     "densenet": "Huang, Liu, van der Maaten, Weinberger. Densely connected convolutional networks. CVPR 2017. arXiv:1608.06993",
 }
+TOPOLOGIES = {
+    "hierarchical": "Liu, Zhang, Song, Letaief. Client-edge-cloud hierarchical federated learning. IEEE ICC 2020. arXiv:1905.06641",
+}
 PRIVACY = {
     "example": "Abadi et al. Deep learning with differential privacy. CCS 2016. arXiv:1607.00133",
     "site": "McMahan, Ramage, Talwar, Zhang. Learning differentially private recurrent language models. ICLR 2018. arXiv:1710.06963",
@@ -60,6 +63,7 @@ def citations(evidence: Evidence) -> list[str]:
     used = [ALGORITHMS.get(arm["algorithm"]["name"]) for arm in results["arms"].values()]
     used += [SOURCES.get(described["data"]["name"]) for described in results["sites"]]
     used += [PARTITIONS.get(described["partition"]["name"]) for described in results["sites"]]
+    used += [TOPOLOGIES.get((arm.get("topology") or {}).get("kind", "")) for arm in results["arms"].values()]
     used.append(MODELS.get(evidence.study["model"]["kind"]))
     if any(variant["method"].startswith("corrected") for variant in results["variants"].values()):
         used.append(STATISTICS["corrected"])

@@ -19,6 +19,7 @@ from wardround.report import (
     plots_images,
     plots_privacy,
     plots_results,
+    plots_topology,
 )
 from wardround.report.evidence import STAY, Evidence
 from wardround.report.headline import HEADLINES, headline_of
@@ -169,6 +170,17 @@ FIGURES = {
         "Mean over the combinations of that many hospitals in the study, every hospital counting alike, with 95 % "
         "intervals over seeds.",
         plots_results.number_of_sites,
+    ),
+    "regions": Drawing(
+        "Regions and their sites",
+        "With the rows that train in each region, with the study's first seed.",
+        plots_topology.regions_tree,
+        tall=True,
+    ),
+    "regional-models": Drawing(
+        "Each region's own model beside the model of all",
+        "Both on the test rows of the region's sites.",
+        plots_topology.regional_models,
     ),
     "calibration": Drawing(
         "Calibration",

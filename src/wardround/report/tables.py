@@ -42,6 +42,7 @@ from wardround.report.tables_sites import (
     schema_table,
     spread_table,
 )
+from wardround.report.topology import link_table, region_table
 from wardround.report.words import groups_title
 from wardround.report.words_on_data import ranking_words
 
@@ -92,6 +93,8 @@ def all_tables(evidence: Evidence) -> dict[str, Table]:
         all_findings_at_sites_table,
         claim_table,
         cost_table,
+        region_table,
+        link_table,
         protection_table,
         spent_table,
         total_table,

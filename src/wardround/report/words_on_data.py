@@ -2,6 +2,7 @@
 
 from wardround.report.evidence import STAY, Evidence
 from wardround.report.table import listed
+from wardround.report.topology import privacy_words as regions_privacy
 from wardround.report.words_privacy import privacy_limits, protection_words
 
 FEW_SEEDS = 5
@@ -22,6 +23,7 @@ def privacy(evidence: Evidence) -> list[str]:
         "The run was across hospitals: each one's own machine trained on its rows, and the coordinator's had none."
         if evidence.deployed
         else "This was a simulation on one machine that could read all sites' rows. Nothing was sent over a network.",
+        *regions_privacy(evidence),
         *protection_words(evidence),
     ]
     own = prepared.get("schema") == "own" and not evidence.of_images

@@ -1,0 +1,200 @@
+"""Rows whose features are held by several parties: which numbers of a row are whose.
+
+A row is one line of numbers: the image's pixels if there is one, then the columns of each party in turn, then for each
+party but the one with the labels whether it knows the row's patient. What of a row is nobody's is left out.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+import torch
+
+from wardround.data.agreement import recipes
+from wardround.data.prepare import Encoded, Layout, Recipe, encode
+from wardround.data.records import Column, Records
+from wardround.data.site import Block, Rows, Site
+from wardround.errors import StudyError, suggest
+from wardround.study import Preparation, Topology
+from wardround.sweep import NAME
+
+IMAGE = "image"
+ALL = "*"  # in place of names: every column of the party's own file
+WHERE = "topology: parties"
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """Who holds what, checked against the data."""
+
+    parties: Mapping[str, tuple[str, ...]]
+    labels: str
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        return tuple(name for name in self.parties if name != self.labels)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(name for names in self.parties.values() for name in names if name != IMAGE)
+
+    @property
+    def image_at(self) -> str | None:
+        return next((party for party, names in self.parties.items() if IMAGE in names), None)
+
+
+def holdings_of(topology: Topology, records: Records) -> Holdings:
+    """Refused where a party holds what is not recorded, or what another party holds too."""
+    if len(topology.parties) < 1:
+        raise StudyError(WHERE, "is empty", "Name the parties with their columns: [topology.parties] a = [...].")
+    recorded = [column.name for column in columns_of(records)]
+    possible = recorded if records.is_table else [IMAGE, *recorded]
+    parties = {party: columns_held(party, names, records) for party, names in topology.parties.items()}
+    named: dict[str, str] = {}
+    for party, names in parties.items():
+        if not NAME.fullmatch(party) or "." in party or party in ("top", "absent"):
+            problem = f"{party!r} cannot be a party's name"
+            raise StudyError(WHERE, problem, "Use letters, digits, '_' and '-', and neither `top` nor `absent`.")
+        for name in names:
+            if name not in possible:
+                problem = f"no column is called {name!r}" if name != IMAGE else "these data have no images"
+                raise StudyError(f"{WHERE}: {party}", problem, suggest(name, possible, "There are"))
+            if name in named:
+                problem = f"{name!r} is at {named[name]!r} already"
+                raise StudyError(f"{WHERE}: {party}", problem, "A column is held by one party.")
+            named[name] = party
+        if IMAGE in names and len(names) > 1:
+            problem = "has the image and columns, and a party's part of the network takes one of them"
+            raise StudyError(f"{WHERE}: {party}", problem, "Give the columns to a party of their own.")
+    if not named:
+        raise StudyError(WHERE, "no party has any column", "Name the columns of each.")
+    labels = next(iter(topology.parties)) if topology.labels is None else topology.labels
+    if labels not in topology.parties:
+        remedy = suggest(labels, topology.parties, "Parties")
+        raise StudyError("topology: labels", f"no party is called {labels!r}", remedy)
+    for party in topology.known:
+        if party not in topology.parties or party == labels:
+            others = [name for name in topology.parties if name != labels]
+            problem = f"{party!r} is no party beside the one with the labels"
+            raise StudyError("topology: known", problem, suggest(party, others, "Others"))
+    if labels in records.known_to:
+        problem = f"the file of {labels!r} has no labels"
+        raise StudyError("topology: labels", problem, "Name the party that is the `holder` in [data].")
+    # an arm leaves a party out by giving it no columns
+    return Holdings({name: own for name, own in parties.items() if own or name == labels}, labels)
+
+
+def columns_held(party: str, names: Sequence[str], records: Records) -> tuple[str, ...]:
+    """What an arm says that a party holds, with ALL written out. Refused where files say otherwise."""
+    if not records.held:
+        if ALL in names:
+            problem = f"{ALL!r} means all columns of a party's file, and these data are not in files by party"
+            raise StudyError(f"{WHERE}: {party}", problem, 'Name the columns, or use the source "csv-parties".')
+        return tuple(names)
+    if party not in records.held:
+        remedy = suggest(party, records.held, "Parties with files")
+        raise StudyError(WHERE, f"no file is of a party called {party!r}", remedy)
+    if tuple(names) == (ALL,):
+        return records.held[party]
+    for name in names:
+        elsewhere = next((other for other, own in records.held.items() if name in own and other != party), None)
+        if elsewhere is not None:
+            problem = f"{name!r} is in the file of {elsewhere!r}"
+            raise StudyError(f"{WHERE}: {party}", problem, suggest(name, records.held[party], "Columns of its file"))
+    return tuple(names)
+
+
+def columns_of(records: Records) -> tuple[Column, ...]:
+    """Of a table its own; of images what is known of each beside the image: age, sex, view."""
+    if records.is_table:
+        return records.columns
+    kinds = {name: "numeric" if name == "age" else "categorical" for name in records.groups.columns}
+    return tuple(Column(name, "numeric" if kind == "numeric" else "categorical") for name, kind in kinds.items())
+
+
+def table_of(records: Records, holdings: Holdings) -> Encoded | None:
+    """The columns that any party holds; None where there are only images."""
+    chosen = tuple(column for column in columns_of(records) if column.name in holdings.columns)
+    if not chosen:
+        return None
+    table = records.features if isinstance(records.features, pd.DataFrame) else records.groups
+    return encode(replace(records, features=table[[column.name for column in chosen]], columns=chosen, recorded={}))
+
+
+def known_patients(
+    patient: np.ndarray, holdings: Holdings, known: Mapping[str, float], rng: np.random.Generator
+) -> dict[str, np.ndarray]:
+    """In a simulation: of each other party, which rows' patients it has too. Drawn by patient, never by row."""
+    people, codes = np.unique(patient, return_inverse=True)
+    has: dict[str, np.ndarray] = {}
+    for party in holdings.others:
+        draws = rng.random(len(people))
+        has[party] = (draws < known.get(party, 1.0))[codes]
+    return has
+
+
+def joined_sites(
+    sites: Sequence[Site],
+    table: Encoded | None,
+    rows: Mapping[str, Mapping[str, np.ndarray]],
+    holdings: Holdings,
+    present: Mapping[str, np.ndarray],
+    preparation: Preparation,
+    members: Sequence[str],
+    together: bool,
+    dtype: torch.dtype,
+) -> tuple[Site, ...]:
+    """Sites whose rows are lines of numbers, party by party. `rows` are each site's rows by side, `present` as
+    `known_patients` gives it. `together`: a party holds its columns for all sites, and prepares them as one."""
+    train = {site: sides["train"] for site, sides in rows.items()}
+    by_site: dict[str, Recipe] = {}
+    if table is not None and together:
+        whole = np.concatenate([train[name] for name in members])
+        one = recipes(table, {"all": whole}, preparation, ["all"])["all"]
+        by_site = dict.fromkeys(train, one)
+    elif table is not None:
+        by_site = recipes(table, train, preparation, members)
+
+    def made(site: Site) -> Site:
+        recipe = by_site.get(site.name)
+        pixels = tuple(site.train.x.shape[1:]) if site.train.x.dim() == 4 else ()
+        places, blocks = arrangement(None if recipe is None else recipe.layout, holdings, pixels)
+
+        def side(name: str) -> Rows:
+            chosen = rows[site.name][name]
+            before: Rows = getattr(site, name)
+            parts = [] if recipe is None or table is None else [recipe.apply(table, chosen)[:, places]]
+            parts += [present[party][chosen].astype(float)[:, None] for party in holdings.others]
+            numbers = np.concatenate([np.zeros((len(chosen), 0)), *parts], axis=1)
+            line = torch.from_numpy(numbers).to(dtype)
+            return replace(before, beside=line) if pixels else replace(before, x=line)
+
+        train, validation, test = side("train"), side("validation"), side("test")
+        return replace(site, recipe=recipe, blocks=blocks, train=train, validation=validation, test=test)
+
+    return tuple(made(site) for site in sites)
+
+
+def arrangement(
+    layout: Layout | None, holdings: Holdings, pixels: tuple[int, ...]
+) -> tuple[list[int], tuple[Block, ...]]:
+    """The places of prepared numbers in the order of the parties, and each party's part of the line."""
+    behind = () if layout is None else layout.columns
+    at = int(np.prod(pixels)) if pixels else 0
+    places: list[int] = []
+    spans: dict[str, tuple[int, int, tuple[int, ...]]] = {}
+    for party, names in holdings.parties.items():
+        own = [place for place, column in enumerate(behind) if column in names]
+        if IMAGE in names:
+            spans[party] = (0, at, pixels)
+        elif own:
+            start = at + len(places)
+            spans[party] = (start, start + len(own), (len(own),))
+            places += own
+        elif names:
+            problem = "none of its columns has a value in a training row"
+            raise StudyError(f"{WHERE}: {party}", problem, "Name columns that are recorded.")
+    first = at + len(places)
+    flag = {party: first + number for number, party in enumerate(holdings.others)}
+    return places, tuple(Block(party, *span, flag.get(party)) for party, span in spans.items())

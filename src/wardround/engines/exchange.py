@@ -1,0 +1,172 @@
+"""One round of split learning, as each side sees it. What travels is embeddings one way and their gradients the other.
+
+    party               label holder
+    -----               ------------
+    embed(block)  --->  learn(block, embeddings): a step for each batch of the block
+    learn(gradients) <- the loss's gradient by each embedding
+
+A block of one batch is exactly the training of the whole network. In a longer one the label holder's steps see
+embeddings that were made before the block, and a party steps with gradients that were taken there: fewer messages, and
+a staler view. Both sides step with the same optimiser, whose state begins anew each round.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wardround import tree
+from wardround.models.joined import TOP, below, prefixed
+from wardround.models.model import Cut, Model
+from wardround.optimisers import Optimiser
+from wardround.privacy.noise import Stream, with_noise
+from wardround.study import EmbeddingNoise
+from wardround.tree import State, Tree
+
+
+@dataclass(frozen=True)
+class Own:
+    """A party's part of a batch: its numbers, and the dropout masks of its layers."""
+
+    x: Tensor
+    masks: Tree
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """The label holder's part of a batch. `own` is None where it has labels and no features."""
+
+    y: Tensor
+    own: Own | None
+    present: Mapping[str, Tensor]  # which rows' patients each other party knows
+    masks: Tree  # of the top, and of parties that are left out in training
+
+
+class Party:
+    """A party without labels, during one round."""
+
+    def __init__(
+        self,
+        bottom: Model,
+        optimiser: Optimiser,
+        params: Tree,
+        buffers: Tree,
+        lr: float,
+        protect: Callable[[Tensor], Tensor] = torch.Tensor.clone,
+    ) -> None:
+        self.bottom, self.optimiser, self.lr, self.protect = bottom, optimiser, lr, protect
+        self.params, self.buffers = params, buffers
+        self.state: State = optimiser.init(params)
+        self.waiting: list[Own] = []
+        self.kept: tuple[Tree, Tensor, Tree] | None = None  # of a block of one batch: it need not be computed twice
+
+    def embed(self, block: Sequence[Own]) -> list[Tensor]:
+        """What leaves for the label holder."""
+        self.waiting = list(block)
+        if len(block) == 1:
+            self.kept = self._forward(block[0])
+            return [self.protect(self.kept[1].detach())]
+        with torch.no_grad():
+            return [self.protect(self._forward(own)[1].detach()) for own in block]
+
+    def learn(self, gradients: Sequence[Tensor]) -> None:
+        """One step for each batch of the block."""
+        for own, gradient in zip(self.waiting, gradients, strict=True):
+            leaves, given, self.buffers = self._forward(own) if self.kept is None else self.kept
+            self.kept = None
+            grads = torch.autograd.grad(given, list(leaves.values()), gradient, materialize_grads=True)
+            grad = dict(zip(leaves, grads, strict=True))
+            self.params, self.state = self.optimiser.step(self.params, grad, self.state, self.lr)
+        self.waiting = []
+
+    def _forward(self, own: Own) -> tuple[Tree, Tensor, Tree]:
+        leaves = {name: leaf.detach().requires_grad_() for name, leaf in self.params.items()}
+        given, buffers = self.bottom.logits(leaves, self.buffers, own.x, own.masks)
+        return leaves, given, {name: leaf.detach() for name, leaf in buffers.items()}
+
+
+class LabelHolder:
+    """The party with the labels, during one round: the top, and a part of its own where it has features."""
+
+    def __init__(
+        self,
+        model: Model,
+        cut: Cut,
+        optimiser: Optimiser,
+        params: Tree,
+        buffers: Tree,
+        lr: float,
+        weights: Tensor | None = None,
+    ) -> None:
+        self.model, self.cut, self.optimiser, self.lr, self.weights = model, cut, optimiser, lr, weights
+        self.params, self.buffers = params, buffers  # TOP.leaf, and PARTY.leaf of its own part
+        self.state: State = optimiser.init(params)
+        self.loss, self.steps = 0.0, 0
+
+    def learn(self, block: Sequence[Labelled], embeddings: Mapping[str, Sequence[Tensor]]) -> dict[str, list[Tensor]]:
+        """A step for each batch; what goes back to each other party."""
+        back: dict[str, list[Tensor]] = {party: [] for party in embeddings}
+        for number, batch in enumerate(block):
+            given = {party: made[number].detach().requires_grad_() for party, made in embeddings.items()}
+            for party, gradient in self._step(batch, given).items():
+                back[party].append(gradient)
+        return back
+
+    def _step(self, batch: Labelled, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        leaves = {name: leaf.detach().requires_grad_() for name, leaf in self.params.items()}
+        seen, party = dict(given), self.cut.labels
+        if party is not None and batch.own is not None:
+            prefix = f"{party}."
+            seen[party], after = self.cut.bottoms[party].logits(
+                below(leaves, prefix), below(self.buffers, prefix), batch.own.x, batch.own.masks
+            )
+            self.buffers = prefixed({name: leaf.detach() for name, leaf in after.items()}, prefix)
+        scores = self.cut.top(leaves, seen, batch.present, batch.masks)
+        loss = self.model.row_losses(scores, batch.y, self.weights).mean()
+        wanted = [*leaves.values(), *given.values()]
+        grads = torch.autograd.grad(loss, wanted, materialize_grads=True)
+        grad = dict(zip(leaves, grads, strict=False))
+        self.params, self.state = self.optimiser.step(self.params, grad, self.state, self.lr)
+        self.loss += float(loss.detach())
+        self.steps += 1
+        return dict(zip(given, grads[len(leaves) :], strict=True))
+
+
+def protection(settings: EmbeddingNoise | None, stream: Stream) -> Callable[[Tensor], Tensor]:
+    """What a party does to an embedding before it leaves. The gradient that comes back is taken as that of the
+    embedding itself: clipping and noise are the channel's, not the network's."""
+    if settings is None:
+        return torch.Tensor.clone
+
+    def protect(embedding: Tensor) -> Tensor:
+        length = embedding.norm(dim=1, keepdim=True)
+        cut: Tensor = embedding * (settings.clip / length.clamp(min=settings.clip))
+        if not settings.noise:
+            return cut
+        return with_noise(stream, {"": cut}, settings.noise * settings.clip)[""]
+
+    return protect
+
+
+def parts_of(cut: Cut, leaves: Tree) -> tuple[dict[str, Tree], Tree]:
+    """A whole model's leaves: those of each party without labels, and those of the label holder."""
+    others = [part.party for part in cut.parts if part.party != cut.labels]
+    apart = {party: below(leaves, f"{party}.") for party in others}
+    held = {name: leaf for name, leaf in leaves.items() if not name.startswith(tuple(f"{p}." for p in others))}
+    return apart, held
+
+
+def whole_of(apart: Mapping[str, Tree], held: Tree) -> Tree:
+    """The other way."""
+    leaves = dict(held)
+    for party, own in apart.items():
+        leaves |= prefixed(own, f"{party}.")
+    return leaves
+
+
+def bytes_of(made: Mapping[str, Sequence[Tensor]]) -> int:
+    return sum(tree.count_bytes({"": {str(i): one for i, one in enumerate(batch)}}) for batch in made.values())
+
+
+__all__ = ["TOP", "LabelHolder", "Labelled", "Own", "Party", "bytes_of", "parts_of", "protection", "whole_of"]

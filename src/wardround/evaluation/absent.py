@@ -1,0 +1,145 @@
+"""Parties with different features of the same patients: how a model predicts while one of them is missing, what the
+exchange cost, and what clipping and noise on embeddings give."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from wardround.data.site import Block, Rows, Site
+from wardround.evaluation.benefit import BENEFIT, correct, difference_of, origin_of, verdict_of
+from wardround.evaluation.intervals import Resampling, summarise_metrics
+from wardround.evaluation.patients import Resamples, compare_drawn, fill_drawn
+from wardround.evaluation.predict import SitePrediction, predict
+from wardround.evaluation.scores import Scores
+from wardround.privacy.accountant import Charge, epsilon
+from wardround.study import METRICS, Arm, EmbeddingNoise, Study
+from wardround.trial import Run, Trial
+
+DELTA = 1e-5  # at which epsilon of embeddings is told
+
+
+def predict_absent(trial: Trial, run: Run) -> dict[str, list[SitePrediction]]:
+    """Test rows as they are predicted while a party is missing, for each party that may be."""
+    parts = () if trial.model.cut is None else trial.model.cut.parts
+    return {
+        part.party: predict(replace(trial, scored=tuple(without(site, part) for site in trial.scored)), run)
+        for part in parts
+        if part.present is not None
+    }
+
+
+def without(site: Site, part: Block) -> Site:
+    """The site's test rows as if the party knew none of their patients, and nothing of theirs had come."""
+    return replace(site, test=rows_without(site.test, part))
+
+
+def rows_without(rows: Rows, part: Block) -> Rows:
+    lines = rows.x if rows.beside is None else rows.beside
+    skipped = 0 if rows.beside is None else rows.x[0].numel()
+    emptied = lines.clone()
+    if part.start >= skipped:
+        emptied[:, part.start - skipped : part.stop - skipped] = 0
+    if part.present is not None:
+        emptied[:, part.present - skipped] = 0
+    return replace(rows, x=emptied) if rows.beside is None else replace(rows, beside=emptied)
+
+
+def describe_exchange(arm: Arm, records: pd.DataFrame) -> dict[str, Any]:
+    """An arm's parties and what went between them, of one seed on average."""
+    seeds, topology = records["seed"].nunique(), arm.topology
+    labels = topology.labels or next(iter(topology.parties))
+    exchanges = records["exchanges"] if "exchanges" in records else pd.Series([0])
+    return {
+        "kind": "vertical",
+        "labels": labels,
+        "block": topology.block,
+        "parties": {name: {"columns": list(columns)} for name, columns in topology.parties.items()},
+        "cost": {
+            "exchanges": float(exchanges.sum()) / seeds,
+            "bytes_up": float(records["bytes_up"].sum()) / seeds,  # embeddings, to the party with the labels
+            "bytes_down": float(records["bytes_down"].sum()) / seeds,  # their gradients
+        },
+        "embeddings": describe_noise(topology.embeddings, releases_of(arm)),
+        "absent": {},
+        "matched": None,
+    }
+
+
+def releases_of(arm: Arm) -> int:
+    """How often each training row's embedding leaves its party: once an epoch."""
+    return arm.training.rounds * arm.training.local_epochs
+
+
+def describe_noise(settings: EmbeddingNoise | None, releases: int) -> dict[str, Any] | None:
+    """What clipping and noise give: local differential privacy of a row's released embeddings, given the party's model.
+
+    A row's embedding exchanged for any other moves by at most two clips, as where a patient is replaced. It holds for
+    what leaves of this row's numbers; that they also shaped the party's weights, and so the embeddings of others, is
+    not covered, and neither are the gradients that come back, which tell of labels.
+    """
+    if settings is None:
+        return None
+    told = epsilon([Charge(1.0, settings.noise, releases)], DELTA, "replace") if settings.noise else math.inf
+    return {
+        "clip": settings.clip,
+        "noise": settings.noise,
+        "releases": releases,
+        "delta": DELTA,
+        "epsilon": told if math.isfinite(told) else None,
+    }
+
+
+def score_absent(
+    content: dict[str, Any],
+    study: Study,
+    predictions: pd.DataFrame,
+    absent: pd.DataFrame,
+    groups: pd.DataFrame | None,
+    thresholds: pd.DataFrame | None,
+) -> dict[str, Any]:
+    """`content` with each party's absence: the figures without it, and their paired difference from those with it."""
+    arms = {
+        name: found["topology"]
+        for name, found in content["arms"].items()
+        if found["topology"] is not None and found["topology"]["kind"] == "vertical"
+    }
+    missing = absent[absent["arm"].isin(list(arms))]
+    if not len(missing):
+        return content
+    whole = [
+        predictions[predictions["arm"] == arm].assign(site=party)
+        for arm, party in missing[["arm", "party"]].drop_duplicates().itertuples(index=False)
+    ]
+    lone = Scores.of(missing.assign(site=missing["party"]).drop(columns="party"), groups, thresholds)
+    full = Scores.of(pd.concat(whole, ignore_index=True), groups, thresholds)
+    drawn = [Resamples(lone), Resamples(full)] if len(lone.seeds) == 1 else None
+    for name, topology in arms.items():
+        resampling = Resampling.of(study.evaluation_of(origin_of(study, name)))
+        for party, figures in lone.by_site.get(name, {}).items():
+            with_it = full.by_site[name][party]
+            told: dict[str, Any] = {
+                "metrics": summarise_metrics(figures, resampling),
+                "difference": {
+                    metric: difference_of((figures - with_it)[:, METRICS.index(metric)], metric, resampling)
+                    for metric in BENEFIT
+                },
+            }
+            if drawn is not None:
+                _over_patients(told, [one.of(name, party) for one in drawn])
+            topology["absent"][party] = told
+        for metric in BENEFIT:
+            correct([told["difference"][metric] for told in topology["absent"].values()])
+    return content
+
+
+def _over_patients(told: Mapping[str, Any], drawn: Sequence[np.ndarray]) -> None:
+    """With one seed, intervals are over patients, the same draws with the party and without it."""
+    fill_drawn(told["metrics"], drawn[0])
+    for metric, entry in told["difference"].items():
+        place = METRICS.index(metric)
+        compare_drawn(entry, drawn[0][:, place] - drawn[1][:, place])
+        entry["verdict"] = verdict_of(entry["interval"], metric)

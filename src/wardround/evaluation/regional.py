@@ -1,0 +1,161 @@
+"""Regions of a hierarchical federation: each region's own model beside the model of all, and what every link carried.
+
+A region's own model is the one that it had before the last average over regions. Both are scored on the test rows of
+the region's sites, so that they are compared on the same patients.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from wardround.algorithms.regions import region_of_each
+from wardround.evaluation.benefit import BENEFIT, correct, difference_of, origin_of, verdict_of
+from wardround.evaluation.intervals import Resampling, summarise_metrics
+from wardround.evaluation.patients import Resamples, compare_drawn, fill_drawn
+from wardround.evaluation.predict import SitePrediction, scores_of
+from wardround.evaluation.scores import Scores
+from wardround.rounds import site_model
+from wardround.study import METRICS, Arm, Study
+from wardround.trial import Run, Trial
+
+LINK = ("messages_down", "messages_up", "bytes_down", "bytes_up")
+
+
+def predict_regional(trial: Trial, run: Run) -> list[SitePrediction]:
+    """Each training site's test rows by its region's own model; none where there are no regions."""
+    if trial.algorithm.regions is None:
+        return []
+    scored = {site.name: site for site in trial.scored}
+    return [
+        SitePrediction(
+            site.name,
+            scored[site.name].test_rows,
+            *scores_of(trial, site_model(trial, run, number, regional=True), scored[site.name].test),
+        )
+        for number, site in enumerate(trial.sites)
+        if site.name in scored
+    ]
+
+
+def describe_regions(arm: Arm, records: pd.DataFrame, sites: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """An arm's regions with their sites and training rows, and its cost. `sites` describes each set of sites."""
+    described: Mapping[str, Any] = next((way["sites"] for way in sites if arm.name in way["arms"]), {})
+    where = f"arms: {arm.name}: topology: regions"
+    region_of = region_of_each(arm.topology.regions, list(described), where) if described else {}
+    trains = {site: region for site, region in region_of.items() if not arm.train_at or site in arm.train_at}
+    regions = {}
+    for name in arm.topology.regions:
+        members = [site for site, region in trains.items() if region == name]
+        if members:
+            rows = [described[site]["train"] for site in members]
+            regions[name] = {"sites": members, "train": sum(rows), "test": None, "metrics": None, "difference": None}
+    return {
+        "kind": "hierarchical",
+        "regional_rounds": arm.topology.regional_rounds,
+        "global_rounds": int(records["round"].max()) // arm.topology.regional_rounds,
+        "regions": regions,
+        "cost": cost_of_links(records),
+    }
+
+
+def cost_of_links(records: pd.DataFrame) -> dict[str, dict[str, float]]:
+    """Of one seed, on average: what each kind of link carried, and what a flat federation would have carried.
+
+    In a flat one with as many rounds the same messages go between the sites and the one coordinator.
+    """
+    seeds = records["seed"].nunique()
+    worked = records["sites"].map(len)
+    asked = worked + records["dropped"].map(len)
+    at_sites = [float(np.sum(column)) / seeds for column in (asked, worked, records["bytes_down"], records["bytes_up"])]
+    between = [_pairs(records, name) / seeds for name in ("region_messages", "region_bytes")]
+    return {
+        "site_region": dict(zip(LINK, at_sites, strict=True)),
+        "region_global": dict(zip(LINK, np.concatenate(between).tolist(), strict=True)),
+        "flat": dict(zip(LINK, at_sites, strict=True)),
+    }
+
+
+def _pairs(records: pd.DataFrame, name: str) -> np.ndarray:
+    """The sum over rounds of what went down and of what came up."""
+    if name not in records:
+        return np.zeros(2)
+    return np.asarray(np.sum([np.asarray(pair, dtype=float) for pair in records[name]], axis=0))
+
+
+def score_regions(
+    content: dict[str, Any],
+    study: Study,
+    predictions: pd.DataFrame,
+    regional: pd.DataFrame,
+    groups: pd.DataFrame | None,
+    thresholds: pd.DataFrame | None,
+) -> dict[str, Any]:
+    """`content` with the figures of both models in each region, and their paired difference.
+
+    `predictions` are of the model of all, `regional` of the regions' own; both have the selected arms already. Both
+    models call from the same threshold.
+    """
+    arms = {name: found["topology"] for name, found in content["arms"].items() if _has_regions(found["topology"])}
+    own, of_all = (_by_region(table, arms, groups, thresholds) for table in (regional, predictions))
+    if own is None or of_all is None:
+        return content
+    drawn = [Resamples(own), Resamples(of_all)] if len(own.seeds) == 1 else None
+    for name, topology in arms.items():
+        resampling = Resampling.of(study.evaluation_of(origin_of(study, name)))
+        for region, told in topology["regions"].items():
+            if region not in own.by_site.get(name, {}):
+                continue
+            ours, theirs = own.by_site[name][region], of_all.by_site[name][region]
+            told["test"] = _rows(own, name, region)
+            told["metrics"] = {
+                "regional": summarise_metrics(ours, resampling),
+                "global": summarise_metrics(theirs, resampling),
+            }
+            told["difference"] = {
+                metric: difference_of((ours - theirs)[:, METRICS.index(metric)], metric, resampling)
+                for metric in BENEFIT
+            }
+            if drawn is not None:
+                _over_patients(told, [resamples.of(name, region) for resamples in drawn])
+        known = [told["difference"] for told in topology["regions"].values() if told["difference"] is not None]
+        for metric in BENEFIT:
+            correct([difference[metric] for difference in known])
+    return content
+
+
+def _has_regions(topology: Mapping[str, Any] | None) -> bool:
+    return topology is not None and topology["kind"] == "hierarchical"
+
+
+def _by_region(
+    table: pd.DataFrame,
+    arms: Mapping[str, Mapping[str, Any]],
+    groups: pd.DataFrame | None,
+    thresholds: pd.DataFrame | None,
+) -> Scores | None:
+    """Rows of regions' sites, with the region in the place of the site."""
+    parts = []
+    for name, topology in arms.items():
+        region_of = {site: region for region, told in topology["regions"].items() for site in told["sites"]}
+        mine = table[(table["arm"] == name) & table["site"].isin(list(region_of))]
+        parts.append(mine.assign(site=mine["site"].map(region_of)))
+    whole = pd.concat(parts, ignore_index=True) if parts else table.iloc[:0]
+    return Scores.of(whole, groups, thresholds) if len(whole) else None
+
+
+def _rows(scores: Scores, arm: str, region: str) -> float:
+    """Test rows, on average over seeds."""
+    inside = scores.site[scores.of_arm(arm)] == scores.sites.index(region)
+    return float(inside.sum()) / len(scores.seeds)
+
+
+def _over_patients(told: dict[str, Any], drawn: Sequence[np.ndarray]) -> None:
+    """With one seed, intervals are over patients, the same draws for both models."""
+    for figures, one in zip(told["metrics"].values(), drawn, strict=True):
+        fill_drawn(figures, one)
+    for metric, entry in told["difference"].items():
+        place = METRICS.index(metric)
+        compare_drawn(entry, drawn[0][:, place] - drawn[1][:, place])
+        entry["verdict"] = verdict_of(entry["interval"], metric)

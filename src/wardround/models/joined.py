@@ -1,0 +1,169 @@
+"""A network for features that several parties hold: a part for each of them, and one on top that joins what they give.
+
+Each party's part turns its numbers of a row (an image, or columns) into an embedding. The top joins the embeddings into
+scores. It can be trained whole, where all numbers are at one place, or in parts, each where its numbers are (split
+learning; Vepakomma et al. 2018, arXiv:1812.00564). A party's embedding may be absent: a learned one stands in for it,
+and with `absent` the network meets that in training too.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from wardround import seeds
+from wardround.data.site import Block
+from wardround.errors import StudyError, suggest
+from wardround.models.cnn import cnn
+from wardround.models.dropout import Dropout
+from wardround.models.mlp import mlp
+from wardround.models.model import Cut, Model, ModelBuilder, Shape, from_module
+from wardround.models.residual import residual
+from wardround.settings import Count, Fraction, parse_settings, settings_of
+from wardround.tree import Tree
+
+BOTTOMS: dict[str, Callable[..., ModelBuilder]] = {"cnn": cnn, "residual": residual, "mlp": mlp}
+FOR_IMAGES: Mapping[str, Any] = {"kind": "cnn", "channels": [16, 32], "hidden": 64, "kernel": 3, "norm": "group"}
+FOR_COLUMNS: Mapping[str, Any] = {"kind": "mlp", "hidden": [16]}
+TOP, ABSENT = "top.", "absent."
+
+
+def joined(
+    embedding: Count = 16,
+    hidden: Count = 32,
+    dropout: Fraction = 0.0,
+    absent: Fraction = 0.0,
+    bottoms: dict[str, dict[str, Any]] | None = None,
+    weights: Path | None = None,
+) -> ModelBuilder:
+    """`bottoms` by party: `kind` and the settings of that model. `weights` are first ones of the part for images."""
+
+    def build(shape: Shape) -> Model:
+        if not shape.parts:
+            problem = "joins what several parties hold, and the study names no parties"
+            raise StudyError("model: joined", problem, "Add [topology.parties], or choose another model.")
+        refuse_unknown_parties(bottoms or {}, shape.parts)
+        refuse_weights_without_image(weights, shape.parts)
+        made = {part.party: bottom(part, embedding, (bottoms or {}).get(part.party), weights) for part in shape.parts}
+        others = [part.party for part in shape.parts if part.present is not None]
+
+        def top() -> nn.Module:
+            # SiLU, because ReLU has no slope at zero, where the stand-in of an absent party begins
+            layers: list[nn.Module] = [nn.SiLU(), nn.Linear(embedding * len(made), hidden), nn.ReLU()]
+            if dropout:
+                layers.append(Dropout(dropout, (hidden,)))
+            return nn.Sequential(*layers, nn.Linear(hidden, shape.outputs))
+
+        return whole(shape, made, from_module(top, shape), others, embedding, absent)
+
+    return build
+
+
+def whole(
+    shape: Shape, bottoms: Mapping[str, Model], top: Model, others: list[str], embedding: int, absent: float
+) -> Model:
+    """The parts as one model. Leaves are named PARTY.leaf, top.leaf and absent.PARTY."""
+
+    def init(seed: int) -> tuple[Tree, Tree]:
+        params, buffers = top.init(seeds.number(seed, "top") >> 1)
+        params, buffers = prefixed(params, TOP), prefixed(buffers, TOP)
+        for party, part in bottoms.items():
+            own, kept = part.init(seeds.number(seed, "bottom", site=party) >> 1)
+            params |= prefixed(own, f"{party}.")
+            buffers |= prefixed(kept, f"{party}.")
+        # nothing is known of an absent party: its stand-in begins as the embedding of nothing
+        return params | {ABSENT + party: torch.zeros(embedding) for party in others}, buffers
+
+    def joined_scores(
+        params: Tree,
+        embeddings: Mapping[str, Tensor],
+        present: Mapping[str, Tensor],
+        masks: Tree | None,
+        kept: Tree | None = None,
+    ) -> Tensor:
+        """`kept` are the top's buffers: masks that stay while many rows are predicted."""
+        seen = []
+        for part in shape.parts:
+            given = embeddings[part.party]
+            if part.party in present:
+                there = present[part.party] > 0
+                if masks is not None and ABSENT + part.party in masks:
+                    there = there & (masks[ABSENT + part.party] > 0)
+                given = torch.where(there[:, None], given, params[ABSENT + part.party])
+            seen.append(given)
+        own = None if masks is None else below(masks, TOP)
+        return top.logits(below(params, TOP), kept or {}, torch.cat(seen, dim=1), own)[0]
+
+    def logits(params: Tree, buffers: Tree, x: Tensor, masks: Tree | None) -> tuple[Tensor, Tree]:
+        embeddings: dict[str, Tensor] = {}
+        after: Tree = {}
+        for part in shape.parts:
+            prefix = f"{part.party}."
+            own = None if masks is None else below(masks, prefix)
+            embeddings[part.party], kept = bottoms[part.party].logits(
+                below(params, prefix), below(buffers, prefix), numbers_of(part, x), own
+            )
+            after |= prefixed(kept, prefix)
+        return joined_scores(params, embeddings, presence(shape.parts, x), masks, below(buffers, TOP)), after
+
+    shapes = {f"{p}.{name}": mask for p, part in bottoms.items() for name, mask in part.mask_shapes.items()}
+    shapes |= {TOP + name: mask for name, mask in top.mask_shapes.items()}
+    if absent:
+        shapes |= {ABSENT + party: (absent, ()) for party in others}
+    always = [part.party for part in shape.parts if part.present is None]
+    cut = Cut(shape.parts, always[0] if always else None, bottoms, joined_scores, embedding)
+    return Model(init, logits, shape.classes, mask_shapes=shapes, findings=shape.findings, cut=cut)
+
+
+def numbers_of(part: Block, x: Tensor) -> Tensor:
+    """A party's own numbers of a batch, as an image where they are one."""
+    own = x[:, part.start : part.stop].reshape(-1, *part.shape)
+    return own.to(memory_format=torch.channels_last) if own.dim() == 4 else own
+
+
+def presence(parts: tuple[Block, ...], x: Tensor) -> dict[str, Tensor]:
+    """Of each party that may be absent, whether its numbers are there."""
+    return {part.party: x[:, part.present] for part in parts if part.present is not None}
+
+
+def bottom(part: Block, embedding: int, settings: Mapping[str, Any] | None, weights: Path | None) -> Model:
+    image, where = len(part.shape) == 3, f"model: bottoms: {part.party}"
+    wanted = {**((FOR_IMAGES if image else FOR_COLUMNS) if settings is None else settings)}
+    kind = wanted.pop("kind", "cnn" if image else "mlp")
+    if kind not in BOTTOMS:
+        raise StudyError(f"{where}: kind", f"{kind!r} is not known", suggest(str(kind), BOTTOMS, "Possible values"))
+    factory = BOTTOMS[kind]
+    values = parse_settings(settings_of(factory), wanted, where, Path())
+    if image and weights is not None:
+        if "weights" not in values:
+            raise StudyError(f"{where}: kind", f"{kind} takes no weights from a file", "Use cnn or residual.")
+        values["weights"] = weights
+    built = factory(**values)(Shape(part.shape, embedding, findings=True))
+    if built.private:
+        problem = "keeps weights apart for each site, and a party's part is one for all"
+        raise StudyError(f"{where}: norm", problem, 'Choose another than "fedbn".')
+    return built
+
+
+def refuse_unknown_parties(bottoms: Mapping[str, Any], parts: tuple[Block, ...]) -> None:
+    known = [part.party for part in parts]
+    for party in bottoms:
+        if party not in known:
+            remedy = suggest(party, known, "Parties with features")
+            raise StudyError("model: bottoms", f"no party with features is called {party!r}", remedy)
+
+
+def refuse_weights_without_image(weights: Path | None, parts: tuple[Block, ...]) -> None:
+    if weights is not None and not any(len(part.shape) == 3 for part in parts):
+        raise StudyError("model: weights", "are for images, and no party has one", "Leave `weights` out.")
+
+
+def prefixed(leaves: Tree, prefix: str) -> Tree:
+    return {prefix + name: leaf for name, leaf in leaves.items()}
+
+
+def below(leaves: Tree, prefix: str) -> Tree:
+    """The leaves whose names begin so, without that beginning."""
+    return {name.removeprefix(prefix): leaf for name, leaf in leaves.items() if name.startswith(prefix)}
