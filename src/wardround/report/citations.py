@@ -33,6 +33,7 @@ MODELS = {
 }
 TOPOLOGIES = {
     "hierarchical": "Liu, Zhang, Song, Letaief. Client-edge-cloud hierarchical federated learning. IEEE ICC 2020. arXiv:1905.06641",
+    "vertical": "Vepakomma, Gupta, Swedish, Raskar. Split learning for health: distributed deep learning without sharing raw patient data. 2018. arXiv:1812.00564",
 }
 PRIVACY = {
     "example": "Abadi et al. Deep learning with differential privacy. CCS 2016. arXiv:1607.00133",

@@ -5,6 +5,7 @@ from typing import Any
 from wardround.report.arms import partition_title
 from wardround.report.attacked import audit_table, inversion_table, membership_table
 from wardround.report.evidence import STAY, Evidence, rows_of
+from wardround.report.parties import absent_table, exchange_table
 from wardround.report.table import (
     FEWEST,
     Format,
@@ -95,6 +96,8 @@ def all_tables(evidence: Evidence) -> dict[str, Table]:
         cost_table,
         region_table,
         link_table,
+        exchange_table,
+        absent_table,
         protection_table,
         spent_table,
         total_table,
