@@ -1,6 +1,6 @@
 """The study file as one frozen, typed value. Parsed once, at the edge: nothing below sees a dict of settings.
 
-    [data] [sites] [model] [training] [privacy] [topology] [evaluation] [deployment]
+    [data] [sites] [model] [training] [privacy] [topology] [uncertainty] [evaluation] [deployment]
     [[arms]] [[variants]] [selection] [[claims]] [quick]
 
 `[data]`, `[sites]`, `[model]` and each arm name a member of a family (a source, a partitioner, a model, an algorithm);
@@ -216,6 +216,16 @@ class Topology:
 
 
 @dataclass(frozen=True)
+class Uncertainty:
+    """What is told of how sure a model is. Whatever is chosen for it is chosen on validation rows."""
+
+    method: Literal["none", "dropout", "laplace", "ensemble"] = "none"  # where several scores of one row come from
+    passes: Annotated[int, Range(low=2)] = 30  # of dropout or Laplace; an ensemble has as many as there are seeds
+    alpha: Annotated[float, Range(low=0, high=1, low_open=True, high_open=True)] = 0.1  # so many sets may miss
+    refer: Annotated[float, Range(low=0, high=1, low_open=True, high_open=True)] = 0.2  # of rows, to a clinician
+
+
+@dataclass(frozen=True)
 class Arm:
     """One way of training: what stands in the file, with its overrides and one point of its sweep filled in."""
 
@@ -231,6 +241,7 @@ class Arm:
     privacy: Privacy
     vary: tuple[Varied, ...]  # what a seed changes
     topology: Topology = field(default_factory=Topology)
+    uncertainty: Uncertainty | None = None  # None: nothing beside scores
     train_at: tuple[str, ...] = ()  # the sites that train; the others are only scored. Empty: all train
     held_out: str | None = None  # selection only: the site on whose non-test rows this arm is scored
 
@@ -298,6 +309,8 @@ class Study:
         for arm in content["arms"]:
             if arm["topology"] == asdict(Topology()):
                 del arm["topology"]  # a study that says nothing of it keeps the name that it always had
+            if arm["uncertainty"] is None:
+                del arm["uncertainty"]
         return sha256(json.dumps(anonymous(content), sort_keys=True).encode()).hexdigest()
 
     @cached_property

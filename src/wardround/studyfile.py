@@ -29,6 +29,7 @@ from wardround.study import (
     Study,
     Topology,
     Training,
+    Uncertainty,
     Variant,
     Varied,
     in_variant,
@@ -36,7 +37,7 @@ from wardround.study import (
 from wardround.studycheck import check_whole
 from wardround.sweep import NAME, Point, flatten, points, set_path
 
-TABLES = ("data", "sites", "model", "training", "privacy", "topology", "evaluation")
+TABLES = ("data", "sites", "model", "training", "privacy", "topology", "uncertainty", "evaluation")
 PROTECTIONS = {"example": ExamplePrivacy, "site": SitePrivacy, "secure_sum": SecureSum}
 VARY = "evaluation.vary"  # the only key of [evaluation] that a variant may change
 
@@ -93,6 +94,8 @@ def parse_study(
         # a smaller study says little about a published figure; whoever reads the verdict is told
         raw = {**raw, "claims": [_at_quick_size(claim) for claim in raw["claims"]]}
     tables = {key: deepcopy(dict(_table(raw, key, where))) for key in TABLES}
+    if "uncertainty" in raw and not tables["uncertainty"]:
+        tables["uncertainty"] = {"method": Uncertainty().method}  # an empty table asks for it too
     if quick and "quick" not in raw:
         raise StudyError(
             f"{where}: quick", "missing", "This study has no [quick] block, so --quick has nothing to apply."
@@ -278,6 +281,7 @@ def _arm_kinds(entry: Mapping[str, Any], tables: Mapping[str, Any], sections: Ma
     collect("privacy.example.adaptive", AdaptiveClip)
     collect("topology", Topology)
     collect("topology.embeddings", EmbeddingNoise)
+    collect("uncertainty", Uncertainty)
     for key in ("data", "sites", "model"):
         section = sections[key]
         kinds[f"{key}.{section.tag}"] = str
@@ -322,6 +326,9 @@ def _arm(
         training=Training(**parse_settings(settings_of(Training), changed["training"], f"{where}: training", base)),
         privacy=_privacy(changed["privacy"], f"{where}: privacy", base),
         topology=parse(Topology, changed["topology"], f"{where}: topology", base),
+        uncertainty=parse(Uncertainty, changed["uncertainty"], f"{where}: uncertainty", base)
+        if changed["uncertainty"]
+        else None,
         vary=vary,
         train_at=parse(tuple[str, ...], point.train_at or (), f"{where}: train_at", base),
     )
@@ -352,6 +359,9 @@ def _resolve(
         "privacy": asdict(_privacy(tables["privacy"], f"{where}: privacy", base)) if tables["privacy"] else None,
         "topology": asdict(parse(Topology, tables["topology"], f"{where}: topology", base))
         if tables["topology"]
+        else None,
+        "uncertainty": asdict(parse(Uncertainty, tables["uncertainty"], f"{where}: uncertainty", base))
+        if tables["uncertainty"]
         else None,
         "evaluation": asdict(Evaluation(**evaluation)),
         "deployment": raw.get("deployment"),
