@@ -259,11 +259,23 @@ def finish(plan: Plan, folder: RunFolder, units: int) -> None:
     spent = [] if ledger is None else ledger.entries()
     content["privacy"] = describe_spending(plan.study, spent, records, folder.lengths(), guarantee=False)
     warnings = [*diverged(predictions), *plan.warnings]
+    if plan.study.evaluation.attack == "membership":
+        attack_members(plan, folder)
     samples = sample_images(plan)
     if samples:
         folder.write_samples(samples)
     folder.write_json("results.json", {**content, **described, "warnings": warnings})
     folder.remove_state()
+
+
+def attack_members(plan: Plan, folder: RunFolder) -> None:
+    """Who was trained on, told from losses: what `wardround attack --only membership --shadows 0` finds."""
+    from wardround.attacks.attack import attack_target
+    from wardround.attacks.target import Target
+
+    arms = tuple(arm for arm in plan.study.arms if not arm.variant)
+    target = Target(folder, plan, arms, plan.study.evaluation.seeds.first)
+    attack_target(target, ["membership"], False, "initial", 0, lambda line: None)
 
 
 def _load_statistics() -> None:

@@ -126,6 +126,7 @@ class Evaluation:
     split: Literal["drawn", "given"] = "drawn"  # given: the split that the source comes with
     on_training: bool = False  # after the last round, loss and accuracy on training rows as well
     samples: WholeNumber = 0  # images of each site's training rows in the report; 0 where images must not travel
+    attack: Literal["none", "membership"] = "none"  # at the end of a run, as `wardround attack` without shadow models
 
     def seed_for(self, purpose: Varied, seed: int) -> int:
         """What a seed does not vary stays as the first seed made it."""
@@ -306,6 +307,8 @@ class Study:
     def hash(self) -> str:
         """Names the run. Paths and the device are left out: every hospital computes the same hash."""
         content = {key: value for key, value in asdict(self).items() if key != "resolved"}
+        if self.evaluation.attack == Evaluation().attack:
+            del content["evaluation"]["attack"]
         for arm in content["arms"]:
             if arm["topology"] == asdict(Topology()):
                 del arm["topology"]  # a study that says nothing of it keeps the name that it always had

@@ -63,7 +63,19 @@ def attack_run(
         if kind not in KINDS:
             raise StudyError("--only", f"there is no attack {kind!r}", suggest(kind, KINDS, "Attacks"))
     target = open_target(path, list(arms), models, sources)
-    sizes, say = Sizes.of(quick, shadows), progress or (lambda line: None)
+    return attack_target(target, only, quick, at, shadows, progress or (lambda line: None))
+
+
+def attack_target(
+    target: Target,
+    only: Collection[str],
+    quick: bool,
+    at: Literal["initial", "trained"],
+    shadows: int | None,
+    say: Said,
+) -> dict[str, Any]:
+    """The same for a run that is open already."""
+    sizes = Sizes.of(quick, shadows)
     found: dict[str, Any] = {
         "schema": SCHEMA,
         "study": {"name": target.plan.study.name, "hash": target.plan.study.hash},

@@ -15,7 +15,7 @@ from wardround.engines.exchange import LabelHolder, Labelled, Own, Party, bytes_
 from wardround.engines.serial import leaves_of_run, order_of, restore_run, runs_of_one, start_one
 from wardround.engines.threads import torch_threads
 from wardround.models.joined import ABSENT, TOP, below, numbers_of, presence
-from wardround.models.model import Cut, Model
+from wardround.models.model import SMALL_MODEL, Cut, Model
 from wardround.optimisers import optimiser_for
 from wardround.privacy.protection import seeded_streams
 from wardround.trial import RoundRecord, Run, Trial
@@ -24,7 +24,8 @@ from wardround.trial import RoundRecord, Run, Trial
 def split_rounds(trials: Sequence[Trial], run: Run) -> Iterator[tuple[Run, list[RoundRecord]]]:
     trial = trials[0]
     while run.round < trial.training.rounds:
-        with torch_threads(1 if trial.light else torch.get_num_threads()):
+        # parties step in turns: a second thread would mostly wait, unless a step is long
+        with torch_threads(1 if trial.model.size < SMALL_MODEL else torch.get_num_threads()):
             run, record = split_round(trial, run)
         yield run, [record]
 

@@ -20,6 +20,7 @@ from wardround.report.parties import party_words
 from wardround.report.table import few, write_tables
 from wardround.report.tables import all_tables
 from wardround.report.topology import topology_words
+from wardround.report.ways import ways_words
 from wardround.report.words import SYNTHETIC, answer, best_single_words, design, groups_title, hospital_words
 from wardround.report.words_across import across_words
 from wardround.report.words_findings import finding_words
@@ -56,6 +57,7 @@ def build_report(path: str | Path, workers: int = 1) -> Path:
         sentences=[test["sentence"] for test in evidence.tests()],
         best_single=best_single_words(evidence),
         across=across_words(evidence),
+        ways=ways_words(evidence),
         topology=[*topology_words(evidence), *party_words(evidence)],
         per_site={site: _about(evidence, site) for site in evidence.sites[:MOST_SITES]},
         claims=[_claim(claim) for claim in evidence.results["claims"]],

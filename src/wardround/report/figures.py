@@ -20,6 +20,7 @@ from wardround.report import (
     plots_privacy,
     plots_results,
     plots_topology,
+    plots_ways,
 )
 from wardround.report.evidence import STAY, Evidence
 from wardround.report.headline import HEADLINES, headline_of
@@ -170,6 +171,12 @@ FIGURES = {
         "Mean over the combinations of that many hospitals in the study, every hospital counting alike, with 95 % "
         "intervals over seeds.",
         plots_results.number_of_sites,
+    ),
+    "ways": Drawing(
+        "Ways to train together, side by side",
+        "Bars with 95 % intervals where there are any. Axes need not begin at zero.",
+        plots_ways.ways_bars,
+        tall=True,
     ),
     "regions": Drawing(
         "Regions and their sites",

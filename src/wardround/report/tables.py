@@ -44,6 +44,7 @@ from wardround.report.tables_sites import (
     spread_table,
 )
 from wardround.report.topology import link_table, region_table
+from wardround.report.ways import ways_table
 from wardround.report.words import groups_title
 from wardround.report.words_on_data import ranking_words
 
@@ -93,6 +94,7 @@ def all_tables(evidence: Evidence) -> dict[str, Table]:
         all_confusion_table,
         all_findings_at_sites_table,
         claim_table,
+        ways_table,
         cost_table,
         region_table,
         link_table,

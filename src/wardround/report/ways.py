@@ -1,0 +1,224 @@
+"""Ways to train together, side by side: what each gives and costs, and which one to use for what.
+
+Shown where a study's arms differ in kind: who exchanges with whom, or what protects patients.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from wardround.evaluation.compare import in_words
+from wardround.report.evidence import Evidence
+from wardround.report.table import Format, Table, decimals, listed, make_table, one, points
+
+BOUNDS = {"pooled": "all rows at one place (a bound)", "local": "every site alone"}
+ALPHA = 0.05
+
+
+@dataclass(frozen=True)
+class Way:
+    """One arm in the words of the comparison. What is not known is None."""
+
+    arm: str
+    how: str
+    headline: Mapping[str, Any]  # mean and interval
+    f1: Mapping[str, Any]
+    error: float | None  # of calibration
+    bytes: float
+    seconds: float
+    epsilon: float | None
+    attack: Mapping[str, Any] | None  # AUC and interval of telling who was trained on
+
+
+def ways_of(evidence: Evidence) -> list[Way]:
+    """None where all arms train in the same way."""
+    kinds = {(_kind(arm), _epsilon(evidence, name) is None) for name, arm in evidence.arms.items()}
+    if len(kinds - {("bound", True)}) < 2:
+        return []
+    return [_way(evidence, name, arm) for name, arm in evidence.arms.items()]
+
+
+def _way(evidence: Evidence, name: str, arm: Mapping[str, Any]) -> Way:
+    figures = arm["within_sites"] if evidence.ranked_within else arm["metrics"]
+    attacked = ((evidence.attack or {}).get("membership") or {}).get(name, {}).get("threshold")
+    unsure = arm.get("uncertainty") or {}
+    topology = arm.get("topology") or {}
+    beyond = topology.get("cost", {}).get("region_global") or {}
+    return Way(
+        arm=name,
+        how=_how(evidence, name, arm),
+        headline=figures[evidence.headline.metric],
+        f1=arm["metrics"]["f1"],
+        error=(unsure.get("calibration") or {}).get("ece"),
+        bytes=arm["cost"]["bytes"] + beyond.get("bytes_down", 0.0) + beyond.get("bytes_up", 0.0),
+        seconds=arm["cost"]["seconds"],
+        epsilon=_epsilon(evidence, name),
+        attack=attacked if attacked and attacked.get("auc") is not None else None,
+    )
+
+
+def _kind(arm: Mapping[str, Any]) -> str:
+    if arm["algorithm"]["name"] in BOUNDS:
+        return "bound"
+    return str((arm.get("topology") or {}).get("kind", "flat"))
+
+
+def _how(evidence: Evidence, name: str, arm: Mapping[str, Any]) -> str:
+    algorithm = arm["algorithm"]["name"]
+    if algorithm in BOUNDS:
+        return BOUNDS[algorithm]
+    parts = {"vertical": "parties with different columns", "hierarchical": f"{algorithm} in regions"}
+    told = [parts.get(_kind(arm), str(algorithm))]
+    if _epsilon(evidence, name) is not None:
+        told.append("noise for every patient")
+    protected = evidence.results["privacy"]["arms"].get(name) or {}
+    if protected.get("secure_sum") is not None:
+        told.append("secure sum")
+    method = (arm.get("uncertainty") or {}).get("method", "none")
+    if method != "none":
+        told.append(f"uncertainty by {method}")
+    return ", ".join(told)
+
+
+def _epsilon(evidence: Evidence, name: str) -> float | None:
+    """Of the site that spent most, where patients are protected."""
+    spent = ((evidence.results["privacy"]["arms"].get(name) or {}).get("sites") or {}).values()
+    known = [one["epsilon"] for one in spent if one.get("epsilon") is not None]
+    return max(known) if known else None
+
+
+def ways_table(evidence: Evidence) -> Table:
+    headline = evidence.headline
+    rows = []
+    for way in ways_of(evidence):
+        figures = [way.headline["mean"], _limits(way.headline, headline.shown), way.f1["mean"], _limits(way.f1)]
+        attack = [None, None] if way.attack is None else [way.attack["auc"], _limits(way.attack)]
+        rows.append([way.arm, way.how, *figures, way.error, way.bytes / 1e6, way.seconds, way.epsilon, *attack])
+    word = f"{headline.word} in sites" if evidence.ranked_within else headline.word
+    columns: dict[str, Format | None] = {"arm": None, "how": None, headline.above(word): headline.shown}
+    columns |= {f"95 % of {headline.word}": None, "F1": decimals, "95 % of F1": None}
+    columns |= {"calibration error": decimals, "MB": one, "seconds": one, "epsilon": one}
+    columns |= {"attack: AUC": decimals, "95 % of attack": None}
+    note = (
+        "Intervals are of 95 %. Calibration error: how far scores are from what happens, on average, before any "
+        "correction. MB: tensors sent and received with one seed, on all links. Attack: telling from losses who was "
+        "trained on; 0.5 is a guess."
+    )
+    return make_table("ways", "Ways to train together, side by side", columns, rows, note)
+
+
+def _limits(found: Mapping[str, Any], shown: Format = decimals) -> str | None:
+    return " to ".join(shown(limit) for limit in found["interval"]) if found.get("interval") else None
+
+
+def ways_words(evidence: Evidence) -> list[str]:
+    """Which one should we use? Only what the figures of this run bear out."""
+    ways = {way.arm: way for way in ways_of(evidence)}
+    if not ways:
+        return []
+    said = [_bounds(evidence, ways), _flat(evidence, ways), _private(evidence, ways)]
+    said += [_vertical(evidence, ways), _hierarchical(evidence, ways), _attacks(ways), _caution(evidence)]
+    return [sentence for sentence in said if sentence]
+
+
+def _bounds(evidence: Evidence, ways: Mapping[str, Way]) -> str | None:
+    named = {arm: name for name, a in evidence.arms.items() if (arm := a["algorithm"]["name"]) in BOUNDS}
+    if set(named) != set(BOUNDS):
+        return None
+    low, high = (ways[named[kind]].headline["mean"] for kind in ("local", "pooled"))
+    word = f"{evidence.headline.word}{' within sites' if evidence.ranked_within else ''}"
+    return (
+        f"The room between training alone and pooling all rows: {word} {evidence.headline.told(low)} to "
+        f"{evidence.headline.told(high)}. A way that costs more than it gains within that room is not worth it."
+    )
+
+
+def _flat(evidence: Evidence, ways: Mapping[str, Way]) -> str | None:
+    """Among plain ways with one coordinator, the better, or the simpler where chance explains the difference."""
+    plain = [n for n in ways if _kind(evidence.arms[n]) == "flat" and ways[n].epsilon is None]
+    tests = {test["arm"]: test for test in evidence.tests() if test["arm"] in plain}
+    if evidence.reference not in plain or not tests:
+        return None
+    clear = [name for name, test in tests.items() if _is_clear(test)]
+    if not clear:
+        others = listed(list(tests))
+        return (
+            f"Same kind of rows at every hospital, no further demands: {evidence.reference} will do. {others} "
+            f"{'is' if len(tests) == 1 else 'are'} not told apart from it."
+        )
+    better = [name for name in clear if tests[name]["difference"] > 0]
+    best = max(better, key=lambda name: tests[name]["difference"]) if better else str(evidence.reference)
+    return f"Same kind of rows at every hospital, no further demands: {best} is the best of {listed(plain)}."
+
+
+def _private(evidence: Evidence, ways: Mapping[str, Way]) -> str | None:
+    private = [way for way in ways.values() if way.epsilon is not None and _kind(evidence.arms[way.arm]) != "bound"]
+    if not private:
+        return None
+    told = [
+        f"{way.arm} spends epsilon {way.epsilon:.1f} and {_against_reference(evidence, way.arm)}" for way in private
+    ]
+    return f"A promise to every patient: {'; '.join(told)}. No other way here promises a patient anything."
+
+
+def _vertical(evidence: Evidence, ways: Mapping[str, Way]) -> str | None:
+    found = [name for name in ways if _kind(evidence.arms[name]) == "vertical"]
+    if not found:
+        return None
+    told = [f"{name} {_against_reference(evidence, name)}" for name in found]
+    return (
+        f"The same patients with different columns at different places: no other way can use those columns. "
+        f"{'; '.join(told)}; it trains on all sites' rows of common patients at once, so that it compares with pooled "
+        "rows rather than with the others. Embeddings and gradients of single patients travel, without any promise."
+    )
+
+
+def _hierarchical(evidence: Evidence, ways: Mapping[str, Way]) -> str | None:
+    found = [name for name in ways if _kind(evidence.arms[name]) == "hierarchical"]
+    if not found:
+        return None
+    told = []
+    for name in found:
+        cost = evidence.arms[name]["topology"]["cost"]
+        top, flat = (sum(cost[link][key] for key in ("bytes_down", "bytes_up")) for link in ("region_global", "flat"))
+        less = f"its coordinator of all carries {top / flat:.0%} of the bytes of a flat one" if flat else ""
+        told.append(f"{name} {_against_reference(evidence, name)}, and {less}" if less else name)
+    return f"Regions that do not want one coordinator to see every hospital: {'; '.join(told)}."
+
+
+def _attacks(ways: Mapping[str, Way]) -> str | None:
+    known = {way.arm: way.attack for way in ways.values() if way.attack is not None}
+    if not known:
+        return None
+    caught = [arm for arm, attack in known.items() if attack["interval"] and attack["interval"][0] > 0.5]
+    if not caught:
+        return "Who was trained on could not be told from losses better than by guessing, in any arm."
+    safe = [arm for arm in known if arm not in caught]
+    rest = f"; not in {listed(safe)}" if safe else ""
+    return f"Who was trained on can be told from losses better than by guessing in {listed(caught)}{rest}."
+
+
+def _caution(evidence: Evidence) -> str:
+    seeds = "one seed" if evidence.seeds == 1 else f"{evidence.seeds} seeds"
+    what = "synthetic data" if evidence.synthetic else "one set of data"
+    return f"This is {what} with {seeds}: a reason to try the same study on rows of your own, not to skip that."
+
+
+def _against_reference(evidence: Evidence, arm: str) -> str:
+    """In points, with an interval, where the study has a reference."""
+    test = next((test for test in evidence.tests() if test["arm"] == arm), None)
+    metric = evidence.headline.metric
+    if arm == evidence.reference:
+        return "is the reference"
+    if test is None or test["difference"] is None:
+        return "was not compared"
+    limits = test["interval"]
+    within = " within sites" if test.get("within_sites") else ""
+    said = "" if limits is None else f", 95 % interval {points(limits[0])} to {points(limits[1])}"
+    verdict = "" if _is_clear(test) else "; chance can explain it"
+    of_test = in_words(test["difference"], metric)
+    return f"changes {evidence.headline.word}{within} by {of_test} against {test['reference']}{said}{verdict}"
+
+
+def _is_clear(test: Mapping[str, Any]) -> bool:
+    return test["p_value_holm"] is not None and test["p_value_holm"] <= ALPHA
