@@ -1,0 +1,133 @@
+"""Ways to train together, side by side: the sentences follow the figures."""
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wardround.artifacts.folder import RunFolder
+from wardround.execute import run_study
+from wardround.report.build import build_report
+from wardround.report.evidence import Evidence, read_evidence
+from wardround.report.plots_ways import ways_bars
+from wardround.report.ways import ways_of, ways_table, ways_words
+
+STUDY: dict[str, Any] = {
+    "name": "ways",
+    "data": {"source": "heart", "scale": "ranges", "public": True, "missing": "range"},
+    "model": {"kind": "mlp", "hidden": [4]},
+    "training": {"rounds": 2, "lr": 0.1},
+    "topology": {
+        "regions": {"europe": ["hungarian", "switzerland"], "america": ["cleveland", "va"]},
+        "parties": {"clinic": ["age", "sex", "cp"], "laboratory": ["chol", "fbs"]},
+    },
+    "evaluation": {"test_share": 0.3, "validation_share": 0.1, "reference": "fedavg", "attack": "membership"},
+    "arms": [
+        {"name": "pooled", "algorithm": "pooled"},
+        {"name": "local", "algorithm": "local"},
+        {"name": "fedavg", "algorithm": "fedavg"},
+        {"name": "fedprox", "algorithm": "fedprox"},
+        {
+            "name": "private",
+            "algorithm": "fedprox",
+            "privacy.example": {"epsilon": 8.0, "delta": 1e-4, "clip": 1.0},
+            "privacy.secure_sum": "on",
+        },
+        {"name": "vertical", "algorithm": "split", "model.kind": "joined", "topology.kind": "vertical"},
+        {
+            "name": "hierarchical",
+            "algorithm": "fedprox",
+            "topology.kind": "hierarchical",
+            "topology.regional_rounds": 2,
+        },
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_study(STUDY, out=tmp_path_factory.mktemp("runs")).folder
+
+
+@pytest.fixture(scope="module")
+def evidence(folder: Path) -> Evidence:
+    return read_evidence(RunFolder(folder))
+
+
+def changed(evidence: Evidence, arm: str, difference: float, p: float) -> Evidence:
+    results = deepcopy(dict(evidence.results))
+    for test in results["tests"]:
+        if test["arm"] == arm:
+            test |= {"difference": difference, "p_value_holm": p}
+    return Evidence(results, evidence.study, evidence.environment, evidence.samples, evidence.attack)
+
+
+def test_every_arm_is_a_way(evidence: Evidence) -> None:
+    ways = {way.arm: way for way in ways_of(evidence)}
+    assert list(ways) == [arm["name"] for arm in STUDY["arms"]]
+    assert ways["private"].how == "fedprox, noise for every patient, secure sum"
+    assert ways["hierarchical"].how == "fedprox in regions"
+    assert ways["vertical"].how == "parties with different columns"
+    private = ways["private"].epsilon
+    assert private is not None
+    assert 0 < private <= 8
+    assert all(way.epsilon is None for name, way in ways.items() if name != "private")
+    assert all(way.attack is not None and 0 <= way.attack["auc"] <= 1 for way in ways.values())
+
+
+def test_bytes_are_those_of_all_links(evidence: Evidence) -> None:
+    ways = {way.arm: way for way in ways_of(evidence)}
+    top = evidence.arms["hierarchical"]["topology"]["cost"]["region_global"]
+    between = top["bytes_down"] + top["bytes_up"]
+    assert between > 0
+    assert ways["hierarchical"].bytes == evidence.arms["hierarchical"]["cost"]["bytes"] + between
+    assert ways["pooled"].bytes == ways["local"].bytes == 0
+
+
+def test_what_chance_explains_is_not_recommended(evidence: Evidence) -> None:
+    equal = ways_words(changed(evidence, "fedprox", 0.05, 0.4))
+    assert any("fedavg will do. fedprox is not told apart from it" in sentence for sentence in equal)
+    better = ways_words(changed(evidence, "fedprox", 0.05, 0.001))
+    assert any("fedprox is the best of fedavg and fedprox" in sentence for sentence in better)
+    worse = ways_words(changed(evidence, "fedprox", -0.05, 0.001))
+    assert any("fedavg is the best of fedavg and fedprox" in sentence for sentence in worse)
+
+
+def test_each_way_is_told_of_once(evidence: Evidence) -> None:
+    words = ways_words(evidence)
+    for beginning in ("The room between", "Same kind of rows", "A promise to every patient", "The same patients with"):
+        assert sum(sentence.startswith(beginning) for sentence in words) == 1
+    assert any("coordinator of all carries" in sentence for sentence in words)
+    assert any(sentence.startswith("Who was trained on") for sentence in words)
+    assert "one set of data with one seed" in words[-1]
+
+
+def test_an_attack_counts_only_where_its_interval_leaves_out_a_guess(evidence: Evidence) -> None:
+    attack = deepcopy(dict(evidence.attack or {}))
+    for name, found in attack["membership"].items():
+        found["threshold"]["interval"] = [0.52, 0.6] if name == "pooled" else [0.45, 0.55]
+    told = Evidence(evidence.results, evidence.study, evidence.environment, evidence.samples, attack)
+    assert any("better than by guessing in pooled; not in local" in sentence for sentence in ways_words(told))
+
+
+def test_table_and_bars(evidence: Evidence) -> None:
+    table = ways_table(evidence)
+    assert len(table.rows) == len(STUDY["arms"])
+    assert ways_bars(evidence) is not None
+
+
+def test_arms_of_one_kind_need_no_such_section(evidence: Evidence) -> None:
+    results = deepcopy(dict(evidence.results))
+    results["arms"] = {name: arm for name, arm in results["arms"].items() if name in ("pooled", "fedavg", "fedprox")}
+    alike = Evidence(results, evidence.study, evidence.environment)
+    assert ways_words(alike) == []
+    assert ways_bars(alike) is None
+
+
+def test_the_report_has_the_section(folder: Path) -> None:
+    text = build_report(folder).read_text(encoding="utf-8")
+    assert "Which one should we use?" in text
+    assert 'id="topology"' in text
+    assert (folder / "figures" / "ways.svg").is_file()
+    assert (folder / "tables" / "ways.csv").is_file()
