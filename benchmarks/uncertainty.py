@@ -1,0 +1,317 @@
+"""What uncertainty costs, and whether it means something on real radiographs.
+
+`python -m benchmarks.uncertainty cost` times 30 passes with dropout against one prediction, for each kind of network.
+
+`python -m benchmarks.uncertainty images FILE.npz [SEEDS]` trains the NIH study's four sites together (FedAvg, a small
+network with dropout, 28 pixels) and prints what referral, calibration and prediction sets do to held-out patients, and
+how well each figure tells errors from hits and strange images from chest radiographs. Several seeds give an ensemble.
+"""
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.work import FASHION
+
+PASSES = 30
+NETWORKS: dict[str, tuple[dict[str, Any], tuple[int, ...], int]] = {
+    "cnn": ({"dropout": 0.2}, (1, 64, 64), 256),
+    "residual": ({"dropout": 0.2}, (1, 64, 64), 256),
+    "mlp": ({"dropout": 0.2}, (13,), 4096),
+    "adapter": ({"dropout": 0.2}, (13,), 4096),
+}
+STRANGE = 2000  # images of each kind
+REFERRED = 0.2
+
+
+# Cost
+
+
+def cost(repeats: int = 9) -> dict[str, dict[str, float]]:
+    """Milliseconds for 1,000 rows: one prediction, and all passes. They take turns, because others may be at work."""
+    from wardround import seeds
+    from wardround.models import MODELS, Shape
+    from wardround.uncertainty.passes import mc_dropout
+
+    found = {}
+    for name, (settings, inputs, rows) in NETWORKS.items():
+        images = len(inputs) == 3
+        model = MODELS[name](**settings)(Shape(inputs, 14 if images else 2, findings=images))
+        params, buffers = model.init(0)
+        x = torch.from_numpy(np.random.default_rng(0).normal(size=(rows, *inputs)).astype(np.float32))
+
+        def once(model: Any = model, params: Any = params, buffers: Any = buffers, x: torch.Tensor = x) -> None:
+            with torch.no_grad():
+                model.logits(params, buffers, x, None)
+
+        def passes(model: Any = model, params: Any = params, buffers: Any = buffers, x: torch.Tensor = x) -> None:
+            mc_dropout(model, params, buffers, x, PASSES, seeds.generator(0, "mc dropout"))
+
+        times: dict[str, list[float]] = {"once": [], "passes": []}
+        for _ in range(repeats + 1):
+            for way, work in (("once", once), ("passes", passes)):
+                began = time.perf_counter()
+                work()
+                times[way].append(time.perf_counter() - began)
+        found[name] = {way: 1e6 * statistics.median(each[1:]) / rows for way, each in times.items()}
+    return found
+
+
+# Real images
+
+
+def trained(path: Path, seeds: int, rounds: int, folder: Path) -> tuple[Any, list[Any]]:
+    """The first seed's trial, and the weights that each seed ends with."""
+    import wardround
+    from wardround.opened import Elsewhere, open_run, saved_run
+    from wardround.rounds import site_model
+
+    study = {
+        "name": "uncertainty",
+        "data": {
+            "source": "chest-xray",
+            "path": str(path.resolve()),
+            "size": 28,
+            "scale": "image",
+            "cache": str(folder / "cache"),
+        },
+        "sites": {"partition": "specialty", "count": 4, "richness": 0.7},
+        "model": {"kind": "cnn", "channels": [32, 64], "hidden": 256, "kernel": 3, "norm": "group", "dropout": 0.4},
+        "training": {
+            "rounds": rounds,
+            "batch_size": 32,
+            "lr": 0.05,
+            "momentum": 0.9,
+            "weight_decay": 1e-4,
+            "lr_decay": {"factor": 0.02 ** (1 / rounds), "every": 1},
+            "augment": {"flip": "horizontal", "rotate": 5, "crop": 0.1},
+        },
+        # seeds that also changed the split would train on each other's test rows
+        "evaluation": {
+            "split": "given",
+            "validation_share": 0.1,
+            "every": 0,
+            "seeds": {"first": 42, "count": seeds},
+            "vary": ["batches", "init"],
+        },
+        "arms": [{"algorithm": "fedavg"}],
+    }
+    run = wardround.run_study(study, folder / "runs")
+    opened, plan = open_run(run.folder, Elsewhere("", ""))
+    arm = plan.study.arms[0]
+    trials = [plan.trial(arm, seed) for seed in plan.study.evaluation.seeds]
+    weights = [site_model(trial, saved_run(trial, opened.load_model(arm.name, trial.seed)), 0) for trial in trials]
+    return trials[0], weights
+
+
+def strange_images(chests: torch.Tensor) -> dict[str, torch.Tensor]:
+    """What is no upright chest radiograph, scaled image by image as these are."""
+    some = chests[:STRANGE]
+    rng = np.random.default_rng(0)
+    made = {
+        "noise": as_scaled(rng.integers(0, 256, (STRANGE, 1, 28, 28), dtype=np.uint8)),
+        "inverted": -some,
+        "upside down": some.flip(2),
+        "lying": some.rot90(1, (2, 3)),
+    }
+    if FASHION.is_dir():
+        import gzip
+
+        content = gzip.decompress((FASHION / "t10k-images-idx3-ubyte.gz").read_bytes())
+        clothes = np.frombuffer(content, np.uint8, offset=16).reshape(-1, 1, 28, 28)[:STRANGE]
+        made["clothing"] = as_scaled(clothes)
+    return made
+
+
+def as_scaled(images: np.ndarray) -> torch.Tensor:
+    pixels = images.astype(np.float32) / 255
+    centre, spread = pixels.mean((1, 2, 3), keepdims=True), pixels.std((1, 2, 3), keepdims=True)
+    return torch.from_numpy((pixels - centre) / np.maximum(spread, 1e-6))
+
+
+def images(path: Path, seeds: int = 3, rounds: int = 8) -> dict[str, Any]:
+    from wardround.seeds import generator
+    from wardround.uncertainty.laplace import choose_prior, fit_laplace, laplace_passes
+    from wardround.uncertainty.passes import ensemble, mc_dropout
+
+    with tempfile.TemporaryDirectory() as folder:
+        trial, weights = trained(path, seeds, rounds, Path(folder))
+        sides = {
+            side: [
+                (*getattr(site, side).everything(torch.float32), getattr(site, side).people) for site in trial.scored
+            ]
+            for side in ("train", "validation", "test")
+        }
+    model, (params, buffers) = trial.model, weights[0]
+    train = [torch.cat(one) for one in zip(*sides["train"], strict=True)]
+    validation = [torch.cat(one) for one in zip(*sides["validation"], strict=True)]
+    fitted = fit_laplace(model, params, buffers, train[0], train[1])
+    fitted = choose_prior(fitted, model, params, buffers, validation[0], validation[1])
+    ways: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "dropout": lambda x: mc_dropout(model, params, buffers, x, PASSES, generator(42, "mc dropout")),
+        "laplace": lambda x: laplace_passes(fitted, model, params, buffers, x, PASSES, generator(42, "laplace")),
+    }
+    if seeds > 1:
+        ways["ensemble"] = lambda x: ensemble(model, weights, x)
+    return {name: described(model, way, sides) for name, way in ways.items()}
+
+
+def described(model: Any, way: Callable[[torch.Tensor], torch.Tensor], sides: dict[str, Any]) -> dict[str, Any]:
+    from wardround.evaluation.findings import best_threshold
+    from wardround.evaluation.metrics import auc
+    from wardround.uncertainty.parts import about_threshold, entropy_parts, of_rows, score_spread
+    from wardround.uncertainty.referral import refer, referral_curve, referral_cut
+
+    label = {side: torch.cat([y for _, y, _ in parts]).numpy() for side, parts in sides.items()}
+    scores = {side: way(torch.cat([x for x, _, _ in sides[side]])) for side in ("validation", "test")}
+    p = {side: model.probabilities(one).double().numpy() for side, one in scores.items()}
+    mean = {side: one.mean(axis=0) for side, one in p.items()}
+    cut = np.array([best_threshold(y, s) for y, s in zip(label["validation"].T, mean["validation"].T, strict=True)])
+    cut = np.where(np.isnan(cut), 0.5, cut)
+    doubt = {side: entropy_parts(about_threshold(one, cut)).total for side, one in p.items()}
+    curves = {
+        metric: referral_curve(label["test"], mean["test"], of_rows(doubt["test"]), metric, cut)
+        for metric in ("accuracy", "auc")
+    }
+    place = curves["accuracy"].shares.index(REFERRED)
+    wrong = (mean["test"] >= cut) != (label["test"] == 1)
+    rows = of_rows(doubt["test"])
+    referred = refer(rows, referral_cut(of_rows(doubt["validation"]), REFERRED))
+    both = ("validation", "test")
+    everybody = np.concatenate([people for side in both for _, _, people in sides[side]])
+    all_labels, all_p = (np.concatenate([one[side] for side in both], axis=axis) for one, axis in ((label, 0), (p, 1)))
+    mixed = referred_of_halves(all_labels, all_p, everybody)
+    spread = of_rows(score_spread(scores["test"].numpy()))
+    parts = entropy_parts(p["test"])
+    strange: dict[str, dict[str, float]] = {}
+    for kind, x in strange_images(torch.cat([x for x, _, _ in sides["test"]])).items():
+        theirs = way(x)
+        their_parts = entropy_parts(model.probabilities(theirs).double().numpy())
+        pairs = {
+            "spread": (of_rows(score_spread(theirs.numpy())), spread),
+            "epistemic": (of_rows(their_parts.epistemic), of_rows(parts.epistemic)),
+            "total": (of_rows(their_parts.total), of_rows(parts.total)),
+        }
+        strange[kind] = {
+            name: auc(np.arange(len(a) + len(b)) < len(a), np.concatenate([a, b])) for name, (a, b) in pairs.items()
+        }
+    return {
+        "referral": {name: (one.figures[0], one.figures[place], one.area) for name, one in curves.items()},
+        "referred": float(referred.mean()),
+        "patients mixed": (float(mixed.mean()), float(mixed.std())),
+        # of each finding whose calls are both right and wrong
+        "errors": float(np.nanmean([auc(wrong[:, f], doubt["test"][:, f]) for f in range(wrong.shape[1])])),
+        "doubt": (float(doubt["test"][wrong].mean()), float(doubt["test"][~wrong].mean())),
+        "strange": strange,
+        "sites": [at_site(model, way, *pair) for pair in zip(sides["validation"], sides["test"], strict=True)],
+    }
+
+
+def referred_of_halves(label: np.ndarray, p: np.ndarray, patient: np.ndarray, draws: int = 40) -> np.ndarray:
+    """The share referred of one half of the patients, with thresholds and cut from the other, drawn at random."""
+    from wardround.evaluation.findings import best_threshold
+    from wardround.uncertainty.parts import about_threshold, entropy_parts, of_rows
+    from wardround.uncertainty.referral import refer, referral_cut
+
+    rng, people = np.random.default_rng(0), np.unique(patient)
+    found = []
+    for _ in range(draws):
+        ours = np.isin(patient, rng.permutation(people)[: len(people) // 2])
+        score = p[:, ours].mean(axis=0)
+        cut = np.array([best_threshold(y, s) for y, s in zip(label[ours].T, score.T, strict=True)])
+        doubt = of_rows(entropy_parts(about_threshold(p, np.where(np.isnan(cut), 0.5, cut))).total)
+        found.append(refer(doubt[~ours], referral_cut(doubt[ours], REFERRED)).mean())
+    return np.array(found)
+
+
+def at_site(model: Any, way: Callable[[torch.Tensor], torch.Tensor], validation: Any, test: Any) -> dict[str, Any]:
+    """Fitted on a site's validation rows, looked at on its test rows."""
+    from wardround.uncertainty.calibration import ece, error_by_chance, fit_temperature
+    from wardround.uncertainty.conformal import coverage, fit_cuts, prediction_sets, set_sizes
+
+    (known, new), (label, truth) = (
+        [model.probabilities(way(x)).double().numpy().mean(axis=0) for x, _, _ in (validation, test)],
+        [y.numpy() for _, y, _ in (validation, test)],
+    )
+    fitted = fit_temperature(label, known)
+    plain, by_label = (prediction_sets(fit_cuts(label, known, each_label=each), new) for each in (False, True))
+    ill = np.where(truth == 1, 1, -1)
+    everybody = [np.concatenate(pair) for pair in ((label, truth), (known, new), (validation[2], test[2]))]
+    mixed = coverage_of_halves(everybody[0], everybody[1], everybody[2])
+    return {
+        "rows": len(truth),
+        "ece": (ece(truth, new), ece(truth, fitted.of(new))),
+        "by chance": float(np.mean([error_by_chance(one) for one in new.T])),
+        "coverage": float(coverage(plain, truth).mean()),
+        "patients mixed": (float(mixed.mean()), float(mixed.std())),
+        "coverage by label": float(coverage(by_label, truth).mean()),
+        "coverage of the ill": tuple(float(np.nanmean(coverage(sets, ill))) for sets in (plain, by_label)),
+        "answers": tuple(float((set_sizes(sets) == 1).mean()) for sets in (plain, by_label)),
+    }
+
+
+def coverage_of_halves(label: np.ndarray, score: np.ndarray, patient: np.ndarray, draws: int = 200) -> np.ndarray:
+    """Mean over findings, with cuts from one half of the patients, drawn at random, for the other half."""
+    from wardround.uncertainty.conformal import coverage, fit_cuts, prediction_sets
+
+    rng, people = np.random.default_rng(0), np.unique(patient)
+    found = []
+    for _ in range(draws):
+        ours = np.isin(patient, rng.permutation(people)[: len(people) // 2])
+        sets = prediction_sets(fit_cuts(label[ours], score[ours]), score[~ours])
+        found.append(coverage(sets, label[~ours]).mean())
+    return np.array(found)
+
+
+def told(found: dict[str, Any]) -> None:
+    for name, one in found.items():
+        print(f"\n{name}")
+        for metric, (all_rows, kept, area) in one["referral"].items():
+            print(f"  {metric:<9} all {all_rows:.4f}, without the most doubtful fifth {kept:.4f}, area {area:.4f}")
+        mixed, sd = one["patients mixed"]
+        print(
+            f"  referred of test rows by a cut for {REFERRED:.0%} of validation rows: {one['referred']:.1%} "
+            f"(patients mixed: {mixed:.1%}, SD {sd:.1%})"
+        )
+        errors, hits = one["doubt"]
+        print(f"  doubt on errors {errors:.3f} bits, on hits {hits:.3f}; AUC of telling them {one['errors']:.3f}")
+        for kind, figures in one["strange"].items():
+            listed = ", ".join(f"{figure} {value:.3f}" for figure, value in figures.items())
+            print(f"  {kind:<12} from chests: {listed}")
+        for number, site in enumerate(one["sites"], start=1):
+            before, after = site["ece"]
+            ill, ill_by_label = site["coverage of the ill"]
+            mixed, sd = site["patients mixed"]
+            print(
+                f"  site {number} ({site['rows']} rows): ECE {before:.4f}, with temperature {after:.4f} "
+                f"(by chance {site['by chance']:.4f}); sets at 90 % hold {site['coverage']:.1%} "
+                f"(patients mixed: {mixed:.1%}, SD {sd:.1%}) and {ill:.1%} of the ill, one label in "
+                f"{site['answers'][0]:.0%}; for each label {site['coverage by label']:.1%}, {ill_by_label:.1%}, "
+                f"{site['answers'][1]:.0%}"
+            )
+
+
+def main() -> None:
+    if len(sys.argv) > 2 and sys.argv[1] == "images":
+        told(images(Path(sys.argv[2]), *(int(number) for number in sys.argv[3:4])))
+        return
+    if sys.argv[1:] != ["cost"]:
+        print(__doc__)
+        return
+    for name, times in cost().items():
+        ratio = times["passes"] / times["once"]
+        print(
+            f"{name:<9} 1,000 rows: {times['once']:>8.2f} ms once, {times['passes']:>8.2f} ms for {PASSES} passes "
+            f"({ratio:.2f} times)"
+        )
+
+
+if __name__ == "__main__":
+    main()

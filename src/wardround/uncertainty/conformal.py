@@ -1,0 +1,130 @@
+"""Sets of answers that hold the right one as often as was asked for (split conformal prediction).
+
+Each possible label of a row gets a strangeness. Its (1 - alpha) quantile over a site's validation rows, taken at
+rank ceil((n + 1)(1 - alpha)), is the cut; the set of a row holds every label that is not stranger. If rows of use and
+validation rows are exchangeable, the set holds the true label with probability 1 - alpha or a little more, whatever
+the model is worth: a bad model has large sets (Vovk et al. 2005; Papadopoulos et al., ECML 2002).
+
+A site's cut holds for that site. Another hospital's rows are not exchangeable with these.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy import stats
+
+from wardround.errors import StudyError
+
+Kind = Literal["plain", "adaptive"]
+
+
+@dataclass(frozen=True, eq=False)
+class Cuts:
+    """How strange a label may be. Infinite where there were too few rows to exclude anything."""
+
+    alpha: float
+    kind: Kind
+    values: np.ndarray  # (classes,), or (findings, 2) for absent and present
+    rows: np.ndarray  # validation rows behind each, in the same shape
+
+
+def fit_cuts(
+    label: np.ndarray, score: np.ndarray, alpha: float = 0.1, kind: Kind = "plain", each_label: bool = False
+) -> Cuts:
+    """From a site's validation rows, on which nothing else of the model was trained. Shapes are as in `calibration`.
+
+    `each_label`: a cut for each label from the rows that have it, so that the promise holds among the ill as well as
+    among the healthy. Without it, sets for a finding that one patient in twenty has may say "absent" to everybody and
+    be right nineteen times in twenty.
+    """
+    if not 0 < alpha < 1:
+        raise StudyError(
+            "uncertainty: alpha", "is not between 0 and 1", "Write 0.1 for sets that hold in 90 % of rows."
+        )
+    strange = strangeness(score, label.ndim == 2, kind)
+    if label.ndim == 2:
+        pairs = [_cuts_of(label[:, f], strange[:, f], alpha, each_label) for f in range(label.shape[1])]
+        return Cuts(alpha, kind, np.stack([cut for cut, _ in pairs]), np.stack([rows for _, rows in pairs]))
+    return Cuts(alpha, kind, *_cuts_of(label, strange, alpha, each_label))
+
+
+def prediction_sets(cuts: Cuts, score: np.ndarray) -> np.ndarray:
+    """Which labels each row's set holds: (rows, classes), or (rows, findings, 2). A plain set may be empty: then
+    every label would be stranger than those of validation rows are."""
+    held: np.ndarray = strangeness(score, cuts.values.ndim == 2, cuts.kind) <= cuts.values
+    return held
+
+
+def strangeness(score: np.ndarray, findings: bool, kind: Kind = "plain") -> np.ndarray:
+    """Of every possible label. Plain: 1 - its probability. Adaptive (after Romano et al., NeurIPS 2020): the
+    probability of all labels that are more probable, so that unclear rows have larger sets than clear ones. Without
+    the draw of that paper sets are the same each time and always hold the most probable label; they cover a little
+    more."""
+    p = score.astype(np.float64)
+    if findings or score.ndim == 1:
+        p = np.stack([1 - p, p], axis=-1)
+    if kind == "plain":
+        return 1 - p
+    order = np.argsort(-p, axis=-1, kind="stable")
+    along = np.cumsum(np.take_along_axis(p, order, axis=-1), axis=-1)
+    made = np.empty_like(p)
+    before = np.concatenate([np.zeros_like(along[..., :1]), along[..., :-1]], axis=-1)
+    np.put_along_axis(made, order, before, axis=-1)
+    return made
+
+
+def held(sets: np.ndarray, label: np.ndarray) -> np.ndarray:
+    """Whether each row's set holds its label: (rows,), or (rows, findings). Of labels that are not known: False."""
+    found = np.take_along_axis(sets, np.maximum(label, 0)[..., None], axis=-1)[..., 0]
+    return np.asarray(found & (label >= 0))
+
+
+def coverage(sets: np.ndarray, label: np.ndarray) -> np.ndarray:
+    """The share of rows whose set holds the label: one number, or one for each finding over the rows that know it."""
+    known = (label >= 0).sum(axis=0)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(held(sets, label).sum(axis=0) / known)
+
+
+def set_sizes(sets: np.ndarray) -> np.ndarray:
+    """How many labels each set holds: (rows,), or (rows, findings). One is an answer; none and several are a question
+    for a clinician."""
+    return np.asarray(sets.sum(axis=-1))
+
+
+def coverage_interval(calibration_rows: int, alpha: float, test_rows: int, inside: float = 0.99) -> tuple[float, float]:
+    """Between which shares the coverage of `test_rows` rows lies with probability `inside`, if all rows are
+    exchangeable and no two are equally strange (where some are, as with the adaptive kind, the lower end holds).
+
+    Given the validation rows, the coverage of one more row is distributed as Beta(k, n + 1 - k) with k the cut's rank;
+    the number covered of several is beta-binomial (Vovk, ACML 2012). A patient with several rows counts as several
+    patients here, which makes the interval too narrow.
+    """
+    k = rank(calibration_rows, alpha)
+    if k > calibration_rows:
+        return 1.0, 1.0
+    number = stats.betabinom(test_rows, k, calibration_rows + 1 - k)
+    low, high = number.ppf([(1 - inside) / 2, (1 + inside) / 2])
+    return float(low) / test_rows, float(high) / test_rows
+
+
+def rank(rows: int, alpha: float) -> int:
+    """The place of the cut among the rows' strangenesses in rising order; above `rows` where these are too few."""
+    wanted = (rows + 1) * (1 - alpha)
+    return math.ceil(wanted - 1e-9 * (rows + 1))  # 0.9 x 10 is 9, whatever rounding makes of it
+
+
+def _cuts_of(label: np.ndarray, strange: np.ndarray, alpha: float, each_label: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Cut and number of rows for each label of one question."""
+    labels = strange.shape[-1]
+    own = [strange[label == one, one] for one in range(labels)]
+    if not each_label:
+        own = [np.concatenate(own)] * labels
+    return np.array([_quantile(one, alpha) for one in own]), np.array([len(one) for one in own])
+
+
+def _quantile(strange: np.ndarray, alpha: float) -> float:
+    place = rank(len(strange), alpha)
+    return float(np.partition(strange, place - 1)[place - 1]) if place <= len(strange) else math.inf

@@ -1,0 +1,205 @@
+"""Laplace's approximation at the last layer: how far its weights could move before the training rows would object.
+
+The last layer's weights are taken as normally distributed around those that were trained. Their precision is the
+Gauss-Newton matrix of the training rows' log likelihood plus a prior precision (MacKay, Neural Computation 1992;
+Kristiadi et al., ICML 2020; Daxberger et al., NeurIPS 2021). The scores of a row are then normal too:
+
+    variance of score o = h' (H_o + prior I)^-1 h        H_o = sum over rows of p_o (1 - p_o) h h'
+
+where h are the features that go into the last layer, and a one for the bias. For two classes and for findings this is
+the whole matrix. For several classes the parts between two classes are left out.
+
+H is a sum over rows: sites could add theirs up as they add updates.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from scipy.special import ndtri
+from torch import Tensor
+from torch.nn import functional as F
+
+from wardround.errors import StudyError
+from wardround.models import Model
+from wardround.tree import Tree
+
+PRIORS = tuple(10.0 ** (exponent / 2) for exponent in range(-6, 13))  # tried, from 0.001 to 1,000,000
+MOST_NUMBERS = 2**25  # of all outputs' matrices; beyond, the diagonals alone are kept
+ROWS_AT_A_TIME = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class Laplace:
+    """`values` and `axes` are each output's eigenvalues and eigenvectors, so that any prior costs a division.
+    Without `axes` the matrices are diagonal."""
+
+    layer: str  # "" where the model is a single layer
+    values: Tensor  # (outputs, features + 1)
+    axes: Tensor | None  # (outputs, features + 1, features + 1), eigenvectors as columns
+    prior: float
+
+    def variance(self, features: Tensor) -> Tensor:
+        """Of the scores: (rows, outputs)."""
+        made = []
+        for output, values in enumerate(self.values):
+            along = features if self.axes is None else features @ self.axes[output]
+            made.append(along.square() @ (1 / (values + self.prior)))
+        return torch.stack(made, dim=1)
+
+
+def fit_laplace(
+    model: Model, params: Tree, buffers: Tree, x: Tensor, y: Tensor, prior: float = 1.0, full: bool | None = None
+) -> Laplace:
+    """From training rows. `full` says whether whole matrices are kept; None: where they are not too large."""
+    if not len(x):
+        raise StudyError("uncertainty: laplace", "there are no training rows", "Give the rows of a site that trains.")
+    layer = last_layer(model, params, buffers, x)
+    return from_curvature(layer, curvature(model, params, buffers, layer, x, y, full), prior)
+
+
+def curvature(
+    model: Model, params: Tree, buffers: Tree, layer: str, x: Tensor, y: Tensor, full: bool | None = None
+) -> Tensor:
+    """H of each output without the prior: (outputs, features + 1, features + 1), or its diagonals. Those of several
+    pieces of the rows, or of several sites, add up.
+
+    A finding that is not known of a row (a label below 0) adds nothing to its matrix.
+    """
+    outputs = len(params[_leaf(layer, "bias")])
+    width = params[_leaf(layer, "weight")].shape[1] + 1
+    full = outputs * width * width <= MOST_NUMBERS if full is None else full
+    sums = torch.zeros((outputs, width, width) if full else (outputs, width), dtype=torch.float64)
+    for rows in torch.split(torch.arange(len(x)), ROWS_AT_A_TIME):
+        h = features_of(model, params, buffers, layer, x[rows])
+        p = _each_output(model, _from_features(params, layer, h))
+        weight = p * (1 - p) * (y[rows] >= 0 if model.findings else 1)
+        for output in range(outputs):
+            scaled = h * weight[:, output : output + 1]
+            sums[output] += scaled.mT @ h if full else (scaled * h).sum(0)
+    return sums
+
+
+def from_curvature(layer: str, sums: Tensor, prior: float = 1.0) -> Laplace:
+    if sums.dim() == 2:
+        return Laplace(layer, sums, None, prior)
+    values, axes = torch.linalg.eigh(sums)
+    return Laplace(layer, values.clamp(min=0), axes, prior)  # rounding may leave a zero a little below it
+
+
+def choose_prior(
+    fitted: Laplace,
+    model: Model,
+    params: Tree,
+    buffers: Tree,
+    x: Tensor,
+    y: Tensor,
+    priors: Sequence[float] = PRIORS,
+) -> Laplace:
+    """With the prior precision under which validation rows are most likely; the highest of equals.
+
+    The mean probability is MacKay's: the score divided by sqrt(1 + pi / 8 x variance).
+    """
+    return choose_prior_by(fitted, model, params, _all_features(model, params, buffers, fitted.layer, x), y, priors)
+
+
+def choose_prior_by(
+    fitted: Laplace, model: Model, params: Tree, features: Tensor, y: Tensor, priors: Sequence[float] = PRIORS
+) -> Laplace:
+    """The same from what goes into the last layer, which fits into memory where images do not."""
+    scores = _from_features(params, fitted.layer, features)
+
+    def loss(prior: float) -> float:
+        variance = replace(fitted, prior=prior).variance(features)
+        return float(model.row_losses(moderated(scores, variance), y).mean())
+
+    best = min(sorted(priors, reverse=True), key=loss)
+    return replace(fitted, prior=best)
+
+
+def moderated(scores: Tensor, variance: Tensor) -> Tensor:
+    """Scores whose probability is about the mean over their distribution: MacKay's formula, exact to some thousandths
+    for two classes and for findings."""
+    return scores / (1 + torch.pi / 8 * variance).sqrt()
+
+
+def score_and_variance(fitted: Laplace, model: Model, params: Tree, buffers: Tree, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each row's scores, both (rows, outputs) in double precision."""
+    h = _all_features(model, params, buffers, fitted.layer, x)
+    return _from_features(params, fitted.layer, h), fitted.variance(h)
+
+
+def laplace_passes(
+    fitted: Laplace, model: Model, params: Tree, buffers: Tree, x: Tensor, passes: int, rng: np.random.Generator
+) -> Tensor:
+    """(passes, rows, outputs), as `mc_dropout` gives them: quantiles of each score's normal distribution.
+
+    Each output has the same quantiles in an order of its own (a Latin hypercube), so that no finding's distribution
+    depends on chance, and classes do not move together.
+    """
+    scores, variance = score_and_variance(fitted, model, params, buffers, x)
+    quantiles = ndtri((np.arange(passes) + 0.5) / passes)
+    quantiles /= np.sqrt(np.square(quantiles).mean()) if passes > 1 else 1.0  # few of them have too little variance
+    order = np.stack([rng.permutation(passes) for _ in range(scores.shape[1])], axis=1)
+    return scores + variance.sqrt() * torch.from_numpy(quantiles[order]).unsqueeze(1)
+
+
+def last_layer(model: Model, params: Tree, buffers: Tree, x: Tensor) -> str:
+    """The name of the linear layer that makes the scores. Found by trying: a layer is the last one if the scores are
+    its weights times what goes into it."""
+    some = x[:2]
+    with torch.no_grad():
+        scores = model.logits(params, buffers, some, None)[0].double()
+    for name in reversed(params):
+        layer = name.removesuffix("weight").removesuffix(".")
+        if not name.endswith("weight") or params[name].dim() != 2 or _leaf(layer, "bias") not in params:
+            continue
+        if len(params[name]) != scores.shape[-1]:
+            continue
+        try:
+            made = _from_features(params, layer, features_of(model, params, buffers, layer, some))
+        except RuntimeError:  # shapes that do not fit: another layer follows
+            continue
+        if made.shape == scores.shape and torch.allclose(made, scores, rtol=1e-4, atol=1e-5):
+            return layer
+    raise StudyError(
+        "uncertainty: laplace",
+        "the model's scores do not come from a linear layer with a bias",
+        "Use dropout or an ensemble of several seeds.",
+    )
+
+
+def features_of(model: Model, params: Tree, buffers: Tree, layer: str, x: Tensor) -> Tensor:
+    """What goes into the last layer, and a one: (rows, features + 1), in double precision.
+
+    A linear layer whose weights are the identity gives what it got, so that no network has to say where it can be cut.
+    """
+    weight = params[_leaf(layer, "weight")]
+    width = weight.shape[1]
+    passing = {
+        _leaf(layer, "weight"): torch.eye(width, dtype=weight.dtype, device=weight.device),
+        _leaf(layer, "bias"): weight.new_zeros(width),
+    }
+    with torch.no_grad():
+        h = model.logits({**params, **passing}, buffers, x, None)[0]
+    return F.pad(h.double(), (0, 1), value=1.0)
+
+
+def _all_features(model: Model, params: Tree, buffers: Tree, layer: str, x: Tensor) -> Tensor:
+    return torch.cat([features_of(model, params, buffers, layer, part) for part in torch.split(x, ROWS_AT_A_TIME)])
+
+
+def _from_features(params: Tree, layer: str, h: Tensor) -> Tensor:
+    weight, bias = params[_leaf(layer, "weight")], params[_leaf(layer, "bias")]
+    return h @ torch.cat([weight, bias.unsqueeze(1)], dim=1).double().mT
+
+
+def _each_output(model: Model, scores: Tensor) -> Tensor:
+    """Probabilities with an axis of outputs, for two classes as well."""
+    p = model.probabilities(scores)
+    return p if p.dim() == scores.dim() else p.unsqueeze(-1)
+
+
+def _leaf(layer: str, kind: str) -> str:
+    return f"{layer}.{kind}" if layer else kind

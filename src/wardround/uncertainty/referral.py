@@ -1,0 +1,81 @@
+"""Leaving the most uncertain rows to a clinician: what the model is worth on the rest."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from wardround.errors import StudyError
+from wardround.evaluation.metrics import THRESHOLD, metrics
+
+SHARES = tuple(round(0.05 * step, 2) for step in range(19))  # referred: none to 90 %
+
+
+@dataclass(frozen=True)
+class ReferralCurve:
+    """`figures` are those of the rows that are kept; NaN where a figure is not defined of them."""
+
+    metric: str
+    shares: tuple[float, ...]
+    figures: tuple[float, ...]
+    kept: tuple[int, ...]
+
+    @property
+    def area(self) -> float:
+        """Mean of the figure over the shares, up to the last at which it is defined. Referring by a coin leaves it at
+        `figures[0]` on average, so that what is above that is what the uncertainty is worth."""
+        defined = [place for place, figure in enumerate(self.figures) if not np.isnan(figure)]
+        if len(defined) < 2:
+            return float("nan")
+        shares, figures = np.array(self.shares)[defined], np.array(self.figures)[defined]
+        return float(np.trapezoid(figures, shares) / (shares[-1] - shares[0]))
+
+    @property
+    def gain(self) -> float:
+        """The area above that of referring by a coin."""
+        return self.area - self.figures[0]
+
+
+def referral_curve(
+    label: np.ndarray,
+    score: np.ndarray,
+    uncertainty: np.ndarray,
+    metric: str = "accuracy",
+    threshold: np.ndarray | float = THRESHOLD,
+    shares: tuple[float, ...] = SHARES,
+) -> ReferralCurve:
+    """Most uncertain rows first; of equals, those that come first. `uncertainty` has one number for each row.
+
+    `label`, `score` and `threshold` are as `evaluation.metrics` takes them: a row with findings is referred as a whole.
+    """
+    if uncertainty.shape != (len(label),):
+        raise StudyError("uncertainty: referral", "needs one number for each row", "Average over findings first.")
+    if np.isnan(uncertainty).any():
+        raise StudyError("uncertainty: referral", "an uncertainty is no number", "A model that has diverged has none.")
+    order = np.argsort(-uncertainty, kind="stable")
+    kept = [order[referred_rows(len(order), share) :] for share in shares]
+    figures = [metrics(label[rows], score[rows], threshold)[metric] for rows in kept]
+    return ReferralCurve(metric, tuple(shares), tuple(figures), tuple(len(rows) for rows in kept))
+
+
+def referred_rows(rows: int, share: float) -> int:
+    """How many rows a share is, to the nearest; half a row is none."""
+    return int(np.ceil(rows * share - 0.5 - 1e-9))
+
+
+def referral_cut(uncertainty: np.ndarray, share: float) -> float:
+    """Above which uncertainty a row is referred, so that of these validation rows a share is, or less where several
+    are equally uncertain. It lies midway between two that occur, so that rounding elsewhere turns nothing round."""
+    if not 0 <= share <= 1:
+        raise StudyError("uncertainty: refer", "is not a share", "Write 0.2 to refer one row in five.")
+    ranked = np.sort(uncertainty.astype(np.float64))
+    keep = len(ranked) - referred_rows(len(ranked), share)
+    if keep <= 0:
+        return -np.inf
+    if keep == len(ranked):
+        return np.inf
+    above = ranked[ranked > ranked[keep - 1]]  # rows that are equally uncertain are kept together
+    return float((ranked[keep - 1] + above[0]) / 2) if len(above) else np.inf
+
+
+def refer(uncertainty: np.ndarray, cut: float) -> np.ndarray:
+    return uncertainty > cut
