@@ -29,6 +29,7 @@ from wardround.study import (
     SitePrivacy,
     Topology,
     Training,
+    Uncertainty,
 )
 
 ROOT = Path(__file__).parents[1]
@@ -38,14 +39,14 @@ DOCS = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs").
 # Each layer may import from those before it, and from itself.
 LAYERS = [
     ["errors", "quiet", "seeds", "settings", "tree", "workers"],
-    ["sweep", "study", "studycheck", "studyfile"],
+    ["sweep", "study", "studycheck", "studyfile", "surecheck"],
     ["data", "models", "algorithms", "optimisers"],
     ["privacy"],
     ["local"],
     ["trial"],
     ["intake", "promises"],
     ["rounds"],
-    ["engines", "evaluation"],
+    ["engines", "evaluation", "uncertainty"],
     ["artifacts"],
     ["report"],
     ["verticalplan"],
@@ -130,6 +131,7 @@ def test_every_member_and_its_settings_are_in_the_reference(family: dict[str, ob
         SecureSum,
         Topology,
         EmbeddingNoise,
+        Uncertainty,
     ],
 )
 def test_every_setting_of_the_study_is_in_the_reference(block: type) -> None:

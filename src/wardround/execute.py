@@ -17,7 +17,7 @@ from wardround.artifacts.checkpoint import Checkpoint, Pace, has_begun, read_che
 from wardround.artifacts.environment import describe_environment
 from wardround.artifacts.folder import JsonLines, Predictions, RunFolder
 from wardround.artifacts.spending import LEDGER, describe_spending, write_ledger
-from wardround.artifacts.tables import group_table, prediction_table, saved_leaves
+from wardround.artifacts.tables import group_table, prediction_table, saved_leaves, unsure_table
 from wardround.catalog import load_study
 from wardround.engines.threads import torch_threads
 from wardround.errors import RunError
@@ -213,10 +213,26 @@ def keep_unit(plan: Plan, number: int, trials: Sequence[Trial], runs: Sequence[R
     ]
     if lone:
         folder.keep_predictions("absent", number, pd.concat(lone, ignore_index=True))
+    unsure = [table for trial, run in pairs if (table := how_sure(plan, trial, run)) is not None]
+    if unsure:
+        folder.keep_predictions("uncertainty", number, pd.concat(unsure, ignore_index=True))
     for trial, run in pairs:
         folder.save_model(trial.arm, trial.seed, saved_leaves(run))
         if trial.seed == plan.study.evaluation.seeds.first and trial.privacy.example is not None:
             folder.keep_lengths(trial.arm, gradient_lengths(trial, run))
+
+
+def how_sure(plan: Plan, trial: Trial, run: Run) -> pd.DataFrame | None:
+    """Of each validation and test row, where the arm asks for it; with the first seed of changed images too."""
+    arm, first = plan.study.arm(trial.arm), plan.study.evaluation.seeds.first
+    if arm.uncertainty is None:
+        return None
+    from wardround.uncertainty.rows import unsure_rows  # SciPy, which other studies need only at their end
+
+    changes_images = trial.seed == first or arm.uncertainty.method == "ensemble"  # every member sees them
+    each_image = arm.preparation.scale == "image"
+    made = unsure_rows(trial, run, arm.uncertainty, first if changes_images else None, each_image)
+    return unsure_table(trial.arm, trial.seed, made, plan.classes)
 
 
 def _keep(
@@ -246,7 +262,16 @@ def finish(plan: Plan, folder: RunFolder, units: int) -> None:
         folder.join_predictions(kind, units)
     predictions, records, sites = folder.predictions(), folder.records(), describe_sites(plan)
     chosen_by = (folder.selection(), sites, folder.validation())
-    content = results(plan.study, predictions, groups, records, *chosen_by, folder.regional(), folder.absent())
+    content = results(
+        plan.study,
+        predictions,
+        groups,
+        records,
+        *chosen_by,
+        folder.regional(),
+        folder.absent(),
+        folder.uncertainty(),
+    )
     for name, matching in describe_matching(plan).items():
         content["arms"][name]["topology"]["matched"] = matching
     described = {

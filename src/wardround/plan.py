@@ -13,6 +13,7 @@ from wardround.data.check import CHECKS, Finding, check_splits, refuse_errors
 from wardround.data.cohort import Cohort, load_cohort, prepare_sites, split_sites
 from wardround.data.site import Block, Rows, Site, join
 from wardround.data.split import Split
+from wardround.engines.exchange import through_channel
 from wardround.errors import MachineError, StudyError, suggest
 from wardround.models import SMALL_MODEL, Model, ModelBuilder, Shape, weights_digest
 from wardround.privacy.validate import refuse_unsound
@@ -21,6 +22,7 @@ from wardround.rounds import site_model, start
 from wardround.study import Arm, Choice, Privacy, Study
 from wardround.studyfile import Families
 from wardround.trial import Trial
+from wardround.uncertainty.fits import refuse_unfit
 from wardround.verticalplan import JOINED, sites_of_parties
 
 CACHE_BYTES = 2**30
@@ -124,9 +126,12 @@ class Plan:
         return splits
 
     def _model_of(self, arm_name: str, inputs: tuple[int, ...], parts: tuple[Block, ...] = ()) -> Model:
-        choice = self.study.arm(arm_name).model
-        build: ModelBuilder = self.families.models[choice.name](**choice.options)
-        return build(Shape(inputs, len(self.classes), self.has_findings, parts))
+        arm = self.study.arm(arm_name)
+        build: ModelBuilder = self.families.models[arm.model.name](**arm.model.options)
+        model = build(Shape(inputs, len(self.classes), self.has_findings, parts))
+        if arm.topology.kind == "vertical" and arm.topology.embeddings is not None:
+            return through_channel(model, arm.topology.embeddings, self.study.evaluation.seeds.first)
+        return model
 
     def trial(self, arm: Arm, seed: int) -> Trial:
         prepared = self.sites_of(self.alike[arm.name], self._data_seed(arm, seed))
@@ -155,11 +160,13 @@ class Plan:
         )
 
     def refuse_unsound(self, arm: Arm, trial: Trial, buffers: Sequence[str]) -> None:
-        """Protections that would not protect. `buffers` are the model's."""
+        """Protections that would not protect, uncertainty that would not say anything. `buffers` are the model's."""
         overlapping = self.families.partitioners[arm.sites.name](**arm.sites.options).overlapping
         tables = self.cohort_of(arm).records.is_table
         refuse_unsound(arm, trial.algorithm, buffers, tables, overlapping)
         refuse_unkept(trial)
+        if trial.seed == self.study.evaluation.seeds.first:  # the others have the same model
+            refuse_unfit(arm, trial)
 
     def check_all(self) -> None:
         """Every set of sites with every seed, before anything trains: what is refused costs no training."""

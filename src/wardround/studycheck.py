@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from wardround.errors import StudyError, suggest
 from wardround.study import METRICS, QUANTITIES, SELECTED, Arm, Claim, Study, in_variant
+from wardround.surecheck import check_uncertainty
 from wardround.sweep import NAME
 
 YARDSTICKS = ("local", "pooled")  # have no coordinator, so that it does not matter to them how sites are joined
@@ -40,6 +41,7 @@ def check_whole(study: Study, where: str) -> None:
         problem = "without a quorum every site is needed, so a round cannot close early"
         raise StudyError(f"{where}: deployment: deadline", problem, "Give `quorum`, or leave `deadline` out.")
     _check_regions(study, where)
+    check_uncertainty(study, where)
     _check_variants(study, where)
     _check_selection(study, where)
     for number, claim in enumerate(study.claims):

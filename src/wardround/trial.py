@@ -34,6 +34,7 @@ class Trial:
     init_seed: int
     privacy: Privacy = field(default_factory=Privacy)
     topology: Topology = field(default_factory=Topology)
+    within: tuple[str, ...] = ()  # in a deployed region: its sites, the only ones whose work is asked for; empty: all
 
     @property
     def dtype(self) -> torch.dtype:
@@ -49,6 +50,10 @@ class Trial:
     def trainer_of(self, scored: int) -> int:
         """The number of the training site whose model predicts for a scored site."""
         return 0 if self.algorithm.pools else scored
+
+    def is_near(self, number: int) -> bool:
+        """Whether a site's work belongs to whoever has this trial. Who is drawn does not depend on it."""
+        return not self.within or self.sites[number].name in self.within
 
     def roster(self, round_number: int) -> "Roster":
         return roster(
@@ -177,10 +182,11 @@ def assign(trial: Trial, round_number: int) -> list[Assignment]:
     return [
         Assignment(trial.sites[n], n, drawn.epochs[n], n not in drawn.dropped)
         for n in drawn.numbers
-        if round_number < trial.stops(n)
+        if trial.is_near(n) and round_number < trial.stops(n)
     ]
 
 
 def stopped(trial: Trial, round_number: int) -> tuple[str, ...]:
     """Sites that would have worked in this round, had they not spent their epsilon."""
-    return tuple(trial.sites[n].name for n in trial.roster(round_number).numbers if round_number >= trial.stops(n))
+    drawn = [n for n in trial.roster(round_number).numbers if trial.is_near(n)]
+    return tuple(trial.sites[n].name for n in drawn if round_number >= trial.stops(n))

@@ -76,6 +76,7 @@ def test_all_sections_are_there_in_order(text: str) -> None:
         "Figures on test rows",
         "Threshold",
         "Calibration",
+        "How sure it is",
         "Privacy",
         "Columns that it needs",
         "Gaps, unseen levels, far rows",

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ import wardround as package
 from tests.attacks.studies import heart as private_hearts
 from tests.bundles.conftest import hearts
 from tests.cli.test_commands import wardround
-from wardround.bundles import make as making
 from wardround.bundles import onnx as exporting
 from wardround.bundles import origin
 from wardround.bundles.bundle import Bundle, load_bundle
@@ -129,7 +127,7 @@ def test_a_kill_leaves_no_bundle_and_the_next_one_cleans_up(opened: Opened, tmp_
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     assert [path.name for path in tmp_path.iterdir()] == [f".va.{child}.partial"]
-    assert len(list((tmp_path / f".va.{child}.partial").iterdir())) == 5
+    assert len(list((tmp_path / f".va.{child}.partial").iterdir())) == 6
     load_bundle(bundle_from(opened, arm="fedavg", site="va", out=out))
     assert [path.name for path in tmp_path.iterdir()] == ["va"]
 
@@ -223,17 +221,6 @@ def test_a_model_of_ones_own_must_be_given_again(tmp_path: Path) -> None:
         load_bundle(made)
     bundle = load_bundle(made, models={"mine": own_model})
     assert bundle.params["0.weight"].shape == torch.Size([5, len(bundle.recipe.names)])
-
-
-@pytest.mark.parametrize(("findings", "table"), [(True, True), (False, False)])
-def test_images_and_findings_are_refused_with_the_reason(
-    monkeypatch: pytest.MonkeyPatch, findings: bool, table: bool
-) -> None:
-    cohorts = {"all": SimpleNamespace(records=SimpleNamespace(is_table=table))}
-    plan = SimpleNamespace(has_findings=findings, cohorts=cohorts)
-    monkeypatch.setattr(making, "open_run", lambda *known: (None, plan))
-    with pytest.raises(BundleError, match="bundles are for tables with one outcome"):
-        make_bundle("run", arm="fedavg")
 
 
 def test_runs_that_will_not_do(tmp_path: Path) -> None:

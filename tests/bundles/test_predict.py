@@ -546,6 +546,8 @@ def test_the_verb_tells_counts_as_json_and_errors_by_exit_code(
             "empty",
             "calls",
             "seconds",
+            "referred",
+            "absent",
         ]
     )
     code, out, err = in_process(capfd, monkeypatch, "predict", "b", "rows.csv", "--out", "-", "--json")

@@ -15,7 +15,7 @@ from safetensors.torch import load, save
 
 from wardround import seeds
 from wardround.bundles.bundle import load_bundle
-from wardround.bundles.files import ABOUT, CARD, NEEDED, PREPARATION, VOCABULARY, WEIGHTS, as_text, seal
+from wardround.bundles.files import ABOUT, CARD, NEEDED, PREPARATION, UNCERTAINTY, VOCABULARY, WEIGHTS, as_text, seal
 from wardround.errors import BundleError
 
 
@@ -95,8 +95,8 @@ def test_a_pipe_is_refused_and_not_waited_for(copy: Path) -> None:
 
 
 def test_a_newer_format_says_so_before_anything_else_is_looked_at(copy: Path) -> None:
-    (copy / ABOUT).write_bytes(as_text({"format": 2, "something": "new"}))
-    with pytest.raises(BundleError, match="is of format 2, and this version of wardround reads format 1") as caught:
+    (copy / ABOUT).write_bytes(as_text({"format": 3, "something": "new"}))
+    with pytest.raises(BundleError, match="is of format 3, and this version of wardround reads format 2") as caught:
         load_bundle(copy)
     assert "newer version" in caught.value.remedy
 
@@ -114,7 +114,7 @@ def test_what_is_no_bundle_json_is_refused_in_words(copy: Path, text: str) -> No
 def test_a_key_that_stands_there_twice_is_refused(copy: Path) -> None:
     """JSON readers take the last; another program may take the first."""
     text = (copy / ABOUT).read_text()
-    (copy / ABOUT).write_text(text.replace('"format": 1,', '"format": 1,\n  "format": 1,', 1))
+    (copy / ABOUT).write_text(text.replace('"format": 2,', '"format": 2,\n  "format": 2,', 1))
     with pytest.raises(BundleError, match="was changed"):
         load_bundle(copy)
 
@@ -217,7 +217,7 @@ def test_a_bundle_that_could_not_predict_is_refused_when_it_is_opened(
 ) -> None:
     """And not with the first row. A model of a million million weights is refused before it takes memory."""
     sealed_anew(copy, change)
-    with pytest.raises(BundleError, match="does not hold what a bundle of format 1 holds") as caught:
+    with pytest.raises(BundleError, match="does not hold what a bundle of format 2 holds") as caught:
         load_bundle(copy)
     assert caught.value.exit_code == 10
 
@@ -248,7 +248,7 @@ def test_parts_that_do_not_fit_are_refused_even_where_every_hash_is_right(
     copy: Path, change: Callable[[dict[str, Any], dict[str, bytes]], None]
 ) -> None:
     sealed_anew(copy, change)
-    with pytest.raises(BundleError, match="does not hold what a bundle of format 1 holds"):
+    with pytest.raises(BundleError, match="does not hold what a bundle of format 2 holds"):
         load_bundle(copy)
 
 
@@ -276,7 +276,7 @@ def test_the_id_is_that_of_the_content_and_not_of_the_moment(copy: Path, heart_b
 
 def test_hashes_are_those_that_any_tool_computes(heart_bundle: Path) -> None:
     about = json.loads((heart_bundle / ABOUT).read_bytes())
-    assert set(about["files"]) == set(NEEDED)
+    assert set(about["files"]) == {*NEEDED, UNCERTAINTY}
     for name, digest in about["files"].items():
         assert sha256((heart_bundle / name).read_bytes()).hexdigest() == digest
     plain = {key: value for key, value in about.items() if key not in ("id", "seal", "made")}

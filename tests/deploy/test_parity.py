@@ -22,8 +22,9 @@ from wardround.errors import StudyError
 from wardround.execute import run_study
 from wardround.models import Dropout, Model, ModelBuilder, Shape, from_module
 
-POOLING = [name for name, make in ALGORITHMS.items() if make().pools]
-DEPLOYABLE = [name for name in ALGORITHMS if name not in POOLING]
+PARTIES = "split"  # is deployed between parties: test_vertical_parity.py
+POOLING = [name for name, make in ALGORITHMS.items() if make().pools and name != PARTIES]
+DEPLOYABLE = [name for name in ALGORITHMS if name not in (*POOLING, PARTIES)]
 EAGER: dict[str, dict[str, Any]] = {"clustered": {"warm_up": 1, "ratio": 0.99, "smallest_update": 0.0, "gamma": 0.0}}
 
 

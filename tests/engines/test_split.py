@@ -13,7 +13,16 @@ from tests.support import after, assert_same, ragged_sites, site, trial
 from wardround.algorithms.pooled import pooled
 from wardround.algorithms.split import split
 from wardround.data.site import Block, Rows
-from wardround.engines.exchange import LabelHolder, Labelled, Own, Party, parts_of, protection, whole_of
+from wardround.engines.exchange import (
+    LabelHolder,
+    Labelled,
+    Own,
+    Party,
+    parts_of,
+    protection,
+    through_channel,
+    whole_of,
+)
 from wardround.engines.serial import order_of
 from wardround.engines.split import SPLIT, blocks, cut_of
 from wardround.models import Model, Shape
@@ -213,6 +222,25 @@ def test_noise_is_another_in_every_round_and_the_same_in_every_run() -> None:
     assert_same(first, second)
     plain = trained(parted)[0]
     assert any(not torch.equal(plain.server["params"][name], leaf) for name, leaf in first.server["params"].items())
+
+
+def test_a_model_predicts_through_the_same_channel() -> None:
+    """With a clip that cuts nothing and no noise nothing changes; the label holder's own part never travels."""
+    model = network((CLINIC, LABORATORY))
+    params, buffers = model.init(0)
+    params = {name: leaf.double() for name, leaf in params.items()}
+    x = lines().train.x
+    plain = model.logits(params, buffers, x, None)[0]
+    wide, narrow = (
+        through_channel(model, EmbeddingNoise(clip), 1).logits(params, buffers, x, None)[0] for clip in (1e6, 1e-9)
+    )
+    assert torch.equal(plain, wide)
+    silent = {**params, **{name: torch.zeros_like(leaf) for name, leaf in params.items() if name.startswith("laborat")}}
+    torch.testing.assert_close(narrow, model.logits(silent, buffers, x, None)[0], rtol=0, atol=1e-8)
+    noisy = through_channel(model, EmbeddingNoise(1.0, 1.0), 1)
+    first, second = (noisy.logits(params, buffers, x, None)[0] for _ in range(2))
+    assert torch.equal(first, second)
+    assert not torch.equal(first, plain)
 
 
 def test_a_block_of_one_batch_is_computed_once() -> None:

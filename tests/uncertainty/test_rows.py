@@ -130,8 +130,13 @@ def test_a_site_without_validation_rows_and_a_diverged_model_are_told_as_nothing
     run = after(one, 2)
     first = unsure_rows(one, run, asked("laplace"))[0]
     assert (len(first.rows), first.mean.shape, first.total.shape) == (0, (0,), (0,))
-    lost = {name: torch.full_like(leaf, torch.nan) for name, leaf in run.server["model"].items()}
-    lost_run = replace(run, server={**run.server, "model": lost})
+    lost_run = replace(
+        run,
+        server={
+            part: {name: torch.full_like(leaf, torch.nan) for name, leaf in leaves.items()}
+            for part, leaves in run.server.items()
+        },
+    )
     for method in ("none", "dropout", "laplace"):
         for part in unsure_rows(one, lost_run, asked(method)):
             assert np.isnan(part.mean).all()

@@ -69,6 +69,16 @@ def region_of_each(regions: Mapping[str, Sequence[str]], sites: Sequence[str], w
     return {site: found[site] for site in sites}
 
 
+def with_only(regions: Mapping[str, Sequence[str]], sites: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The same regions with the names of those sites that are there: in a deployment some may be away. A region of
+    which none is there is left out."""
+    fitting = {
+        region: tuple(site for site in sites if any(entry == site or fnmatchcase(site, entry) for entry in entries))
+        for region, entries in regions.items()
+    }
+    return {region: members for region, members in fitting.items() if members}
+
+
 def form_regions(
     regions: Mapping[str, Sequence[str]], rounds: int, sites: Sequence[str], trainers: Sequence[str], where: str
 ) -> Regions:

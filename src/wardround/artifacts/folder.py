@@ -5,6 +5,7 @@ selection.parquet   predictions by which a value was selected, where the study s
 validation.parquet  predictions by which thresholds of findings were chosen, where rows have findings
 regional.parquet    predictions of regions' own models, where sites form regions
 absent.parquet      predictions made while a party was missing, where parties hold different features
+uncertainty.parquet how sure models are of validation and test rows, where the study asks for it
 summaries.jsonl     of a run across hospitals, in place of predictions, selection and groups, which stay there
 samples.npz         some images of each site, where the study lets a report show them
 results.json        a folder that has it is complete
@@ -47,6 +48,7 @@ WRITTEN_ANEW = (
     "validation.parquet",
     "regional.parquet",
     "absent.parquet",
+    "uncertainty.parquet",
     "samples.npz",
     "ledger.jsonl",
     "attack.json",
@@ -54,7 +56,7 @@ WRITTEN_ANEW = (
     "summaries.jsonl",
     "report.html",
 )
-Predictions = Literal["predictions", "selection", "validation", "regional", "absent"]
+Predictions = Literal["predictions", "selection", "validation", "regional", "absent", "uncertainty"]
 Read = TypeVar("Read")
 
 
@@ -176,6 +178,11 @@ class RunFolder:
     def absent(self) -> pd.DataFrame | None:
         """None where no party can be missing."""
         path = self.path / "absent.parquet"
+        return self._read(path.name, pd.read_parquet) if path.is_file() else None
+
+    def uncertainty(self) -> pd.DataFrame | None:
+        """None where the study does not ask for it."""
+        path = self.path / "uncertainty.parquet"
         return self._read(path.name, pd.read_parquet) if path.is_file() else None
 
     def write_samples(self, samples: Mapping[str, Any]) -> None:

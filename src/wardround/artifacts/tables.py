@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,9 @@ from wardround import tree
 from wardround.data.cohort import Cohort
 from wardround.evaluation.predict import SitePrediction
 from wardround.trial import Run
+
+if TYPE_CHECKING:  # it imports SciPy, which the heart studies need only at their end
+    from wardround.uncertainty.rows import UnsureRows
 
 AGE_CUTS = (45, 55, 65)
 
@@ -33,6 +37,30 @@ def prediction_table(
             "row": np.concatenate([p.rows for p in predictions]),
             **dict(zip(labels, label.reshape(len(label), -1).T, strict=True)),
             **dict(zip(names, score.reshape(len(score), -1).T, strict=True)),
+        }
+    )
+
+
+def unsure_table(arm: str, seed: int, made: "Sequence[UnsureRows]", classes: tuple[str, ...]) -> pd.DataFrame:
+    """How sure a trial's model is of each row: `score` is the mean over passes; `side` says which rows they are."""
+    label, mean, total = (np.concatenate([getattr(one, name) for one in made]) for name in ("label", "mean", "total"))
+    sizes = [len(one.rows) for one in made]
+
+    def columns(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
+        names = [name] if values.ndim == 1 else [f"{name}_{one}" for one in classes]
+        return dict(zip(names, values.reshape(len(values), -1).T, strict=True))
+
+    told: dict[str, np.ndarray] = {**columns("label", label), **columns("score", mean), **columns("total", total)}
+    for name in ("aleatoric", "epistemic", "spread"):
+        told |= columns(name, np.concatenate([getattr(one, name) for one in made]))
+    return pd.DataFrame(
+        {
+            "arm": np.full(sum(sizes), arm, dtype=object),
+            "seed": np.full(sum(sizes), seed),
+            "site": np.repeat(np.array([one.site for one in made], dtype=object), sizes),
+            "side": np.repeat(np.array([one.side for one in made], dtype=object), sizes),
+            "row": np.concatenate([one.rows for one in made]),
+            **told,
         }
     )
 

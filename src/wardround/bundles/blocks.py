@@ -15,6 +15,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import IO, Any, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
@@ -37,6 +38,8 @@ class Block:
     columns: Mapping[str, pa.Array] = field(repr=False)  # by header
     place: Callable[[int], str]  # where one of its rows stands, in words
     commas: bool = False  # a comma may be the decimal sign, because it is not the separator
+    images: np.ndarray | None = field(default=None, repr=False)  # bytes (rows, 1, height, width)
+    unreadable: Mapping[int, str] = field(default_factory=dict)  # by row: why nothing could be read of its image
 
 
 Unread = Callable[[], Block]  # reads when it is called, so that several blocks can be read side by side
@@ -59,11 +62,13 @@ class Wanted:
     needed: Sequence[str]
     optional: Sequence[str] = ()
     keep: Sequence[str] = ()
+    together: Sequence[Sequence[str]] = ()  # of parties that may be absent: all columns of one, or none of them
 
     def find(self, names: Sequence[str], where: str) -> dict[str, int]:
         """The place of each; or one error that names all that are needed and not there."""
         places = {name: place for place, name in enumerate(names)}
-        wanted = list(dict.fromkeys([*self.needed, *self.keep]))
+        there = [name for party in self.together if any(one in places for one in party) for name in party]
+        wanted = list(dict.fromkeys([*self.needed, *there, *self.keep]))
         missing = [name for name in wanted if name not in places]
         if not missing:
             return {name: places[name] for name in dict.fromkeys([*wanted, *self.optional]) if name in places}

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,12 @@ from safetensors.torch import load
 from scipy.special import expit, logit
 
 from wardround.bundles.far import Far, by_ranges
-from wardround.bundles.files import ANEW, FORMAT, PREPARATION, VOCABULARY, WEIGHTS, read_sealed
+from wardround.bundles.files import ANEW, FORMAT, PREPARATION, UNCERTAINTY, VOCABULARY, WEIGHTS, read_sealed
+from wardround.bundles.inputs import Inputs, read_inputs, read_part
+from wardround.bundles.unsure import Uncertainty, read_uncertainty
 from wardround.catalog import families
 from wardround.data.prepare import Encoded, Recipe
+from wardround.data.site import Block
 from wardround.data.written import read_recipe
 from wardround.errors import BundleError, StudyError, suggest
 from wardround.models import MODELS, Model, Shape
@@ -26,6 +29,7 @@ from wardround.tree import Tree, unflatten
 __all__ = ["FORMAT", "Bundle", "Calibration", "load_bundle"]
 
 PIECE = 4096  # rows at a time, as a run predicts them
+CELLS = 1 << 22  # numbers at a time: of images fewer rows
 CLIP = 1e-6  # scores of exactly 0 and 1 have no logit
 MOST_LACKING = 1 << 26  # weights that a shared part lacks because they are private; 256 MB
 # what reading parts that do not fit each other may end in; numbers and lists that no memory can hold are among it
@@ -55,6 +59,14 @@ class Calibration:
         return made
 
 
+@dataclass(frozen=True)
+class Finding:
+    """How one of several findings is called."""
+
+    threshold: float  # on the score
+    calibration: Calibration | None
+
+
 @dataclass(frozen=True, eq=False)
 class Bundle:
     path: Path
@@ -63,11 +75,14 @@ class Bundle:
     model: Model
     params: Tree
     buffers: Tree
-    classes: tuple[str, ...]  # for two the second is the positive one
-    threshold: float | None  # on the score; None for more than two classes
+    classes: tuple[str, ...]  # for two the second is the positive one; or the findings' names
+    threshold: float | None  # on the score; None for more than two classes, and for findings
     calibration: Calibration | None
     far: Far
     vocabulary: Mapping[str, str]  # this site's words, in lower case, and the class that each means
+    inputs: Inputs = field(default_factory=Inputs)  # images and parties; columns alone need nothing here
+    findings: tuple[Finding, ...] = ()  # in the order of `classes`; empty: a row is of one class
+    uncertainty: Uncertainty | None = None  # None: the bundle says nothing of it
 
     @property
     def id(self) -> str:
@@ -87,25 +102,38 @@ class Bundle:
     def dtype(self) -> torch.dtype:
         return torch.float64 if self.about["precision"] == "float64" else torch.float32
 
-    def scores(self, x: np.ndarray) -> np.ndarray:
-        """Of prepared rows: (rows,) of the positive class for two classes, (rows, classes) otherwise."""
+    def scores(self, x: Any) -> np.ndarray:
+        """Of prepared rows: (rows,) of the positive class for two classes, (rows, classes or findings) otherwise.
+
+        `x` is an array, or what is taken from like one."""
         made = []
+        piece = max(1, min(PIECE, CELLS // math.prod(x.shape[1:])))
         with torch.no_grad():
-            for start in range(0, max(len(x), 1), PIECE):
-                part = torch.from_numpy(np.ascontiguousarray(x[start : start + PIECE])).to(self.dtype)
+            for start in range(0, max(len(x), 1), piece):
+                part = torch.from_numpy(np.ascontiguousarray(x[start : start + piece])).to(self.dtype)
                 logits, _ = self.model.logits(self.params, self.buffers, part, None)
                 made.append(self.model.probabilities(logits).numpy())
         return np.concatenate(made)
 
     def calls(self, scores: np.ndarray) -> np.ndarray:
-        """Class numbers: by the threshold for two classes, the highest score otherwise."""
+        """Class numbers: by the threshold for two classes, the highest score otherwise. Of each finding 1 or 0."""
+        if self.findings:
+            return (scores >= np.array([one.threshold for one in self.findings])).astype(np.int64)
         if self.threshold is None:
             called: np.ndarray = scores.argmax(axis=1)
             return called
         return (scores >= self.threshold).astype(np.int64)
 
     def probabilities(self, scores: np.ndarray) -> np.ndarray | None:
-        """Calibrated, of the positive class; None where the bundle has no calibration."""
+        """Calibrated, of the positive class; None where the bundle has no calibration. For findings of each, and NaN
+        where one has none."""
+        if self.findings:
+            fitted = [one.calibration for one in self.findings]
+            if not any(fitted):
+                return None
+            nothing = np.full(len(scores), np.nan)
+            each = [nothing if one is None else one.of(scores[:, f]) for f, one in enumerate(fitted)]
+            return np.stack(each, axis=1)
         return None if self.calibration is None else self.calibration.of(scores)
 
     def outside(self, table: Encoded, rows: np.ndarray) -> dict[str, np.ndarray]:
@@ -147,11 +175,14 @@ def _opened(
     _refuse_unnamed(about)
     recipe = read_recipe(json.loads(files[PREPARATION]), str(folder / PREPARATION))
     _refuse_unfit(recipe)
+    inputs = read_inputs(json.loads(files[PREPARATION]), recipe)
+    findings = _findings(about)
     classes = tuple(map(str, about["classes"]))
-    if len(set(classes)) < max(len(classes), 2):
+    if len(set(classes)) < max(len(classes), 1 if findings else 2) or len(findings) not in (0, len(classes)):
         raise ValueError("classes are lacking, or one stands there twice")
     shape = about["model"]["shape"]
-    if tuple(shape["inputs"]) != (len(recipe.names),) or shape["classes"] != len(classes):
+    fits = tuple(shape["inputs"]) == inputs.shape(recipe) and shape["classes"] == len(classes)
+    if not fits or bool(shape.get("findings")) != bool(findings) or parts_of(shape) != inputs.parts:
         raise ValueError("preparation, classes and model do not fit each other")
     parts = unflatten(load(files[WEIGHTS]))
     refuse_other_shapes(about["model"], str(folder), models, parts.get("params", {}))
@@ -165,8 +196,10 @@ def _opened(
     if not set(about.get("unrecorded", ())) <= {column.name for column in recipe.columns}:
         raise ValueError("a column is said not to be recorded that is not needed")
     threshold, calibration = about["threshold"], about["calibration"]
-    if (threshold is None) != (len(classes) > 2):
+    if (threshold is None) != (len(classes) > 2 or bool(findings)):
         raise ValueError("a threshold belongs to two classes")
+    told = json.loads(files[UNCERTAINTY]) if UNCERTAINTY in files else None
+    outputs = Shape((), len(classes), bool(findings)).outputs
     return Bundle(
         folder,
         about,
@@ -177,9 +210,30 @@ def _opened(
         classes,
         None if threshold is None else _number(threshold["value"]),
         None if calibration is None else Calibration(_number(calibration["slope"]), _number(calibration["intercept"])),
-        _far(about["far"], parts.get("far", {}), len(recipe.names)),
+        _far(about["far"], parts.get("far", {}), inputs.width(recipe)),
         {str(word): str(name) for word, name in json.loads(files[VOCABULARY])["words"].items()},
+        inputs,
+        findings,
+        None if told is None else read_uncertainty(told, parts.get("laplace", {}), model, params, outputs),
     )
+
+
+def _findings(about: Mapping[str, Any]) -> tuple[Finding, ...]:
+    """Of a bundle for findings; nothing where a row is of one class."""
+    return tuple(
+        Finding(
+            _number(one["threshold"]["value"]),
+            None
+            if one["calibration"] is None
+            else Calibration(_number(one["calibration"]["slope"]), _number(one["calibration"]["intercept"])),
+        )
+        for one in about.get("findings") or ()
+    )
+
+
+def parts_of(shape: Mapping[str, Any]) -> tuple[Block, ...]:
+    """Of a model that joins what several parties hold."""
+    return tuple(read_part(one) for one in shape.get("parts", ()))
 
 
 def build_model(told: Mapping[str, Any], where: str, models: Mapping[str, Factory] | None) -> Model:
@@ -193,7 +247,8 @@ def build_model(told: Mapping[str, Any], where: str, models: Mapping[str, Factor
     factory = known[kind]
     options = parse_settings(settings_of(factory), told["options"], f"{where}: model", Path())
     shape = told["shape"]
-    made: Model = factory(**options)(Shape(tuple(shape["inputs"]), int(shape["classes"])))
+    known_parts, findings = parts_of(shape), bool(shape.get("findings"))
+    made: Model = factory(**options)(Shape(tuple(shape["inputs"]), int(shape["classes"]), findings, known_parts))
     return made
 
 

@@ -1,24 +1,25 @@
 """A bundle's card as plain data: every number in it comes from the run's files or is computed on its test rows."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from wardround.artifacts.spending import EACH_SITE
 from wardround.bundles.bundle import Bundle
+from wardround.bundles.cardparts import findings_of, findings_told, from_what, own_figures, sure_words, takes
+from wardround.bundles.cardparts import share_of as share_of
 from wardround.bundles.concerning import Whose, concerning
 from wardround.bundles.words import far_words, gap_words, level_words, not_for, purpose
 from wardround.data.records import Column
 from wardround.evaluation.calibration import calibration
-from wardround.evaluation.intervals import CONFIDENCE
 from wardround.evaluation.metrics import SMALLEST_GROUP
 from wardround.study import Arm, Study
 
 FIGURES = ("auc", "accuracy", "sensitivity", "specificity", "ppv", "npv", "brier")
 SHARED = "The hospitals that trained the shared part were"
+REGIONAL = "This is the own model of region {}, as it was before the last average over regions."
 FEW_ROWS = 100  # of training: a site with fewer is named among the limits
 
 
@@ -54,6 +55,8 @@ class Told:
     introduction: tuple[str, ...] = ()  # what must be known first, such as that its parts come from different places
     ranked_within: bool = False  # whether areas under curves over all sites are means of the sites' own
     adapter: Adapter | None = None  # None: all of the model comes from one training
+    findings: Mapping[str, Any] = field(default_factory=dict)  # of each: AUC over all sites, at this site
+    region: str | None = None  # whose own model it is; None: the model of all
 
 
 def ranked_within(arm: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,7 +65,14 @@ def ranked_within(arm: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def told_by(
-    results: Mapping[str, Any], study: Study, arm: Arm, asked: str, seed: int, whose: Whose, trained: Mapping[str, int]
+    results: Mapping[str, Any],
+    study: Study,
+    arm: Arm,
+    asked: str,
+    seed: int,
+    whose: Whose,
+    trained: Mapping[str, int],
+    region: str | None = None,
 ) -> Told:
     """From a run's results.json."""
     site = whose.site
@@ -81,13 +91,18 @@ def told_by(
         seeds=tuple(results["seeds"]),
         simulated=not results["deployed"],
         synthetic=bool(results.get("synthetic")),
-        overall={name: overall[name] for name in FIGURES},
-        at_site={name: found["sites"][site][name] for name in FIGURES},
-        interval={"confidence": results["interval"]["confidence"], **_without_text(of_variant)},
+        overall=None if region is not None else {name: overall[name] for name in FIGURES},
+        at_site=None if region is not None else {name: found["sites"][site][name] for name in FIGURES},
+        interval=None
+        if region is not None
+        else {"confidence": results["interval"]["confidence"], **_without_text(of_variant)},
         privacy=_privacy(results.get("privacy"), arm.name, site),
         subgroups=found["subgroups"],
         warnings=concerning(results["warnings"], whose),
+        introduction=() if region is None else (REGIONAL.format(region),),
         ranked_within=bool(found["own_models"]),
+        findings={} if region is not None else findings_told(found, site),
+        region=region,
     )
 
 
@@ -120,16 +135,26 @@ def card_of(
     score: np.ndarray,
     label: np.ndarray,
     hashes: Mapping[str, str],
+    worth: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """`score` and `label` are of this site's test rows with this seed."""
-    classes = bundle.classes
+    """`score` and `label` are of this site's test rows with this seed. `worth` is what its uncertainty is worth on
+    them."""
+    classes, several = bundle.classes, bool(bundle.findings)
+    at_site = told.at_site
+    if told.region is not None and not about["private"]:
+        at_site = own_figures(score, label, FIGURES)
     return {
         "title": f"{told.study.name}: {told.asked} at {told.site}",
         "question": told.study.question,
         "introduction": list(told.introduction),
         "origin": {name: about[name] for name in ("study", "run", "arm", "trained_as", "seed", "site", "wardround")},
-        "predicts": {"classes": list(classes), "positive": classes[1] if len(classes) == 2 else None},
-        "intended_use": purpose(told.site, classes),
+        "predicts": {
+            "classes": list(classes),
+            "positive": classes[1] if len(classes) == 2 and not several else None,
+            "findings": several,
+        },
+        "takes": takes(bundle),
+        "intended_use": purpose(told.site, classes, several, from_what(bundle)),
         "not_intended": not_for(told.site, told.synthetic),
         "training": {
             "sites": dict(told.trained),
@@ -146,17 +171,21 @@ def card_of(
             "seed": told.seed,
             "interval": None if told.interval is None else dict(told.interval),
             "all_sites": told.overall,
-            "this_site": told.at_site,
+            "this_site": at_site,
+            "this_seed_only": told.region is not None,
+            "findings": several,
             "auc_within_sites": told.ranked_within,
         },
         "threshold": about["threshold"],
         "at_threshold": None if about["private"] else at_threshold(bundle, score, label),
+        "findings": findings_of(bundle, about, told.findings, score, label),
         "calibration": _calibration(bundle, about, score, label),
+        "sure": {"words": sure_words(bundle.uncertainty), "worth": None if worth is None else dict(worth)},
         "privacy": told.privacy,
         "columns": [_column(column, bundle, about["unrecorded"]) for column in bundle.recipe.columns],
         "gaps": gap_words(bundle.recipe),
         "unseen_levels": level_words(bundle.recipe),
-        "far": far_words(bundle.far, len(about["features"])),
+        "far": far_words(bundle.far, len(about["features"]), bundle.inputs.images is not None),
         "limits": [*_limits(told, about), *([] if about["private"] else [*_few(classes, label), *told.warnings])],
         "hashes": dict(hashes),
     }
@@ -178,21 +207,10 @@ def at_threshold(bundle: Bundle, score: np.ndarray, label: np.ndarray) -> dict[s
     }
 
 
-def share_of(hits: np.ndarray) -> dict[str, Any] | None:
-    """With its interval (Wilson, JASA 1927); None where there are too few rows to speak of."""
-    n = len(hits)
-    if n < SMALLEST_GROUP:
-        return None
-    p, z = float(hits.mean()), float(stats.norm.ppf((1 + CONFIDENCE) / 2))
-    middle = (p + z**2 / (2 * n)) / (1 + z**2 / n)
-    half = z / (1 + z**2 / n) * float(np.sqrt(p * (1 - p) / n + z**2 / (4 * n**2)))
-    return {"value": p, "interval": [max(0.0, middle - half), min(1.0, middle + half)], "rows": n}
-
-
 def _calibration(bundle: Bundle, about: Mapping[str, Any], score: np.ndarray, label: np.ndarray) -> dict[str, Any]:
     """Before and after, on test rows of this site with this seed."""
     fitted = about["calibration"]
-    if about["private"] or len(bundle.classes) > 2:
+    if about["private"] or len(bundle.classes) > 2 or bundle.findings:
         return {"fitted": None, "why_not": about["uncalibrated"], "before": None, "after": None}
     after = bundle.probabilities(score)
     return {
@@ -265,11 +283,12 @@ def _promise(told: Told) -> str:
 
 def _few(classes: Sequence[str], label: np.ndarray) -> list[str]:
     """A share of two patients has no useful interval, whatever the formula says."""
-    counts = np.bincount(label, minlength=len(classes))
+    counts = (label == 1).sum(axis=0) if label.ndim == 2 else np.bincount(label, minlength=len(classes))
     rare = [repr(name) for name, count in zip(classes, counts.tolist(), strict=True) if count < SMALLEST_GROUP]
     if not rare:
         return []
+    verb = "have" if label.ndim == 2 else "are"
     return [
-        f"Fewer than {SMALLEST_GROUP} test rows of this site, with this seed, are {' or '.join(rare)}: what rests on "
-        "them says little, also where its interval is narrow."
+        f"Fewer than {SMALLEST_GROUP} test rows of this site, with this seed, {verb} {' or '.join(rare)}: what rests "
+        "on them says little, also where its interval is narrow."
     ]

@@ -13,6 +13,7 @@ METRICS = {
     "brier": "Brier score (lower is better)",
 }
 UNKNOWN = "not known"
+OF_FINDINGS = "Each finding by itself, on validation rows of this site, where the table above says so."
 WITHIN = (
     "The AUC of all sites is the mean of the sites' own, because each site predicts with a model of its own, and "
     "scores of different models are not ranked together."
@@ -31,9 +32,13 @@ def render(card: Mapping[str, Any]) -> str:
         _section("Figures on test rows", _figures(card["figures"])),
         _section("Adapted or alone", _adapted(card["training"]["adapter"])),
         _section("Threshold", _threshold(card)),
-        _section("Calibration", _calibration(card["calibration"])),
+        _section("Findings", _findings(card["findings"])),
+        _section("Calibration", _calibration(card["calibration"]) if not card["findings"] else [OF_FINDINGS]),
+        _section("How sure it is", _sure(card["sure"])),
         _section("Privacy", _privacy(card["privacy"])),
-        _section("Columns that it needs", _columns(card["columns"])),
+        _section("Image that it needs", _image(card["takes"]["image"])),
+        _section("Parties", _parties(card["takes"]["parties"])),
+        _section("Columns that it needs", _columns(card["columns"]) if card["columns"] else []),
         _section("Gaps, unseen levels, far rows", _bullets([*card["gaps"], *card["unseen_levels"], *card["far"]])),
         _section("Limits", _bullets(card["limits"]) or ["None are known."]),
         _section("Where it comes from", _origin(card["origin"], card["hashes"])),
@@ -63,6 +68,10 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _predicts(card: Mapping[str, Any]) -> list[str]:
     told = card["predicts"]
+    if told["findings"]:
+        return [
+            f"Each of {len(told['classes'])} findings, present or absent: {', '.join(map(plain, told['classes']))}."
+        ]
     if told["positive"] is None:
         return [f"One of {len(told['classes'])} classes: {', '.join(map(plain, told['classes']))}."]
     positive, negative = plain(told["positive"]), plain(told["classes"][0])
@@ -107,14 +116,15 @@ def _figures(told: Mapping[str, Any]) -> list[str]:
         for metric, shown in METRICS.items()
     ]
     seeds, interval = told["seeds"], told["interval"]
-    many = f"Means over {len(seeds)} seeds" if len(seeds) > 1 else "Of one seed"
+    many = f"Means over {len(seeds)} seeds" if len(seeds) > 1 and not told["this_seed_only"] else "Of one seed"
     if interval is None:
         shown = "without intervals"
     else:
         confidence = f"{100 * interval['confidence']:.0f} %"
         shown = f"with intervals of {confidence} ({interval['method']}; they cover {interval['covers']})"
+    calls = "Calls at the study's thresholds" if told["findings"] else "Calls at a score of 0.5"
     return [
-        f"{many}, {shown}. Calls at a score of 0.5. This bundle is seed {told['seed']}.",
+        f"{many}, {shown}. {calls}. This bundle is seed {told['seed']}.",
         "",
         *_table(["", *known], rows),
         *(["", WITHIN] if told["auc_within_sites"] and "all sites" in known else []),
@@ -143,7 +153,8 @@ def _estimate(found: Mapping[str, Any] | None, share: bool = True) -> str:
 def _threshold(card: Mapping[str, Any]) -> list[str]:
     told, found = card["threshold"], card["at_threshold"]
     if told is None:
-        return ["None: the class with the highest score is called."]
+        each = card["predicts"]["findings"]
+        return ["Each finding has its own, below." if each else "None: the class with the highest score is called."]
     lines = [
         f"A row is called {plain(card['predicts']['positive'])} at a score of {told['value']:.4f} or more "
         f"({'chosen by' if told['chosen'] else 'not chosen:'} {plain(told['why'])})."
@@ -192,6 +203,85 @@ def _calibration(told: Mapping[str, Any]) -> list[str]:
         f"On the {count} test rows of this site with this seed:",
         "",
         *_table(["", *(titles[name] for name in known)], rows),
+    ]
+
+
+def _findings(told: Sequence[Mapping[str, Any]] | None) -> list[str]:
+    if not told:
+        return []
+    rows = [
+        [
+            plain(one["name"]),
+            str(one["positives"]),
+            _estimate(one["auc"].get("this_site")),
+            _estimate(one["auc"].get("all_sites")),
+            f"{one['threshold']['value']:.4f}{'' if one['threshold']['chosen'] else ' (not chosen)'}",
+            *(_estimate(one[name]) if one[name] else "too few rows" for name in ("sensitivity", "specificity")),
+            "yes" if one["calibration"] else "no",
+        ]
+        for one in told
+    ]
+    why = {plain(one["threshold"]["why"]): None for one in told}
+    head = ["finding", "test rows with it", "AUC here", "AUC, all sites", "called from", "sensitivity", "specificity"]
+    return [
+        "AUC as in the study's results; sensitivity and specificity at the threshold, on this site's test rows with "
+        "this seed, with Wilson's intervals.",
+        "",
+        *_table([*head, "calibrated"], rows),
+        "",
+        *(f"* Threshold: {one}." for one in why),
+    ]
+
+
+def _sure(told: Mapping[str, Any]) -> list[str]:
+    """What intervals, sets and referral mean, and what they were worth on test rows."""
+    worth, lines = told["worth"], _bullets(told["words"])
+    if not worth or not lines:
+        return lines
+    rows = []
+    if worth["width"]:
+        rows.append(["mean width of an interval", f"{worth['width']:.3f}"])
+    if "sets" in worth:
+        held = worth["sets"]["coverage"]
+        known = [share for share in held.values() if share is not None] if isinstance(held, Mapping) else [held]
+        of = f" ({min(known):.3f} to {max(known):.3f} by finding)" if isinstance(held, Mapping) and known else ""
+        asked = f"sets that hold the right answer (asked: {worth['sets']['asked']:.2f})"
+        rows.append([asked, f"{sum(known) / len(known):.3f}{of}" if known else UNKNOWN])
+        rows.append(["answers in a set, mean", f"{worth['sets']['size']:.2f}"])
+    if "ece" in worth:
+        rows.append(["calibration error (ECE) before temperature", f"{worth['ece']['before']:.3f}"])
+        rows.append(["calibration error (ECE) after temperature", f"{worth['ece']['after']:.3f}"])
+    if "referral" in worth:
+        found = worth["referral"]
+        rows.append(["rows referred as unclear", f"{found['share']:.3f}"])
+        for key, words in (("all", "of all rows"), ("kept", "of rows that are kept"), ("referred", "of rows referred")):
+            rows.append([f"calls that are right, {words}", UNKNOWN if found[key] is None else f"{found[key]:.3f}"])
+    return [*lines, "", f"On the {worth['rows']} test rows of this site with this seed:", "", *_table(["", ""], rows)]
+
+
+def _image(told: Mapping[str, Any] | None) -> list[str]:
+    if told is None:
+        return []
+    size = told["pixels"]
+    lines = [
+        f"One grey picture a row, PNG, JPEG or DICOM of any size; it becomes {size} x {size} pixels with bone bright.",
+        f"{told['scale'][:1].upper()}{told['scale'][1:]}.",
+    ]
+    return _bullets([*lines, *(["Contrast is evened out (CLAHE)."] if told["clahe"] else [])])
+
+
+def _parties(told: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not told:
+        return []
+    rows = [
+        [plain(one["name"]), ", ".join(map(plain, one["holds"])), "may be absent" if one["may_be_absent"] else "needed"]
+        for one in told
+    ]
+    return [
+        *_table(["party", "holds", ""], rows),
+        "",
+        "Where nothing is known of a row by a party that may be absent, a learned stand-in takes its place, and the "
+        "prediction says so.",
     ]
 
 

@@ -1,5 +1,6 @@
 """What is chosen on a site's validation rows, never on test rows: a threshold, and a calibration of the scores."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,12 +8,16 @@ import numpy as np
 from scipy.special import expit, logit
 
 from wardround.bundles.bundle import CLIP, Calibration
+from wardround.evaluation.findings import best_threshold
 
 MIDDLE = 0.5
 LEAST_ROWS = 30  # of validation: fewer would choose by chance
 LEAST_EACH = 5  # of either class
 RIDGE = 1.0  # as if slope and intercept were known beforehand to be 1 and 0, give or take 1
 STEPS = 100
+PRIVATE = "in a study that protects patients nothing is chosen on rows, because a choice would have no noise"
+INVERTED = "on validation rows a higher score does not mean a higher risk"
+EACH = "findings are calibrated one by one"
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,7 @@ class Chosen:
     threshold: dict[str, Any] | None  # value, chosen, why
     calibration: dict[str, Any] | None  # slope, intercept, rows
     uncalibrated: str  # why there is no calibration; empty where there is one
+    findings: tuple[dict[str, Any], ...] = ()  # name, threshold, calibration, uncalibrated of each
 
 
 def choose(label: np.ndarray, score: np.ndarray, private: bool) -> Chosen:
@@ -30,7 +36,7 @@ def choose(label: np.ndarray, score: np.ndarray, private: bool) -> Chosen:
         return Chosen(None, None, "scores of more than two classes are not recalibrated")
     rows, positive = len(label), int((label == 1).sum())
     if private:
-        lacking = "in a study that protects patients nothing is chosen on rows, because a choice would have no noise"
+        lacking = PRIVATE
     elif not rows:
         lacking = "the study keeps no validation rows"
     elif rows < LEAST_ROWS or min(positive, rows - positive) < LEAST_EACH:
@@ -38,16 +44,53 @@ def choose(label: np.ndarray, score: np.ndarray, private: bool) -> Chosen:
     else:
         on = f"{rows} validation rows of this site"
         value, fitted = youden(label, score), recalibrate(label, score)
-        inverted = "on validation rows a higher score does not mean a higher risk"
         threshold = (
-            {"value": MIDDLE, "chosen": False, "why": inverted}
+            {"value": MIDDLE, "chosen": False, "why": INVERTED}
             if value is None
             else {"value": value, "chosen": True, "why": f"Youden's index on {on}"}
         )
         if fitted is None:
-            return Chosen(threshold, None, inverted)
+            return Chosen(threshold, None, INVERTED)
         return Chosen(threshold, {"slope": fitted.slope, "intercept": fitted.intercept, "rows": rows}, "")
     return Chosen({"value": MIDDLE, "chosen": False, "why": lacking}, None, lacking)
+
+
+def choose_findings(
+    label: np.ndarray, score: np.ndarray, names: Sequence[str], private: bool, elsewhere: Mapping[str, float]
+) -> Chosen:
+    """A threshold and a calibration for each finding. `elsewhere` are the thresholds that all sites' validation rows
+    have chosen together: they serve where this site has too few."""
+    each = [_of_finding(label[:, f], score[:, f], name, private, elsewhere.get(name)) for f, name in enumerate(names)]
+    return Chosen(None, None, EACH, tuple(each))
+
+
+def _of_finding(
+    label: np.ndarray, score: np.ndarray, name: str, private: bool, elsewhere: float | None
+) -> dict[str, Any]:
+    known = label >= 0
+    y, s = label[known], score[known]
+    made: dict[str, Any] = {"name": name, "calibration": None}
+    positive = int((y == 1).sum())
+    enough = len(y) >= LEAST_ROWS and min(positive, len(y) - positive) >= LEAST_EACH
+    if private or not enough:
+        lacking = f"fewer than {LEAST_ROWS} validation rows, or fewer than {LEAST_EACH} with or without it"
+        value, why = MIDDLE, PRIVATE if private else lacking
+        if elsewhere is not None and not private:
+            value, why = elsewhere, f"best F1 on validation rows of all sites together, because here are {lacking}"
+        threshold = {"value": value, "chosen": value != MIDDLE, "why": why}
+        return {**made, "threshold": threshold, "uncalibrated": PRIVATE if private else lacking}
+    threshold = {"value": highest_f1(y, s), "chosen": True, "why": f"best F1 on {len(y)} validation rows of this site"}
+    fitted = recalibrate(y, s)
+    if fitted is not None:
+        made["calibration"] = {"slope": fitted.slope, "intercept": fitted.intercept, "rows": len(y)}
+    return {**made, "threshold": threshold, "uncalibrated": INVERTED if fitted is None else ""}
+
+
+def highest_f1(label: np.ndarray, score: np.ndarray) -> float:
+    """As `evaluation.findings` chooses it, but midway to the next lower score, as in `youden`."""
+    best = best_threshold(label, score)
+    lower = score[score < best].astype(np.float64)
+    return float((best + lower.max()) / 2) if len(lower) else best
 
 
 def youden(label: np.ndarray, score: np.ndarray) -> float | None:

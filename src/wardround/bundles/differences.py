@@ -7,6 +7,7 @@ from typing import Any
 
 from wardround import tree
 from wardround.bundles.bundle import Bundle
+from wardround.bundles.inputs import write_inputs
 from wardround.data.prepare import Recipe
 from wardround.data.records import Column
 from wardround.tree import Tree
@@ -36,6 +37,7 @@ def differences(a: Bundle, b: Bundle) -> tuple[Difference, ...]:
         *_between("model", _model(a), _model(b)),
         *_between("columns", _columns(a), _columns(b)),
         *_between("preparation", asdict(a.recipe.settings), asdict(b.recipe.settings)),
+        *_between("images and parties", write_inputs(a.inputs), write_inputs(b.inputs)),
         *_fitted(a.recipe, b.recipe),
         *_between("words", a.vocabulary, b.vocabulary),
         *_between("decision", _decision(a), _decision(b)),
@@ -76,6 +78,7 @@ def _origin(bundle: Bundle) -> dict[str, Any]:
         "trained as": None if trained_as == about["arm"] else trained_as,  # what a selection chose
         "seed": about["seed"],
         "site": about["site"],
+        "region": about.get("region"),
         "wardround": about.get("wardround"),
     }
 
@@ -137,7 +140,12 @@ def _fits(recipe: Recipe) -> dict[str, tuple[Any, ...]]:
 
 def _decision(bundle: Bundle) -> dict[str, Any]:
     fitted = bundle.calibration
+    each = zip(bundle.classes, bundle.findings, strict=False)
+    unsure = bundle.uncertainty
     return {
+        **{f"threshold of {name}": one.threshold for name, one in each},
+        "uncertainty by": None if unsure is None else unsure.method,
+        "refers above": None if unsure is None or unsure.referral is None else unsure.cut(),
         "threshold": bundle.threshold,
         "calibration slope": None if fitted is None else fitted.slope,
         "calibration intercept": None if fitted is None else fitted.intercept,

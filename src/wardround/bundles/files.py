@@ -17,15 +17,16 @@ from typing import Any
 from wardround.artifacts.folder import without_nan
 from wardround.errors import BundleError
 
-FORMAT = 1
+FORMAT = 2
 ABOUT = "bundle.json"
 WEIGHTS = "weights.safetensors"
 PREPARATION = "preparation.json"
 VOCABULARY = "vocabulary.json"
 CARD = "card.md"
 ONNX = "model.onnx"
+UNCERTAINTY = "uncertainty.json"
 NEEDED = (WEIGHTS, PREPARATION, VOCABULARY, CARD)
-OPTIONAL = (ONNX,)
+OPTIONAL = (ONNX, UNCERTAINTY)
 ANEW = "Make it anew with `wardround bundle`, or take it from where it was made."
 
 

@@ -1,7 +1,7 @@
 """A bundle from a complete simulated run: for one site, with the model that this site predicts with."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,13 @@ from wardround.artifacts.folder import RunFolder
 from wardround.bundles.card import told_by
 from wardround.bundles.concerning import Whose
 from wardround.bundles.files import refuse_taken
-from wardround.bundles.origin import Origin, OtherRows, Side, plain_name, unrecorded, write_bundle
+from wardround.bundles.origin import Origin, OtherRows, plain_name, unrecorded, write_bundle
+from wardround.bundles.several import Beside, beside_of
+from wardround.bundles.side import side_of as side_of
 from wardround.data.cohort import Cohort
 from wardround.data.site import Rows, Site
 from wardround.errors import BundleError, StudyError, suggest
-from wardround.evaluation.scores import score_columns
+from wardround.evaluation.scores import label_columns, score_columns
 from wardround.opened import Elsewhere, arm_of, open_run, saved_run, seed_of
 from wardround.plan import Plan
 from wardround.rounds import site_model
@@ -41,15 +43,18 @@ def make_bundle(
     seed: int | None = None,
     out: str | Path | None = None,
     onnx: bool = False,
+    region: str | None = None,
     models: Mapping[str, Factory] | None = None,
     sources: Mapping[str, Factory] | None = None,
 ) -> Path:
     """The folder of a new bundle, from the folder of a complete run.
 
     `site` may be left out where there is one. `seed` is the study's first, unless given. `out` must not exist yet; it
-    is `bundles/STUDY-ARM-SITE`, unless given. `models` and `sources` are as `run_study` takes them.
+    is `bundles/STUDY-ARM-SITE`, unless given. `region` asks for a region's own model in place of the model of all.
+    `models` and `sources` are as `run_study` takes them.
     """
-    return bundle_from(open_for_bundles(run, models, sources), arm=arm, site=site, seed=seed, out=out, onnx=onnx)
+    opened = open_for_bundles(run, models, sources)
+    return bundle_from(opened, arm=arm, site=site, seed=seed, out=out, onnx=onnx, region=region)
 
 
 @dataclass(frozen=True)
@@ -67,9 +72,6 @@ def open_for_bundles(
 ) -> Opened:
     """Once, for any number of bundles."""
     folder, plan = open_run(run, ELSEWHERE, models, sources)
-    if plan.has_findings or not all(cohort.records.is_table for cohort in plan.cohorts.values()):
-        problem = "is about images or findings, and bundles are for tables with one outcome"
-        raise BundleError(str(run), problem, "Use the saved weights in models/ with the study's own model.")
     return Opened(folder, plan, folder.read_json("results.json"), models)
 
 
@@ -81,6 +83,7 @@ def bundle_from(
     seed: int | None = None,
     out: str | Path | None = None,
     onnx: bool = False,
+    region: str | None = None,
 ) -> Path:
     """As `make_bundle`."""
     plan = opened.plan
@@ -88,9 +91,11 @@ def bundle_from(
     chosen = arm_of(plan.study, opened.results, arm, chosen_seed)
     trial = plan.trial(chosen, chosen_seed)
     name = _site(trial, site)
-    target = FOLDER / plain_name(f"{plan.study.name}-{arm}-{name}") if out is None else Path(out)
+    _refuse_other_region(trial, name, region)
+    whose = name if region is None else f"{region}-{name}"
+    target = FOLDER / plain_name(f"{plan.study.name}-{arm}-{whose}") if out is None else Path(out)
     refuse_taken(target)
-    return write_bundle(_origin(opened, chosen, arm, trial, name), target, onnx)
+    return write_bundle(_origin(opened, chosen, arm, trial, name, region), target, onnx)
 
 
 def _site(trial: Trial, name: str | None) -> str:
@@ -104,17 +109,38 @@ def _site(trial: Trial, name: str | None) -> str:
     return name
 
 
-def _origin(opened: Opened, arm: Arm, asked: str, trial: Trial, name: str) -> Origin:
+def _refuse_other_region(trial: Trial, site: str, region: str | None) -> None:
+    """A region's own model is for the sites of the region: only their rows are scored with it."""
+    if region is None:
+        return
+    regions = trial.algorithm.regions
+    if regions is None:
+        raise StudyError("--region", "the arm's sites form no regions", "Leave it out.")
+    if region not in regions.names:
+        problem = f"no region with a training site is called {region!r}"
+        raise StudyError("--region", problem, suggest(region, regions.names, "Regions"))
+    trainers = [one.name for one in trial.sites]
+    own = regions.names[regions.of_site[trainers.index(site)]] if site in trainers else None
+    if own != region:
+        problem = f"{site} is in {own!r}" if own is not None else f"{site} does not train, and has no region's model"
+        raise StudyError("--region", problem, "Name a site of the region, or leave --region out.")
+
+
+def _origin(opened: Opened, arm: Arm, asked: str, trial: Trial, name: str, region: str | None = None) -> Origin:
     folder, plan = opened.folder, opened.plan
     site = next(one for one in trial.scored if one.name == name)
-    if site.recipe is None:
-        raise BundleError(name, "its rows have no preparation", "Run the study again with --again.")
     cohort = plan.cohort_of(arm)
-    params, buffers = predicts_with(trial, saved_run(trial, folder.load_model(arm.name, trial.seed)), name)
+    beside = beside_of(plan, arm, site, opened.results["arms"][asked])
+    regional = region is not None
+    params, buffers = predicts_with(trial, saved_run(trial, folder.load_model(arm.name, trial.seed)), name, regional)
     test = np.searchsorted(cohort.row_numbers, site.test_rows)
-    where = str(folder.path / "predictions.parquet")
-    label, score = saved_scores(folder.predictions(), where, arm.name, trial.seed, site)
+    where = str(folder.path / f"{'regional' if regional else 'predictions'}.parquet")
+    saved = folder.regional() if regional else folder.predictions()
+    if saved is None:
+        raise BundleError(where, "is not there", "Run the study again with --again.")
+    label, score = saved_scores(saved, where, arm.name, trial.seed, site)
     trained = {one.name: len(one.train) for one in trial.scored if _trains(trial, arm, name, one.name)}
+    whose = _whose(cohort, beside, arm, trial, site)
     return Origin(
         study=plan.study,
         run=folder.path.name,
@@ -122,27 +148,35 @@ def _origin(opened: Opened, arm: Arm, asked: str, trial: Trial, name: str) -> Or
         asked=asked,
         seed=trial.seed,
         site=name,
-        recipe=site.recipe,
+        recipe=beside.recipe,
         classes=plan.classes,
         params=params,
         buffers=buffers,
         vocabulary=_vocabulary(cohort, name),
-        unrecorded=unrecorded(site.recipe, cohort.table, test),
+        unrecorded=() if beside.table is None else unrecorded(beside.recipe, beside.table, test),
         train=side_of(site.train, trial.dtype),
         validation=side_of(_untested(trial, site), trial.dtype),
-        table=cohort.table,
+        table=beside.table,
         test=test,
         test_label=label,
         saved=score,
-        told=told_by(opened.results, plan.study, arm, asked, trial.seed, _whose(cohort, arm, trial, site), trained),
+        told=told_by(opened.results, plan.study, arm, asked, trial.seed, whose, trained, region),
         models=opened.models,
+        has_findings=plan.has_findings,
+        inputs=beside.inputs,
+        images=beside.images,
+        trained_on=beside.trained_on,
+        trained=beside.trained,
+        absent=beside.absent,
+        thresholds=beside.thresholds,
+        region=region,
     )
 
 
-def predicts_with(trial: Trial, run: Run, site: str) -> tuple[Tree, Tree]:
+def predicts_with(trial: Trial, run: Run, site: str, regional: bool = False) -> tuple[Tree, Tree]:
     """A site's own model, or the shared one where the site does not train or all rows are pooled."""
     trainers = [one.name for one in trial.sites]
-    return site_model(trial, run, trainers.index(site) if site in trainers else 0)
+    return site_model(trial, run, trainers.index(site) if site in trainers else 0, regional)
 
 
 def _trains(trial: Trial, arm: Arm, site: str, other: str) -> bool:
@@ -159,13 +193,14 @@ def saved_scores(table: pd.DataFrame, where: str, arm: str, seed: int, site: Sit
         problem = f"does not hold the test rows of {site.name} in arm {arm}"
         raise OtherRows(where, problem, "Run the study again with --again.")
     ordered: pd.DataFrame = chosen.loc[site.test_rows]
-    columns = score_columns(ordered)
+    columns, labels = score_columns(ordered), label_columns(ordered)
     score = ordered[columns].to_numpy()
     if np.isnan(score).any():
         raise BundleError(
             where, f"arm {arm} diverged with seed {seed}: its scores are no numbers", "Name another seed."
         )
-    return ordered["label"].to_numpy(), score[:, 0] if len(columns) == 1 else score
+    label = ordered["label"].to_numpy() if labels == ["label"] else ordered[labels].to_numpy()
+    return label, score[:, 0] if columns == ["score"] else score
 
 
 def _untested(trial: Trial, site: Site) -> Rows:
@@ -175,25 +210,25 @@ def _untested(trial: Trial, site: Site) -> Rows:
     if rows.patients is None:
         return rows
     keep = ~torch.isin(rows.people, tested.to(rows.people.dtype))
-    return Rows(rows.x[keep], rows.y[keep], patients=rows.people[keep])
+    of_these = {"patients": rows.people[keep]}
+    of_these |= {name: part[keep] for name in ("levels", "beside") if (part := getattr(rows, name)) is not None}
+    if rows.index is not None:
+        return replace(rows, index=rows.index[keep], **of_these)
+    return replace(rows, x=rows.x[keep], y=rows.y[keep], **of_these)
 
 
-def side_of(rows: Rows, dtype: torch.dtype) -> Side:
-    x, y = rows.everything(dtype)
-    return Side(x.cpu().numpy(), y.cpu().numpy())
-
-
-def _whose(cohort: Cohort, arm: Arm, trial: Trial, site: Site) -> Whose:
+def _whose(cohort: Cohort, beside: Beside, arm: Arm, trial: Trial, site: Site) -> Whose:
     """What tells this site's warnings from those of the others."""
-    table, options = cohort.table, arm.data.options
-    recorded = table.records_of(np.searchsorted(cohort.row_numbers, site.test_rows)).tolist()
-    here = [column for column, there in zip(table.columns, recorded, strict=True) if there]
+    table, options = cohort.table if cohort.records.is_table else beside.table, arm.data.options
+    places = np.searchsorted(cohort.row_numbers, site.test_rows)
+    recorded = [] if table is None else table.records_of(places).tolist()
+    here = [] if table is None else [c for c, there in zip(table.columns, recorded, strict=True) if there]
     others = [one.name for one in trial.scored if one.name != site.name]
     hospitals = [name for name in cohort.records.hospitals if name.replace("/", "-") in others]
     named = {name for column in here for name in (column.name, column.written)} | set(cohort.records.classes)
     for key in ("target", "patient"):
         named.add(str((options.get(f"{key}s") or {}).get(site.name, options.get(key))))
-    differing = not table.recorded.all() or options.get("columns", "same") != "same"
+    differing = (table is not None and not table.recorded.all()) or options.get("columns", "same") != "same"
     return Whose(site.name, (*others, *hospitals), frozenset(named), differing)
 
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 TOLERANCE = 1e-5  # the largest difference of a score that may be called the same
 RANDOM_ROWS = 1000
+MOST_FEATURES = 512  # beyond, a row has an image in it
+IMAGES = 32
 EXTREMES = (1.0, 10.0, 100.0)  # in prepared units: a standardised column rarely leaves the first two
 INPUT, OUTPUT = "features", "scores"
 NEEDED = ("onnx", "onnxruntime", "onnxscript")
@@ -78,7 +80,7 @@ def largest_difference(bundle: Bundle, content: bytes) -> float:
     options = runtime.SessionOptions()
     options.intra_op_num_threads = 1
     session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    rows = trial_rows(len(bundle.recipe.names))
+    rows = trial_rows(bundle.inputs.shape(bundle.recipe))
     given = rows.astype(_numpy_type(bundle))
     expected = np.asarray(bundle.scores(rows), dtype=float)
     found = np.asarray(session.run([OUTPUT], {INPUT: given})[0], dtype=float)
@@ -88,9 +90,15 @@ def largest_difference(bundle: Bundle, content: bytes) -> float:
     return float(np.abs(np.concatenate([found - expected, alone - expected[:1]])).max())
 
 
-def trial_rows(features: int) -> np.ndarray:
-    """Random rows, no row's worth of anything, each feature far out by itself, and all of them together."""
+def trial_rows(shape: int | tuple[int, ...]) -> np.ndarray:
+    """Random rows, no row's worth of anything, each feature far out by itself, and all of them together. Of images
+    fewer, and no pixel by itself."""
     rng = seeds.generator(0, "rows to try an export on")
+    shape = (shape,) if isinstance(shape, int) else shape
+    if len(shape) > 1 or shape[0] > MOST_FEATURES:
+        images = [np.zeros((1, *shape)), rng.normal(size=(IMAGES, *shape)), rng.random((IMAGES, *shape))]
+        return np.concatenate([*images, *(np.full((1, *shape), sign * size) for size in EXTREMES for sign in (1, -1))])
+    [features] = shape
     single = np.concatenate([sign * size * np.eye(features) for size in EXTREMES for sign in (1, -1)])
     together = np.concatenate([np.full((1, features), sign * size) for size in EXTREMES for sign in (1, -1)])
     random = rng.normal(scale=2.0, size=(RANDOM_ROWS, features))
@@ -99,7 +107,7 @@ def trial_rows(features: int) -> np.ndarray:
 
 def _graph(bundle: Bundle) -> "ModelProto":
     scores = Scores(bundle.model, bundle.params, bundle.buffers).eval()
-    example = torch.zeros((2, len(bundle.recipe.names)), dtype=_torch_type(bundle))
+    example = torch.zeros((2, *bundle.inputs.shape(bundle.recipe)), dtype=_torch_type(bundle))
     rows = torch.export.Dim("rows", min=1)
     with torch.no_grad():
         scores(example)  # a module makes its copy for this thread now: the exporter cannot follow that
@@ -135,8 +143,9 @@ def _tell(graph: "ModelProto", bundle: Bundle) -> None:
     told = {
         "bundle": bundle.about.get("id"),
         "features": list(bundle.recipe.names),
+        "shape": list(bundle.inputs.shape(bundle.recipe)),
         "classes": list(bundle.classes),
-        "threshold": bundle.threshold,
+        "threshold": [one.threshold for one in bundle.findings] if bundle.findings else bundle.threshold,
     }
     for key, value in told.items():
         graph.metadata_props.add(key=f"wardround.{key}", value=value if isinstance(value, str) else json.dumps(value))

@@ -5,7 +5,8 @@ The same for a simulated run (`make.py`) and for a hospital in a deployment (`de
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from importlib.metadata import version
@@ -16,21 +17,38 @@ import numpy as np
 import torch
 from safetensors.torch import save
 
-from wardround.bundles.bundle import Bundle, Calibration, build_model, load_bundle
+from wardround.bundles.bundle import Bundle, Calibration, Finding, build_model, load_bundle
 from wardround.bundles.card import Told, card_of
 from wardround.bundles.cardtext import render
-from wardround.bundles.choose import MIDDLE, Chosen, choose
+from wardround.bundles.choose import MIDDLE, Chosen, choose, choose_findings
+from wardround.bundles.choose_unsure import choose_uncertainty, figures
 from wardround.bundles.far import Far, by_distance, by_ranges
-from wardround.bundles.files import ABOUT, CARD, FORMAT, ONNX, PREPARATION, VOCABULARY, WEIGHTS, as_text, seal
+from wardround.bundles.files import (
+    ABOUT,
+    CARD,
+    FORMAT,
+    ONNX,
+    PREPARATION,
+    UNCERTAINTY,
+    VOCABULARY,
+    WEIGHTS,
+    as_text,
+    seal,
+)
 from wardround.bundles.files import refuse_taken as refuse_taken
+from wardround.bundles.inputs import Inputs, looks_of, write_inputs
 from wardround.bundles.newfolder import new_folder
+from wardround.bundles.side import Side as Side
+from wardround.bundles.unsure import tensors_of, write_uncertainty
 from wardround.data.prepare import Encoded, Recipe
 from wardround.data.written import write_recipe
+from wardround.engines.threads import torch_threads
 from wardround.errors import BundleError
 from wardround.settings import Factory
 from wardround.study import Arm, Study
 from wardround.tree import Tree
 
+LOOKED_AT = 1024  # images at a time
 EQUAL = 1e-6  # how far scores may be from those that the run saved
 
 
@@ -40,17 +58,6 @@ class OtherRows(BundleError):
 
 class OtherScores(BundleError):
     """The bundle does not predict what the run has predicted."""
-
-
-@dataclass(frozen=True, eq=False)
-class Side:
-    """Prepared rows with their labels."""
-
-    x: np.ndarray
-    label: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.label)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,12 +78,20 @@ class Origin:
     unrecorded: tuple[str, ...]  # columns that the recipe needs and the site's files do not have
     train: Side
     validation: Side  # without patients whom any site tests
-    table: Encoded  # with the test rows as they were recorded
+    table: Encoded | None  # with the test rows as they were recorded; None: they have no columns
     test: np.ndarray  # their places in it
     test_label: np.ndarray
     saved: np.ndarray  # their scores in the run
     told: Told  # what the run says of itself, for the card
     models: Mapping[str, Factory] | None = None
+    has_findings: bool = False
+    inputs: Inputs = field(default_factory=Inputs)
+    images: np.ndarray | None = None  # all rows' bytes; None: they have no image
+    trained_on: np.ndarray | None = None  # places of the site's training rows among them
+    trained: np.ndarray | None = None  # prepared columns of training rows, where `train` does not hold just these
+    absent: Mapping[str, np.ndarray] = field(default_factory=dict)  # by party: test rows of which it knew nothing
+    thresholds: Mapping[str, float] = field(default_factory=dict)  # of findings, chosen at all sites together
+    region: str | None = None  # whose own model it is; None: the model of all
 
     @property
     def private(self) -> bool:
@@ -85,7 +100,8 @@ class Origin:
 
     @property
     def name(self) -> str:
-        return plain_name(f"{self.study.name}-{self.asked}-{self.site}")
+        whose = self.site if self.region is None else f"{self.region}-{self.site}"
+        return plain_name(f"{self.study.name}-{self.asked}-{whose}")
 
 
 def unrecorded(recipe: Recipe, table: Encoded, rows: np.ndarray) -> tuple[str, ...]:
@@ -101,26 +117,36 @@ def plain_name(text: str) -> str:
 
 def write_bundle(origin: Origin, out: Path, onnx: bool = False) -> Path:
     """The bundle's folder. It appears as a whole, and only if it predicts what the run predicted."""
-    with new_folder(out) as folder:
+    # for rows of few numbers one thread is faster, and a forked process could not use this one's threads
+    threads = torch_threads(1) if origin.images is None else nullcontext()
+    with new_folder(out) as folder, threads:
         _fill(origin, folder, onnx)
     return out
 
 
 def _fill(origin: Origin, folder: Path, onnx: bool) -> None:
     bundle = _drafted(origin, folder)
-    scores = bundle.scores(origin.validation.x)
-    chosen = choose(origin.validation.label, scores, origin.private)
+    scores, label = bundle.scores(origin.validation.x), origin.validation.label
+    if origin.has_findings:
+        chosen = choose_findings(label, scores, origin.classes, origin.private, origin.thresholds)
+    else:
+        chosen = choose(label, scores, origin.private)
     bundle = replace(
         bundle,
         threshold=None if chosen.threshold is None else float(chosen.threshold["value"]),
-        calibration=None
-        if chosen.calibration is None
-        else Calibration(chosen.calibration["slope"], chosen.calibration["intercept"]),
+        calibration=_calibration(chosen.calibration),
+        findings=tuple(
+            Finding(float(one["threshold"]["value"]), _calibration(one["calibration"])) for one in chosen.findings
+        ),
     )
+    how = choose_uncertainty(bundle, origin.train, origin.validation, origin.private, origin.arm.uncertainty)
+    bundle = replace(bundle, uncertainty=how)
     files = _files(origin, bundle)
     about = _about(origin, bundle, chosen)
     hashes = {name: sha256(content).hexdigest() for name, content in files.items()}
-    about["card"] = card_of(origin.told, bundle, about, origin.saved, origin.test_label, hashes)
+    x = _Recorded(origin, bundle)
+    worth = None if origin.private else figures(bundle, how, x, origin.saved, origin.test_label)
+    about["card"] = card_of(origin.told, bundle, about, origin.saved, origin.test_label, hashes, worth)
     files[CARD] = render(about["card"]).encode()
     about["made"] = datetime.now(UTC).isoformat(timespec="seconds")
     for name, content in files.items():
@@ -138,8 +164,8 @@ def _fill(origin: Origin, folder: Path, onnx: bool) -> None:
 
 
 def refuse_unequal(origin: Origin, bundle: Bundle) -> None:
-    """The bundle as it was written and loaded again, from recorded columns to scores, against what the run saved."""
-    made = bundle.scores(bundle.recipe.apply(origin.table, origin.test))
+    """The bundle as it was written and loaded again, from what was recorded to scores, against what the run saved."""
+    made = bundle.scores(_Recorded(origin, bundle))
     where = f"bundle of {origin.asked} at {origin.site}, seed {origin.seed}"
     if made.shape != origin.saved.shape:
         raise OtherRows(where, "predicts other rows than the run saved", "Run the study again with --again.")
@@ -151,29 +177,80 @@ def refuse_unequal(origin: Origin, bundle: Bundle) -> None:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class _Recorded:
+    """The test rows as a bundle prepares them, taken like an array so that images are never all in memory."""
+
+    origin: Origin
+    bundle: Bundle
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.origin.test), *self.bundle.inputs.shape(self.bundle.recipe))
+
+    def __len__(self) -> int:
+        return len(self.origin.test)
+
+    def __getitem__(self, chosen: Any) -> np.ndarray:
+        origin, bundle = self.origin, self.bundle
+        rows = origin.test[chosen]
+        columns = np.zeros((len(rows), 0)) if origin.table is None else bundle.recipe.apply(origin.table, rows)
+        images = None if origin.images is None else np.asarray(origin.images[rows])
+        absent = {party: gone[chosen] for party, gone in origin.absent.items()}
+        return bundle.inputs.prepared(columns, images, absent, bundle.dtype)
+
+
+def _calibration(told: Mapping[str, Any] | None) -> Calibration | None:
+    return None if told is None else Calibration(told["slope"], told["intercept"])
+
+
+def _looks(origin: Origin) -> np.ndarray:
+    """Of the training rows: what says later whether a row is far."""
+    if origin.trained is None:
+        return np.asarray(origin.train.x)
+    if origin.images is None or origin.trained_on is None:
+        return origin.trained
+    parts = np.array_split(origin.trained_on, len(origin.trained_on) // LOOKED_AT + 1)
+    looks = np.concatenate([looks_of(np.asarray(origin.images[part])) for part in parts])
+    return np.concatenate([looks, origin.trained], axis=1)
+
+
 def _drafted(origin: Origin, folder: Path) -> Bundle:
     """Before anything is chosen."""
-    told = model_of(origin.arm, origin.recipe, origin.classes)
-    far = by_ranges() if origin.private else by_distance(origin.train.x)
+    told = model_of(origin.arm, origin.recipe, origin.classes, origin.has_findings, origin.inputs)
+    far = by_ranges() if origin.private else by_distance(_looks(origin))
     return Bundle(
         folder,
-        {"precision": origin.arm.training.precision},
+        {"precision": origin.arm.training.precision, "seed": origin.seed},
         origin.recipe,
         build_model(told, f"arm {origin.asked}", origin.models),
         origin.params,
         origin.buffers,
         origin.classes,
-        None if len(origin.classes) > 2 else MIDDLE,
+        None if len(origin.classes) > 2 or origin.has_findings else MIDDLE,
         None,
         far,
         origin.vocabulary,
+        origin.inputs,
     )
 
 
-def model_of(arm: Arm, recipe: Recipe, classes: Sequence[str]) -> dict[str, Any]:
+def model_of(
+    arm: Arm, recipe: Recipe, classes: Sequence[str], has_findings: bool = False, inputs: Inputs | None = None
+) -> dict[str, Any]:
     """What `build_model` takes: the model's name, its settings and the shape of its data."""
-    shape = {"inputs": [len(recipe.names)], "classes": len(classes)}
-    return {"kind": arm.model.name, "options": _plain(arm.model.options), "shape": shape}
+    inputs = Inputs() if inputs is None else inputs
+    shape: dict[str, Any] = {"inputs": list(inputs.shape(recipe)), "classes": len(classes)}
+    shape |= {"findings": True} if has_findings else {}
+    shape |= {"parts": _plain([asdict(part) for part in inputs.parts])} if inputs.parts else {}
+    return {"kind": arm.model.name, "options": _settings(arm.model.options), "shape": shape}
+
+
+def _settings(options: Mapping[str, Any]) -> dict[str, Any]:
+    """As they build the model again: without those that nobody gave, and without the file of weights to start from,
+    which is behind the model and stays where it is."""
+    kept = {str(key): one for key, one in options.items() if one is not None and key not in ("weights", "keep_head")}
+    return {key: _settings(one) if isinstance(one, Mapping) else _plain(one) for key, one in kept.items()}
 
 
 def _plain(value: Any) -> Any:
@@ -190,9 +267,13 @@ def _files(origin: Origin, bundle: Bundle) -> dict[str, bytes]:
             "far/mean": torch.from_numpy(bundle.far.mean),
             "far/whitening": torch.from_numpy(bundle.far.whitening),
         }
+    how = bundle.uncertainty
+    leaves |= {} if how is None else tensors_of(how)
     plain = {name: leaf.detach().cpu().contiguous().clone() for name, leaf in leaves.items()}
     words = {"classes": list(origin.classes), "words": dict(sorted(origin.vocabulary.items()))}
-    return {WEIGHTS: save(plain), PREPARATION: as_text(write_recipe(origin.recipe)), VOCABULARY: as_text(words)}
+    prepared = {**write_recipe(origin.recipe), **write_inputs(origin.inputs)}
+    made = {WEIGHTS: save(plain), PREPARATION: as_text(prepared), VOCABULARY: as_text(words)}
+    return made if how is None else {**made, UNCERTAINTY: as_text(write_uncertainty(how))}
 
 
 def _about(origin: Origin, bundle: Bundle, chosen: Chosen) -> dict[str, Any]:
@@ -206,7 +287,8 @@ def _about(origin: Origin, bundle: Bundle, chosen: Chosen) -> dict[str, Any]:
         "trained_as": origin.arm.name,
         "seed": origin.seed,
         "site": origin.site,
-        "model": model_of(origin.arm, origin.recipe, origin.classes),
+        "region": origin.region,
+        "model": model_of(origin.arm, origin.recipe, origin.classes, origin.has_findings, origin.inputs),
         "precision": origin.arm.training.precision,
         "features": list(origin.recipe.names),
         "unrecorded": list(origin.unrecorded),
@@ -214,6 +296,7 @@ def _about(origin: Origin, bundle: Bundle, chosen: Chosen) -> dict[str, Any]:
         "threshold": chosen.threshold,
         "calibration": chosen.calibration,
         "uncalibrated": chosen.uncalibrated,
+        "findings": list(chosen.findings) or None,
         "far": _about_far(bundle.far),
         "rows": {"train": len(origin.train), "validation": len(origin.validation), "test": len(origin.test)},
         "private": origin.private,

@@ -1,13 +1,13 @@
-"""Predictions of a bundle for rows that it has never seen: of a file, of a table in memory, of single rows.
+"""Predictions of a bundle for rows that it has never seen: of a file, of images, of a table in memory, of single rows.
 
-All three go through the same functions, and rows are scored in tiles of one fixed size. A matrix product may round
-differently for one row than for a thousand; so a row has the same score to the last bit however it comes.
+All go through the same functions (`scored.py`), so that a row has the same score to the last bit however it comes.
 """
 
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,23 +16,26 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from wardround.bundles.blocks import Block, Wanted, opened
+from wardround.bundles.arrays import as_array
+from wardround.bundles.blocks import Block, Opened, Wanted, opened
 from wardround.bundles.bundle import Bundle
-from wardround.bundles.reading import Signs, headers, judge, read_block, together
+from wardround.bundles.inputs import wrong_parties
+from wardround.bundles.pictures import IMAGE, opened_pictures
+from wardround.bundles.reading import Signs, headers, judge, together
+from wardround.bundles.scored import BEYOND as BEYOND
+from wardround.bundles.scored import FAR as FAR
+from wardround.bundles.scored import TILE as TILE
+from wardround.bundles.scored import How as How
+from wardround.bundles.scored import Predicted, predict_block, set_columns
+from wardround.bundles.scored import in_words as in_words
+from wardround.bundles.sent import block_of_arrays, block_of_rows
 from wardround.bundles.writing import Sheet, refuse_target, written
 from wardround.data.sources.table import checked_names
 from wardround.engines.threads import torch_threads
-from wardround.errors import DataError
+from wardround.errors import DataError, StudyError
 
-TILE = 1024
 WORKERS = 2
-# reasons that `why` may give
-FAR = "far from the training rows"
-UNSEEN = "unseen level"
-OUTSIDE = "outside the known range"
-INCOMPLETE = "incomplete"
-NEW_GAP = "a gap where training had none"
-BEYOND = "too large to compute with"
+NAMED = 5  # images in a message
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 
@@ -51,6 +54,8 @@ class Summary:
     empty: tuple[str, ...]  # columns that the bundle needs and that have no value in any row
     calls: Mapping[str, int]
     seconds: float
+    referred: int | None = None  # rows that a clinician should look at; None: nothing is said of it
+    absent: Mapping[str, int] = field(default_factory=dict)  # by party: rows of which nothing of it is known
 
 
 @dataclass(frozen=True)
@@ -62,45 +67,31 @@ class Done:
     seconds: float
 
 
-@dataclass(frozen=True)
-class Predicted:
-    """Of the rows of one block."""
-
-    score: np.ndarray  # (rows,) or (rows, classes); NaN where a row has no prediction
-    probability: np.ndarray | None
-    call: np.ndarray  # class numbers; -1 where a row has no prediction
-    far: np.ndarray
-    why: pa.DictionaryArray  # in words; "" where nothing is to be said
-    counts: Counter[str]
-    signs: Mapping[str, Signs]
-    kept: Mapping[str, pa.Array]
-
-    def __len__(self) -> int:
-        return len(self.call)
-
-
 def predict_file(
     bundle: Bundle,
     source: str | Path,
     out: str | Path,
     keep: Sequence[str] = (),
     progress: Callable[[Done], None] | None = None,
+    how: How | None = None,
 ) -> Summary:
     """Predict every row of a CSV (also .gz) or Parquet file, or of standard input (`-`), in constant memory.
 
-    `out` is a .csv or .parquet file, or `-` for CSV on standard output. A file appears when all is done, or not at
-    all. `keep` names columns that are copied beside the predictions.
+    For a bundle of images, `source` is a folder of images, one image, an .npz file, or a CSV that lists images. `out`
+    is a .csv or .parquet file, or `-` for CSV on standard output. A file appears when all is done, or not at all.
+    `keep` names columns that are copied beside the predictions.
     """
-    began, sheet = time.perf_counter(), sheet_of(bundle, keep)
+    how = refuse_wish(bundle, how)
+    began, sheet = time.perf_counter(), sheet_of(bundle, keep, how)
     refuse_target(out, source, sheet)
     whole = _Whole()
     with (
-        opened(source, wanted(bundle, keep)) as found,
+        _source(bundle, source, keep, how) as found,
         torch_threads(1),
         written(out, sheet, found.kept) as target,
         ThreadPoolExecutor(WORKERS) as pool,
     ):
-        made = _in_order(pool, lambda unread: predict_block(bundle, unread(), keep), found.blocks)
+        made = _in_order(pool, lambda unread: predict_block(bundle, unread(), sheet.keep, how), found.blocks)
         numbered = ((first, one) for first, one in whole.numbered(made))
         for shaped in _in_order(pool, lambda pair: target.shaped(batch_of(bundle, sheet, *pair)), numbered):
             target.put(shaped)
@@ -108,174 +99,196 @@ def predict_file(
                 progress(Done(whole.rows, found.share(), time.perf_counter() - began))
         if not whole.rows:
             raise DataError(found.name, "there is a header, but no row below it", "Export it again, with its rows.")
+        _refuse_unreadable(whole, found.name)
         judge(whole.signs, found.name)
-    return whole.summary(bundle, time.perf_counter() - began)
+    return whole.summary(bundle, time.perf_counter() - began, how)
 
 
-def predict_table(bundle: Bundle, table: pd.DataFrame, keep: Sequence[str] = ()) -> pd.DataFrame:
+def predict_table(
+    bundle: Bundle, table: pd.DataFrame, keep: Sequence[str] = (), how: How | None = None
+) -> pd.DataFrame:
     """The same for a table in memory, with the same numbers. Its columns may hold numbers, texts and dates."""
-    sheet = sheet_of(bundle, keep)
+    how = refuse_wish(bundle, how)
+    if needs_images(bundle, how):
+        raise DataError("table", "the bundle is for images", "Use predict_images, or predict_file.")
+    sheet = sheet_of(bundle, keep, how)
     refuse_target("-", "-", sheet)
     names = checked_names(list(map(str, table.columns)), "table")
-    places = wanted(bundle, keep).find(names, "table")
+    places = wanted(bundle, keep, how).find(names, "table")
     where = "table, row {} (counted from 0)".format
     columns = {name: as_array(table.iloc[:, place], name, where) for name, place in places.items()}
-    types = {name: columns[name].type for name in keep}
     block = Block(len(table), columns, where)
+    if bundle.inputs.images is not None:  # whose party is left out: its rows have no name
+        block = Block(len(table), {**columns, IMAGE: pa.nulls(len(table), pa.string())}, where)
+    return _in_memory(bundle, block, sheet, "table", how)
+
+
+def predict_images(
+    bundle: Bundle, images: np.ndarray, table: pd.DataFrame | None = None, how: How | None = None
+) -> pd.DataFrame:
+    """The same for images in memory: (images, height, width) of 8 or 16 bits, grey, or with an axis of colours.
+
+    `table` has a row for each, with the columns that the bundle takes beside the image: age, sex, view.
+    """
+    how = refuse_wish(bundle, how)
+    sheet = sheet_of(bundle, (), how)
+    block = block_of_arrays(bundle, images, table, how.without)
+    return _in_memory(bundle, block, sheet, "images", how)
+
+
+def predict_rows(bundle: Bundle, rows: Sequence[Mapping[str, Any]], how: How | None = None) -> list[dict[str, Any]]:
+    """The same for single rows, by the names of their columns. A value is a number, a text, or None for a gap. An
+    image is the content of its file in base64."""
+    how = refuse_wish(bundle, how)
+    asked, where = wanted(bundle, (), how), "row {} (counted from 0)".format
+    parties = [name for party in asked.together for name in party]
+    optional = [*asked.optional, *parties]
+    for number, row in enumerate(rows):
+        given = [name for party in asked.together if any(one in row for one in party) for name in party]
+        missing = [name for name in (*asked.needed, *given) if name not in row]
+        if missing:
+            problem = f"there is no {', '.join(map(repr, missing))}"
+            raise DataError(where(number), problem, "Give every column; null stands for a gap.")
+        for name in (*asked.needed, *optional):
+            value = row.get(name)
+            if isinstance(value, bool) or not isinstance(value, int | float | str | None):
+                raise DataError(where(number), f"{name!r} is neither a number, a text nor null", "Give one of these.")
+    if bundle.inputs.images is not None:
+        block = block_of_rows(bundle, rows, how.without, where)
+    else:
+        named = (*asked.needed, *optional)
+        columns = {name: as_array([row.get(name) for row in rows], name, where) for name in named}
+        block = Block(len(rows), columns, where)
+    sheet = sheet_of(bundle, (), how)
     with torch_threads(1):
-        made = predict_block(bundle, block, keep)
-    judge(made.signs, "table")
+        made = predict_block(bundle, block, sheet.keep, how)
+    _refuse_unread_row(made)
+    judge(made.signs, "rows")
+    told = batch_of(bundle, sheet, 0, made).drop_columns(["row", *sheet.keep])
+    found: list[dict[str, Any]] = told.to_pylist()
+    return found
+
+
+def _in_memory(bundle: Bundle, block: Block, sheet: Sheet, where: str, how: How) -> pd.DataFrame:
+    types = {name: block.columns[name].type for name in sheet.keep}
+    with torch_threads(1):
+        made = predict_block(bundle, block, sheet.keep, how)
+    _refuse_unread_row(made)
+    judge(made.signs, where)
     predicted: pd.DataFrame = batch_of(bundle, sheet, 0, made).cast(sheet.schema(types)).to_pandas()
     return predicted
 
 
-def predict_rows(bundle: Bundle, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The same for single rows, by the names of their columns. A value is a number, a text, or None for a gap."""
-    asked, where = wanted(bundle), "row {} (counted from 0)".format
-    for number, row in enumerate(rows):
-        missing = [name for name in asked.needed if name not in row]
-        if missing:
-            problem = f"there is no {', '.join(map(repr, missing))}"
-            raise DataError(where(number), problem, "Give every column; null stands for a gap.")
-        for name in (*asked.needed, *asked.optional):
-            value = row.get(name)
-            if isinstance(value, bool) or not isinstance(value, int | float | str | None):
-                raise DataError(where(number), f"{name!r} is neither a number, a text nor null", "Give one of these.")
-    columns = {
-        name: as_array([row.get(name) for row in rows], name, where) for name in (*asked.needed, *asked.optional)
-    }
-    with torch_threads(1):
-        made = predict_block(bundle, Block(len(rows), columns, where))
-    judge(made.signs, "rows")
-    found: list[dict[str, Any]] = batch_of(bundle, sheet_of(bundle), 0, made).drop_columns(["row"]).to_pylist()
-    return found
-
-
-def predict_block(bundle: Bundle, block: Block, keep: Sequence[str] = ()) -> Predicted:
-    recipe = bundle.recipe
-    read = read_block(recipe, block, bundle.unrecorded)
-    every = np.arange(block.rows)
-    with np.errstate(over="ignore", invalid="ignore"):  # a number beyond all bounds is told as `why`
-        x = recipe.apply(read.table, every)
-    outside = bundle.outside(read.table, every)
-    score = _in_tiles(bundle.scores, x)
-    far = bundle.is_far(x, outside) if bundle.far.kind == "ranges" else _in_tiles(bundle.is_far, x)
-    recorded = [place for place, one in enumerate(recipe.columns) if one.name not in bundle.unrecorded]
-    gaps: np.ndarray = read.table.missing[:, recorded]
-    incomplete = np.asarray(gaps.any(axis=1))
-    beyond_reach = np.isnan(score.reshape(block.rows, -1 if block.rows else 1)).any(axis=1)
-    # where training left incomplete rows out, nothing is known of how well they are predicted
-    dropped = recipe.settings.missing == "drop"
-    unscored = beyond_reach | incomplete if dropped else beyond_reach
-    score = np.where(unscored if score.ndim == 1 else unscored[:, None], np.nan, score)
-    probability = bundle.probabilities(score)
-    call = np.where(unscored, -1, bundle.calls(score))
-    names = {c.name: c.written for c in recipe.columns if c.name not in recipe.layout.levels}
-    too_far = {names[name]: rows for name, rows in outside.items() if name in names}
-    # without indicators a layout does not tell which columns had gaps
-    known = recipe.layout.indicators if recipe.settings.indicator and not dropped else [c.name for c in recipe.columns]
-    new = {
-        recipe.columns[place].written: gaps[:, i]
-        for i, place in enumerate(recorded)
-        if recipe.columns[place].name not in known
-    }
-    has_new = np.any([*new.values(), np.zeros(block.rows, dtype=bool)], axis=0)
-    reasons: list[Reason] = [
-        *((INCOMPLETE, recipe.columns[place].written, gaps[:, i]) for i, place in enumerate(recorded) if dropped),
-        *((NEW_GAP, name, rows) for name, rows in new.items()),
-        *((UNSEEN, name, rows) for name, rows in read.unseen.items()),
-        *((OUTSIDE, name, rows) for name, rows in too_far.items()),
-        (FAR, "", far if bundle.far.kind == "distance" else np.zeros(block.rows, dtype=bool)),
-        (BEYOND, "", beyond_reach),
-    ]
-    counts = Counter(
-        far=int(far.sum()),
-        gaps=int((incomplete & ~has_new & ~unscored).sum()),
-        new_gaps=int(has_new.sum()),
-        unscored=int(unscored.sum()),
-        unseen=_rows_of(read.unseen),
-        outside=_rows_of(too_far),
-    )
-    counts.update({f"empty {recipe.columns[place].written}": int(gaps[:, i].sum()) for i, place in enumerate(recorded)})
-    counts.update({f"call {number}": int((call == number).sum()) for number in range(len(bundle.classes))})
-    kept = {name: block.columns[name] for name in keep}
-    return Predicted(score, probability, call, far, in_words(reasons, block.rows), counts, read.signs, kept)
-
-
 def batch_of(bundle: Bundle, sheet: Sheet, first: int, made: Predicted) -> pa.RecordBatch:
-    scores = (made.score[:, None] if made.score.ndim == 1 else made.score).T.astype(np.float64)
-    numbers = [*scores, *([] if made.probability is None else [made.probability])]
-    call = pa.DictionaryArray.from_arrays(
-        pa.array(made.call, mask=made.call < 0), pa.array(bundle.classes, pa.string())
+    columns: dict[str, pa.Array] = {"row": pa.array(np.arange(first, first + len(made))), **made.kept}
+
+    def put(names: Sequence[str], numbers: np.ndarray | None) -> None:
+        if numbers is not None:
+            each = (numbers[:, None] if numbers.ndim == 1 else numbers).T.astype(np.float64)
+            # NaN becomes a gap
+            columns.update(
+                {n: pa.array(one, pa.float64(), from_pandas=True) for n, one in zip(names, each, strict=True)}
+            )
+
+    put(sheet.scores, made.score)
+    probability = made.probability
+    if probability is not None and sheet.findings:
+        probability = probability[:, [bundle.classes.index(name) for name in sheet.with_calibration]]
+    put(sheet.probabilities, probability)
+    if made.unsure is not None:
+        put(sheet.each("low") if sheet.interval else (), made.unsure.low)
+        put(sheet.each("high") if sheet.interval else (), made.unsure.high)
+        columns.update(zip(sheet.all_sets, set_columns(bundle, made), strict=True))
+        columns["refer"] = pa.array(made.unsure.refer)
+    if sheet.findings:
+        each_call = zip(sheet.calls, made.call.T, strict=True)
+        columns.update({name: pa.array(one == 1, mask=one < 0) for name, one in each_call})
+    else:
+        number = pa.array(made.call, mask=made.call < 0)
+        columns["call"] = pa.DictionaryArray.from_arrays(
+            number, pa.array(bundle.classes, pa.string())
+        ).dictionary_decode()
+    columns["far"] = pa.array(made.far)
+    if made.absent is not None:
+        columns["absent"] = made.absent.dictionary_decode()
+    columns["why"] = made.why.dictionary_decode()
+    names = ["row", *made.kept, *sheet.columns]
+    return pa.RecordBatch.from_arrays([columns[name] for name in names], names)
+
+
+def wanted(bundle: Bundle, keep: Sequence[str] = (), how: How | None = None) -> Wanted:
+    """Of a file of columns. What is held by parties that may be absent is asked for party by party."""
+    needed, optional = headers(bundle.recipe, bundle.unrecorded)
+    inputs = bundle.inputs
+    if not inputs.parts:
+        return Wanted(needed, optional, tuple(keep))
+    written = {column.name: column.written for column in bundle.recipe.columns}
+    others = {
+        party: [written[name] for name in (inputs.columns or {})[party] if name in written] for party in inputs.others
+    }
+    theirs = {name for names in others.values() for name in names}
+    left_out = () if how is None else how.without
+    asked = tuple(tuple(names) for party, names in others.items() if names and party not in left_out)
+    return Wanted([name for name in needed if name not in theirs], optional, tuple(keep), asked)
+
+
+def needs_images(bundle: Bundle, how: How) -> bool:
+    return bundle.inputs.images is not None and bundle.inputs.image_at not in how.without
+
+
+def sheet_of(bundle: Bundle, keep: Sequence[str] = (), how: How | None = None) -> Sheet:
+    unsure = bundle.uncertainty if how is None or how.uncertain else None
+    fitted = zip(bundle.classes, bundle.findings, strict=False)
+    return Sheet(
+        (*((IMAGE,) if bundle.inputs.images is not None else ()), *keep),
+        bundle.classes,
+        bundle.calibration is not None,
+        bool(bundle.findings),
+        tuple(name for name, one in fitted if one.calibration is not None),
+        unsure is not None and unsure.method != "none",
+        unsure is not None and unsure.cuts is not None,
+        unsure is not None,
+        bool(bundle.inputs.parts),
     )
-    columns = [
-        pa.array(np.arange(first, first + len(made))),
-        *made.kept.values(),
-        *(pa.array(one, pa.float64(), from_pandas=True) for one in numbers),  # NaN becomes a gap
-        call.dictionary_decode(),
-        pa.array(made.far),
-        made.why.dictionary_decode(),
-    ]
-    names = ["row", *made.kept, *sheet.scores, *(["probability"] if sheet.calibrated else []), "call", "far", "why"]
-    return pa.RecordBatch.from_arrays(columns, names)
 
 
-Reason = tuple[str, str, np.ndarray]  # what, in which column, in which rows
+def refuse_wish(bundle: Bundle, how: How | None) -> How:
+    """What cannot be asked of this bundle."""
+    how = How() if how is None else how
+    wrong = wrong_parties(bundle.inputs, how.without)
+    if wrong is not None:
+        others = ", ".join(bundle.inputs.others) or "none"
+        raise StudyError("--without", wrong, f"Parties that may be left out: {others}.")
+    if how.refer_share is None:
+        return how
+    if not 0 <= how.refer_share <= 1:
+        raise StudyError("--refer-share", "is not a share", "Write 0.2 to refer one row in five.")
+    told = bundle.uncertainty
+    if not how.uncertain or told is None or told.referral is None:
+        why = "" if told is None or not told.unchosen else f": {told.unchosen}"
+        raise StudyError("--refer-share", f"the bundle knows no cut for it{why}", "Leave it out.")
+    return how
 
 
-def in_words(reasons: Sequence[Reason], rows: int) -> pa.DictionaryArray:
-    """A text per row. Each combination of reasons is put into words once."""
-    reasons = [one for one in reasons if one[2].any()]
-    code = np.zeros(rows, dtype=np.int64)
-    combinations: list[tuple[int, ...]] = [()]
-    for number, (_, _, chosen) in enumerate(reasons):
-        code = 2 * code + chosen
-        present = np.flatnonzero(np.bincount(code, minlength=1))
-        combinations = [(*combinations[one // 2], *([number] if one % 2 else [])) for one in present.tolist()]
-        renumbered = np.zeros(int(present[-1]) + 1, dtype=np.int64)
-        renumbered[present] = np.arange(len(present))
-        code = renumbered[code]
-    texts = []
-    for combination in combinations:
-        said: dict[str, list[str]] = {}
-        for number in combination:
-            what, column, _ = reasons[number]
-            said.setdefault(what, []).append(column)
-        texts.append("; ".join(f"{what}: {', '.join(names)}" if any(names) else what for what, names in said.items()))
-    return pa.DictionaryArray.from_arrays(pa.array(code.astype(np.int32)), pa.array(texts, pa.string()))
+def _source(bundle: Bundle, source: str | Path, keep: Sequence[str], how: How) -> AbstractContextManager[Opened]:
+    if bundle.inputs.images is not None:
+        return opened_pictures(bundle, source, keep, how.without)
+    return opened(source, wanted(bundle, keep, how))
 
 
-def as_array(values: Any, name: str, where: Callable[[int], str]) -> pa.Array:
-    """A column of Python's or pandas' values. Where numbers and texts are mixed, numbers become texts without loss."""
-    try:
-        made = pa.array(values, from_pandas=True)
-    except (pa.ArrowException, OverflowError, ValueError):
-        texts = [_as_text(value) for value in values]
-        broken = next((row for row, text in enumerate(texts) if not _is_unicode(text)), None)
-        if broken is not None:
-            problem = f"the text in {name!r} has half of a letter in it, which cannot be written as UTF-8"
-            raise DataError(where(broken), problem, "Read the rows again with their right encoding.") from None
-        made = pa.array(texts, pa.string())
-    return made.combine_chunks() if isinstance(made, pa.ChunkedArray) else made
+def _refuse_unreadable(whole: "_Whole", where: str) -> None:
+    """After all were looked at, so that all can be mended at once. Nothing is written."""
+    names = list(whole.unreadable)
+    if names:
+        more = ", ..." if whole.unread > NAMED else ""
+        told = ", ".join(f"{name} ({whole.unreadable[name]})" for name in names)
+        problem = f"{whole.unread} of {whole.rows} images cannot be read: {told}{more}"
+        raise DataError(where, problem, "Mend them, or take them away, and predict again.")
 
 
-def _as_text(value: Any) -> str | None:
-    if value is None or value is pd.NA or (isinstance(value, float) and np.isnan(value)):
-        return None
-    return value if isinstance(value, str) else repr(float(value)) if isinstance(value, float) else str(value)
-
-
-def _is_unicode(text: str | None) -> bool:
-    """Not so with a lone surrogate, which programs leave that decode carelessly."""
-    return text is None or not any("\ud800" <= letter <= "\udfff" for letter in text)
-
-
-def wanted(bundle: Bundle, keep: Sequence[str] = ()) -> Wanted:
-    return Wanted(*headers(bundle.recipe, bundle.unrecorded), tuple(keep))
-
-
-def sheet_of(bundle: Bundle, keep: Sequence[str] = ()) -> Sheet:
-    return Sheet(tuple(keep), bundle.classes, bundle.calibration is not None)
+def _refuse_unread_row(made: Predicted) -> None:
+    for place, why in made.unreadable.items():
+        raise DataError(place, f"the image cannot be read: {why}", "Give a PNG, JPEG or DICOM image, one picture each.")
 
 
 @dataclass
@@ -285,6 +298,8 @@ class _Whole:
     rows: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     signs: dict[str, Signs] = field(default_factory=dict)
+    unread: int = 0
+    unreadable: dict[str, str] = field(default_factory=dict)  # the first few
 
     def numbered(self, made: Iterable[Predicted]) -> Iterator[tuple[int, Predicted]]:
         """Each with the number of its first row."""
@@ -293,13 +308,26 @@ class _Whole:
             self.rows += len(one)
             self.counts.update(one.counts)
             self.signs = together(self.signs, one.signs)
+            self.unread += len(one.unreadable)
+            for place, why in list(one.unreadable.items())[: NAMED - len(self.unreadable)]:
+                self.unreadable[place] = why
 
-    def summary(self, bundle: Bundle, seconds: float) -> Summary:
+    def summary(self, bundle: Bundle, seconds: float, how: How) -> Summary:
         figures = {name: self.counts[name] for name in ("far", "gaps", "new_gaps", "unseen", "outside", "unscored")}
         needed = wanted(bundle).needed
         empty = tuple(name for name in needed if self.counts[f"empty {name}"] == self.rows)
         calls = {name: self.counts[f"call {number}"] for number, name in enumerate(bundle.classes)}
-        return Summary(rows=self.rows, empty=empty, calls=calls, seconds=seconds, **figures)
+        says = bundle.uncertainty is not None and how.uncertain
+        absent = {party: self.counts[f"absent {party}"] for party in bundle.inputs.others}
+        return Summary(
+            rows=self.rows,
+            empty=empty,
+            calls=calls,
+            seconds=seconds,
+            referred=self.counts["referred"] if says else None,
+            absent=absent,
+            **figures,
+        )
 
 
 def _in_order(pool: ThreadPoolExecutor, work: Callable[[Given], Made], items: Iterable[Given]) -> Iterator[Made]:
@@ -315,14 +343,3 @@ def _in_order(pool: ThreadPoolExecutor, work: Callable[[Given], Made], items: It
     finally:
         for one in waiting:
             one.cancel()
-
-
-def _in_tiles(work: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> np.ndarray:
-    """`work` on rows in tiles of one size; the last is filled up with rows that are then forgotten."""
-    filled = np.concatenate([x, np.zeros((-len(x) % TILE or (0 if len(x) else TILE), x.shape[1]))])
-    parts = [work(filled[start : start + TILE]) for start in range(0, len(filled), TILE)]
-    return np.concatenate(parts)[: len(x)]
-
-
-def _rows_of(marks: Mapping[str, np.ndarray]) -> int:
-    return int(np.any(list(marks.values()), axis=0).sum()) if marks else 0

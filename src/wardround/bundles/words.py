@@ -6,14 +6,17 @@ from wardround.bundles.far import SHARE, Far
 from wardround.data.prepare import Recipe
 
 
-def purpose(site: str, classes: Sequence[str]) -> list[str]:
-    if len(classes) == 2:
+def purpose(
+    site: str, classes: Sequence[str], findings: bool = False, takes: str = "from the columns listed below"
+) -> list[str]:
+    if findings:
+        what = f"To give each row a score for each of these findings: {', '.join(classes)}"
+    elif len(classes) == 2:
         what = f"To give each row a score for {classes[1]!r} against {classes[0]!r}"
     else:
         what = f"To give each row a score for each of: {', '.join(classes)}"
     return [
-        f"{what}, from the columns listed below, for patients of {site} whose rows are recorded as its training rows "
-        "were.",
+        f"{what}, {takes}, for patients of {site} whose rows are recorded as its training rows were.",
         "To support a decision that a clinician takes, after a local check on recent rows.",
     ]
 
@@ -62,11 +65,15 @@ def level_words(recipe: Recipe) -> list[str]:
     return ["A level that no training row had counts as none of the known levels, and the row is marked."]
 
 
-def far_words(far: Far, width: int) -> list[str]:
+def far_words(far: Far, width: int, images: bool = False) -> list[str]:
     if far.kind == "ranges":
-        return ["A row is marked as far when a value lies outside its column's public range."]
+        nothing = "No image is marked as far: what images usually look like would be read off patients."
+        return [nothing] if images else ["A row is marked as far when a value lies outside its column's public range."]
+    over = f"all {width} prepared numbers together"
+    if images:
+        beside = f", and the {width} prepared numbers of its columns" if width else ""
+        over = f"the brightness of its image in 16 parts, its contrast, its grain, its dark and bright pixels{beside}"
     return [
-        f"A row is marked as far when its distance from this site's training rows, over all {width} prepared numbers "
-        f"together, exceeds {far.cut:.3g}.",
+        f"A row is marked as far when its distance from this site's training rows, over {over}, exceeds {far.cut:.3g}.",
         f"Of rows like the training rows, about {100 * (1 - SHARE):.0f} in 100 exceed it.",
     ]

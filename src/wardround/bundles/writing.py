@@ -28,28 +28,59 @@ class Sheet:
     keep: tuple[str, ...]
     classes: tuple[str, ...]
     calibrated: bool
+    findings: bool = False
+    with_calibration: tuple[str, ...] = ()  # of findings: those that have one
+    interval: bool = False
+    sets: bool = False
+    refer: bool = False
+    parties: bool = False
+
+    def each(self, kind: str) -> tuple[str, ...]:
+        """One column for two classes; one for each of several classes, and of findings."""
+        several = self.findings or len(self.classes) != 2
+        return tuple(f"{kind}_{name}" for name in self.classes) if several else (kind,)
 
     @property
     def scores(self) -> tuple[str, ...]:
-        return ("score",) if len(self.classes) == 2 else tuple(f"score_{name}" for name in self.classes)
+        return self.each("score")
+
+    @property
+    def probabilities(self) -> tuple[str, ...]:
+        if self.findings:
+            return tuple(f"probability_{name}" for name in self.with_calibration)
+        return ("probability",) if self.calibrated else ()
+
+    @property
+    def calls(self) -> tuple[str, ...]:
+        return self.each("call") if self.findings else ("call",)
+
+    @property
+    def all_sets(self) -> tuple[str, ...]:
+        return () if not self.sets else self.each("set") if self.findings else ("set",)
+
+    @property
+    def columns(self) -> dict[str, pa.DataType]:
+        """Those that are not copied, after the row's number, in their order."""
+        numbers = [*self.scores, *self.probabilities]
+        numbers += [*self.each("low"), *self.each("high")] if self.interval else []
+        return {
+            **dict.fromkeys(numbers, pa.float64()),
+            **dict.fromkeys(self.all_sets, pa.string()),
+            **dict.fromkeys(self.calls, pa.bool_() if self.findings else pa.string()),
+            "far": pa.bool_(),
+            **({"absent": pa.string()} if self.parties else {}),
+            **({"refer": pa.bool_()} if self.refer else {}),
+            "why": pa.string(),
+        }
 
     @property
     def made(self) -> tuple[str, ...]:
         """Those that are not copied."""
-        return ("row", *self.scores, *(["probability"] if self.calibrated else []), "call", "far", "why")
+        return ("row", *self.columns)
 
     def schema(self, kept: Mapping[str, pa.DataType]) -> pa.Schema:
-        numbers = [*self.scores, *(["probability"] if self.calibrated else [])]
-        return pa.schema(
-            [
-                ("row", pa.int64()),
-                *((name, kept[name]) for name in self.keep),
-                *((name, pa.float64()) for name in numbers),
-                ("call", pa.string()),
-                ("far", pa.bool_()),
-                ("why", pa.string()),
-            ]
-        )
+        own = {name: kept[name] for name in self.keep}
+        return pa.schema([("row", pa.int64()), *own.items(), *self.columns.items()])
 
 
 class Target(Protocol):

@@ -25,6 +25,10 @@ def bundle(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="A new folder; bundles/STUDY-ARM-SITE, unless given.")
     ] = None,
+    region: Annotated[
+        str | None,
+        typer.Option("--region", metavar="REGION", help="The region's own model, in place of the model of all."),
+    ] = None,
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write the model as model.onnx, checked equal.")] = False,
     site_file: Annotated[
         Path | None,
@@ -38,19 +42,22 @@ def bundle(
     """
     from wardround.bundles.bundle import load_bundle
     from wardround.cli import render, render_bundle
+    from wardround.errors import StudyError
 
     if (run / "session.json").is_file():
         from wardround.deploy.sitebundle import make_site_bundle
 
+        if region is not None:
+            problem = "a hospital's own folder has the model with which it predicts, and no other"
+            raise StudyError("--region", problem, "Leave it out.")
         made = make_site_bundle(run, arm=arm, site=site, seed=seed, out=out, onnx=onnx, site_file=site_file)
     else:
         from wardround.bundles.make import make_bundle
-        from wardround.errors import StudyError
 
         if site_file is not None:
             problem = "is for a hospital's own folder of a deployed run, and this is a run on one machine"
             raise StudyError("--site-file", problem, "Leave it out.")
-        made = make_bundle(run, arm=arm, site=site, seed=seed, out=out, onnx=onnx)
+        made = make_bundle(run, arm=arm, site=site, seed=seed, out=out, onnx=onnx, region=region)
     found = load_bundle(made)
     if json:
         render.show_json({"bundle": str(made), **found.about})

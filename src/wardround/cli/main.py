@@ -21,6 +21,7 @@ from wardround.cli import (
     predict,
     privacy,
     provision,
+    region,
     report,
     results,
     resume,
@@ -61,6 +62,7 @@ app.add_typer(provision.app, name="provision")
 app.command("approve")(approve.approve)
 app.command("coordinate")(coordinate.coordinate)
 app.command("join")(join.join)
+app.command("region")(region.region)
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
 

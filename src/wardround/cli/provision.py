@@ -1,5 +1,6 @@
 """`wardround provision`: keys and certificates of a study across hospitals."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +26,14 @@ def new(
         ),
     ] = None,
     port: Annotated[int, typer.Option("--port", help="Where the coordinator listens.")] = PORT,
+    region: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--region",
+            metavar="NAME=HOST:PORT",
+            help="Where a region's coordinator listens, where sites form regions; one for each region.",
+        ),
+    ] = None,
     days: Annotated[int, typer.Option("--days", help="How long the certificates are valid.")] = DAYS,
     quick: Quick = False,
     set_: Set = None,
@@ -38,15 +47,29 @@ def new(
 
     parsed, families = load_study(study, quick, changes(set_))
     names = [name.strip() for name in sites.split(",") if name.strip()]
-    folder = provision(parsed, names, out, host or HOSTS, port, days, families)
+    folder = provision(parsed, names, out, host or HOSTS, port, days, families, _regions(region or ()))
     kit = CoordinatorKit.load(folder)
     if json:
-        made = {name: folder / "sites" / name for name in kit.sites}
+        made = {name: folder / "sites" / name for name in kit.hospitals or kit.sites}
         hashed = {"name": parsed.name, "hash": parsed.hash}
         shown = {"folder": folder, "coordinator": kit.path, "sites": made, "study": hashed}
+        shown |= {"regions": {name: folder / "regions" / name for name in kit.sites}} if kit.hospitals else {}
         render.show_json({**shown, "hosts": kit.hosts, "port": kit.port, "expires": kit.expires.isoformat()})
     else:
         render_kits.show_kits(folder, parsed, kit)
+
+
+def _regions(given: Sequence[str]) -> dict[str, str]:
+    from wardround.errors import DeployError
+
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, address = text.partition("=")
+        if not equals or name in found:
+            problem = f"{text!r} names no region, or one twice"
+            raise DeployError("provision: region", problem, "Write --region NAME=HOST:PORT once for each region.")
+        found[name.strip()] = address.strip()
+    return found
 
 
 @app.command("revoke")

@@ -23,9 +23,13 @@ if TYPE_CHECKING:
     from wardround.deploy.demo import Demo
     from wardround.deploy.kit import CoordinatorKit
     from wardround.deploy.parity import Parity
+    from wardround.deploy.regionfile import RegionFile
     from wardround.deploy.sitefile import SiteFile
     from wardround.health import Condition
     from wardround.study import Study
+
+
+Watch = Callable[["Step"], None]
 
 
 def show_kit(kit: "CoordinatorKit", study: "Study", listen: str, shown: bool) -> None:
@@ -109,6 +113,37 @@ def site_lines(site: "SiteFile", as_json: bool) -> Callable[[str], None]:
 
     notice(f"joins {site.coordinator}; state in {site.state}")
     return notice
+
+
+def region_lines(region: "RegionFile", listen: str, as_json: bool) -> tuple[Callable[[str], None], Watch]:
+    """The same for a region: what happens with the coordinator of all, and how far its own rounds are."""
+
+    def notice(line: str) -> None:
+        if as_json:
+            show_json({"region": region.name, "time": _now(), "line": line}, compact=True)
+        else:
+            console().print(Text(f"{_now()} {region.name}: {line}"), soft_wrap=True)
+        sys.stdout.flush()
+
+    own = f"hospitals {', '.join(region.kit.sites)} connect to {listen}:{region.kit.port}"
+    notice(f"joins {region.coordinator}; {own}; state in {region.state}")
+    return notice, _told_once(notice)
+
+
+def _told_once(say: Callable[[str], None]) -> Watch:
+    last = [""]
+
+    def watch(step: "Step") -> None:
+        away = [site for site, doing in step.sites.items() if doing == "not connected"]
+        missing = f"; not connected: {', '.join(away)}" if away else ""
+        said = f"{step.title}: {step.done} of {step.total} rounds{missing}" if step.total else f"{step.title}{missing}"
+        if step.line:
+            say(step.line)
+        if said != last[0]:
+            last[0] = said
+            say(said)
+
+    return watch
 
 
 def _now() -> str:

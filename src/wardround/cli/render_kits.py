@@ -20,7 +20,9 @@ def show_kits(folder: Path, study: "Study", kit: "CoordinatorKit") -> None:
     out.print(Text(f"coordinator  {kit.hosts[0]}, port {kit.port}; certificate for {', '.join(kit.hosts)}"))
     out.print(Text(f"valid until  {kit.expires:%Y-%m-%d}"))
     out.print(Text(f"keep         {kit.path}"), soft_wrap=True)
-    for name in kit.sites:
+    for name in kit.sites if kit.hospitals else ():
+        out.print(Text(f"give away    {folder / 'regions' / name}"), soft_wrap=True)
+    for name in kit.hospitals or kit.sites:
         out.print(Text(f"give away    {folder / 'sites' / name}"), soft_wrap=True)
     out.print(
         "Each kit holds a private key: hand it over in a way that you trust, then delete it here. Tell each hospital "

@@ -60,6 +60,12 @@ def show_summary(found: "Summary", out: str) -> None:
     speed = f"{found.rows / found.seconds:,.0f} rows per second"
     console.print(Text(f"{found.rows:,} rows predicted in {found.seconds:.1f} s ({speed}): {where}"))
     console.print(Text("Called: " + ", ".join(f"{name} {count:,}" for name, count in found.calls.items())))
+    if found.referred is not None:
+        refer = f"Refer {found.referred:,} of {found.rows:,} {_rows(found.rows)} to a clinician (column `refer`)."
+        console.print(Text(refer))
+    for party, count in found.absent.items():
+        if count:
+            console.print(Text(f"A stand-in took the place of {party} in {count:,} {_rows(count)} (column `absent`)."))
     marks = (
         (found.far, "far from the training rows"),
         (found.new_gaps, "with a gap in a column that had none in training"),

@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from wardround.data.agreement import Common, Facts, Lent, Moments, common_of, common_scale, layout_of
 from wardround.data.prepare import Layout
@@ -23,12 +23,39 @@ from wardround.deploy.written import (
 from wardround.engines.letters import Letter
 from wardround.errors import DeployError
 from wardround.plan import members_of
-from wardround.study import Study
+from wardround.study import Arm, Study
 from wardround.studyfile import Families
 
 Step = TypeVar("Step")
 Answers = dict[str, Letter]
 OWN_COLUMNS = (1,)  # what stands for the shape of rows that only their site knows; no shared weight depends on it
+
+
+class Told(Protocol):
+    """The facts that somebody told: each site its own, or each region those of its sites together."""
+
+    def givers(self, arm: Arm) -> list[str]:
+        """Whose training rows an arm is prepared by."""
+
+    def facts(self, name: str, kind: Key) -> Facts: ...
+
+    def present(self, kind: Key) -> list[Sequence[bool]]:
+        """Of everybody who takes part: whether there is a value in each column."""
+
+
+@dataclass(frozen=True)
+class ToldBySites:
+    plan: DeployedPlan
+    known: Mapping[str, Mapping[Key, Facts]]  # by site and set of rows
+
+    def givers(self, arm: Arm) -> list[str]:
+        return members_of(arm, self.plan.sites)
+
+    def facts(self, name: str, kind: Key) -> Facts:
+        return self.known[name][self.plan.rows_of(kind)]
+
+    def present(self, kind: Key) -> list[Sequence[bool]]:
+        return [self.facts(name, kind).present for name in self.known]
 
 
 @dataclass(frozen=True)
@@ -44,9 +71,9 @@ class Federation:
 def agree_on(study: Study, families: Families, ready: Answers, ask: Any, run: str) -> Generator[Any, None, Federation]:
     """`ready` are the sites' first answers, in the order of the sites; `ask` sends one letter to all of them."""
     sites = list(ready)
-    classes = _classes(ready)
+    classes = common_classes(ready)
     columns, warnings = common_columns({site: letter.body["columns"] for site, letter in ready.items()})
-    inputs = None if columns else _inputs(study, ready)
+    inputs = None if columns else common_inputs(study, ready)
     plan = far_plan(study, families, sites, classes)
     written = [write_column(column) for column in columns] or None
     told = yield from ask(Letter("facts", {"run": run, "columns": written}))
@@ -56,13 +83,28 @@ def agree_on(study: Study, families: Families, ready: Answers, ask: Any, run: st
     for kind in plan.kinds:
         rows = {site: int(sets[site][plan.rows_of(kind)]["train"]) for site in sites}
         plan.agreed[kind] = Agreed(tuple(inputs or ()), rows=rows)
+    facts = {site: {key: _facts(one["facts"]) for key, one in told.items()} for site, told in sets.items()}
+    prepare = yield from agree_on_layouts(plan, columns, inputs, ToldBySites(plan, facts), ask, run)
+    return Federation(plan, described, prepare, tuple(warnings))
+
+
+def agree_on_layouts(
+    plan: DeployedPlan, columns: Sequence[Column], inputs: list[Any] | None, told: Told, ask: Any, run: str
+) -> Generator[Any, None, Letter]:
+    """What everybody is told: the columns of each kind of arm, and what some have from others."""
+    written = [write_column(column) for column in columns] or None
     body: dict[str, Any] = {"run": run, "columns": written, "layouts": [], "of": [None] * len(plan.kinds)}
     body["inputs"] = inputs
     commons: list[Any] = [None] * len(plan.kinds)
     if columns:
-        yield from _layouts(plan, columns, sets, body, commons, ask)
+        yield from _layouts(plan, columns, told, body, commons, ask)
     body["commons"] = commons
-    return Federation(plan, described, Letter("prepare", body), tuple(warnings))
+    return Letter("prepare", body)
+
+
+def _facts(told: Any) -> Facts:
+    """Of images there are none."""
+    return Facts((), (), ()) if told is None else read_facts(told)
 
 
 def write_federation(federation: Federation) -> dict[str, Any]:
@@ -102,13 +144,12 @@ def agreed_of(plan: DeployedPlan, body: Mapping[str, Any]) -> dict[Key, Agreed]:
 def _layouts(
     plan: DeployedPlan,
     columns: Sequence[Column],
-    sets: Mapping[str, Mapping[Key, Any]],
+    told: Told,
     body: dict[str, Any],
     commons: list[Any],
     ask: Any,
 ) -> Generator[Any, None, None]:
     """Fill in the plan, and what sites are told of it. Most studies have few different layouts."""
-    facts = {site: {key: read_facts(one["facts"]) for key, one in told.items()} for site, told in sets.items()}
     layouts: list[Layout] = []
     asked: list[dict[str, list[Any]]] = []
     for number, kind in enumerate(plan.kinds):
@@ -117,12 +158,11 @@ def _layouts(
             plan.agreed[kind] = replace(plan.agreed[kind], inputs=OWN_COLUMNS)
             asked.append({"numbers": [], "categories": []})
             continue
-        rows = plan.rows_of(kind)
-        layout = layout_of(columns, [facts[site][rows] for site in members_of(arm, plan.sites)], arm.preparation)
+        layout = layout_of(columns, [told.facts(name, kind) for name in told.givers(arm)], arm.preparation)
         if layout not in layouts:
             layouts.append(layout)
         body["of"][number] = layouts.index(layout)
-        asked.append(_lacking(layout, columns, [of[rows] for of in facts.values()]))
+        asked.append(_lacking(layout, columns, told.present(kind)))
     body["layouts"] = [write_layout(layout) for layout in layouts]
     lent: dict[str, list[Lent]] = {}
     if any(one["numbers"] or one["categories"] for one in asked):
@@ -134,10 +174,10 @@ def _layouts(
             found.append(None)
             continue
         layout = layouts[body["of"][number]]
-        members = members_of(plan.study.arm(kind[0]), plan.sites)
         nothing = Lent(*_zeros(layout), {})
-        found.append(common_of([lent[site][number] if lent else nothing for site in members]))
-    found = yield from _scales(plan, body, found, ask)
+        givers = told.givers(plan.study.arm(kind[0]))
+        found.append(common_of([lent[name][number] if lent else nothing for name in givers]))
+    found = yield from _scales(plan, body, found, told, ask)
     for number, kind in enumerate(plan.kinds):
         common = found[number]
         if common is None:
@@ -148,7 +188,7 @@ def _layouts(
 
 
 def _scales(
-    plan: DeployedPlan, body: Mapping[str, Any], found: list[Common | None], ask: Any
+    plan: DeployedPlan, body: Mapping[str, Any], found: list[Common | None], told: Told, ask: Any
 ) -> Generator[Any, None, list[Common | None]]:
     arms = [plan.study.arm(name) for name, _ in plan.kinds]
     if not any(arm.preparation.scale == "federated" for arm in arms):
@@ -161,7 +201,7 @@ def _scales(
     }
     scaled: list[Common | None] = []
     for number, (arm, common) in enumerate(zip(arms, found, strict=True)):
-        parts = [given[site][number] for site in members_of(arm, plan.sites)]
+        parts = [given[name][number] for name in told.givers(arm)]
         known = [part for part in parts if part is not None]
         scaled.append(replace(common, scale=common_scale(known)) if known and common is not None else common)
     return scaled
@@ -177,9 +217,9 @@ def _zeros(layout: Layout) -> tuple[Any, Any]:
     return np.zeros(len(layout.numeric)), np.zeros(len(layout.numeric), dtype=np.int64)
 
 
-def _lacking(layout: Layout, columns: Sequence[Column], facts: Sequence[Facts]) -> dict[str, list[Any]]:
+def _lacking(layout: Layout, columns: Sequence[Column], present: Sequence[Sequence[bool]]) -> dict[str, list[Any]]:
     """Columns that some site has no value of in its training rows: only of these anything is asked."""
-    lacking = {column.name for i, column in enumerate(columns) if not all(one.present[i] for one in facts)}
+    lacking = {column.name for i, column in enumerate(columns) if not all(one[i] for one in present)}
     return {
         "numbers": [place for place, column in enumerate(layout.numeric) if column.name in lacking],
         "categories": [name for name in layout.levels if name in lacking],
@@ -224,7 +264,7 @@ def _levels(name: str, having: Mapping[str, Column]) -> tuple[str, ...] | None:
     return next(iter(declared.values()), None)
 
 
-def _classes(ready: Answers) -> list[str]:
+def common_classes(ready: Answers) -> list[str]:
     """The same at every site. A name that one site withholds is known from another, or the run cannot begin."""
     first = next(iter(ready))
     told = {site: letter.body["classes"] for site, letter in ready.items()}
@@ -253,7 +293,7 @@ def _same(ready: Answers, name: str, problem: str) -> list[Any]:
     return list(ready[first].body[name])
 
 
-def _inputs(study: Study, ready: Answers) -> list[Any]:
+def common_inputs(study: Study, ready: Answers) -> list[Any]:
     """Of images; where each site has columns of its own, nobody asks how many."""
     if all(arm.preparation.schema == "own" for arm in study.trained_arms):
         images = next((site for site, letter in ready.items() if letter.body["inputs"] is not None), None)

@@ -20,6 +20,15 @@ ANSWERS = {
     "unmask": "revealed",
     "evaluate": "summary",
     "goodbye": "goodbye",
+    # between parties with different features of the same patients
+    "match": "matched",
+    "deal": "dealt",
+    "shape": "shaped",
+    "agree": "agreed",
+    "embed": "embedded",
+    "learn": "learned",
+    "show": "shown",
+    "judge": "judged",
 }
 PARTS = {  # what each answer must have, besides its place
     "ready": ("columns", "inputs", "classes", "versions"),
@@ -32,6 +41,11 @@ PARTS = {  # what each answer must have, besides its place
     "confirmed": ("signature",),
     "revealed": ("reveal",),
     "summary": ("summaries", "figures"),
+    "matched": ("common",),
+    "dealt": ("train", "unmatched", "described"),
+    "shaped": ("shapes",),
+    "learned": ("losses",),
+    "judged": ("summaries", "figures", "without"),
 }
 NO = ("refused", "failed")  # to any question
 PLACE = ("run", "wave", "round")

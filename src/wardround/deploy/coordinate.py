@@ -10,7 +10,11 @@ from wardround.deploy.correspondence import Step
 from wardround.deploy.deployable import refuse_undeployable
 from wardround.deploy.kit import CoordinatorKit, read_keys
 from wardround.deploy.outcome import MADE
+from wardround.deploy.region_top import CoordinatorOfAll
+from wardround.deploy.regions import regions_of
 from wardround.deploy.signing import read_key, read_public_key
+from wardround.deploy.vertical_checks import is_vertical
+from wardround.deploy.vertical_coordinator import VerticalCoordinator
 from wardround.engines.letters import Post
 from wardround.errors import DeployError
 from wardround.study import Study
@@ -38,7 +42,7 @@ def coordinate(
         problem = f"the kit was made for a study with hash {kit.hash[:12]}, and this one has {study.hash[:12]}"
         raise DeployError(str(kit.path), problem, "Name the study in the kit, or provision anew.")
     sites = [site for site in kit.sites if site not in kit.revoked]
-    refuse_undeployable(study, families, sites)
+    refuse_undeployable(study, families, kit.hospitals or sites)
     folder = deployed_folder(study, out)
     if folder.complete and not again:
         finish_up(study, folder)
@@ -53,9 +57,11 @@ def coordinate(
     coordinators: list[Coordinator] = []
 
     def run(post: Post) -> None:
-        coordinator = Coordinator(
-            study, families, sites, folder, post, read_key(kit.signing_key), public, again, revoked
-        )
+        made = VerticalCoordinator if is_vertical(study) else CoordinatorOfAll if kit.hospitals else Coordinator
+        coordinator = made(study, families, sites, folder, post, read_key(kit.signing_key), public, again, revoked)
+        if isinstance(coordinator, CoordinatorOfAll):
+            regions = regions_of(study, kit.hospitals)
+            coordinator.hospitals = [name for name in kit.hospitals if any(name in regions[site] for site in sites)]
         coordinators.append(coordinator)
         for step in coordinator.run():
             watch(step)

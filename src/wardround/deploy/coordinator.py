@@ -99,7 +99,7 @@ class Coordinator(Summing):
         ready = yield from self._greet()
         if path.is_file():
             known = json.loads(path.read_text(encoding="utf-8"))
-            federation = read_federation(known, self.study, self.families, self.members)
+            federation = read_federation(known, self.study, self.families, self.hospitals_here)
         else:
             federation = yield from self._agree(ready)
             write_atomically(path, json.dumps(write_federation(federation)).encode())
@@ -107,6 +107,11 @@ class Coordinator(Summing):
         told = yield from self.ask_all(federation.prepare, closing=True)
         self.prepared = set(told)
         return federation
+
+    @property
+    def hospitals_here(self) -> list[str]:
+        """Whose rows this run is about: the sites, unless these are regions."""
+        return self.members
 
     def _agree(self, ready: Mapping[str, Letter]) -> Generator[Step, None, Federation]:
         """Until all that are left have agreed. Who does not take part from the beginning is no site of this run."""
@@ -130,7 +135,7 @@ class Coordinator(Summing):
                 return made
 
     def _greet(self) -> Generator[Step, None, dict[str, Letter]]:
-        hello = Letter("hello", {"run": self.run_name, "study": self.study.hash, "sites": self.members})
+        hello = Letter("hello", {"run": self.run_name, "study": self.study.hash, "sites": self.hospitals_here})
         ready = yield from self.ask_all(hello, closing=True)
         for site, letter in ready.items():
             self.log.add("site joined", site=site, versions=letter.body["versions"], head=letter.body["head"])
@@ -142,7 +147,7 @@ class Coordinator(Summing):
         before, last = self.done, max(trial.training.rounds for trial in trials)
         self.title = f"{trials[0].arm}{f' and {len(trials) - 1} more' if len(trials) > 1 else ''}"
         if not state.done:
-            self.shapes = [shapes_of(trial) for trial in trials]
+            self.shapes = [self._shapes(trial) for trial in trials]
             with JsonLines(self.folder.unit_records(number), state.records) as records:
                 while state.round < last:
                     self.done = before + sum(min(state.round, trial.training.rounds) for trial in trials)
@@ -153,13 +158,30 @@ class Coordinator(Summing):
                 write_state(path, state)
         self.done = before + sum(trial.training.rounds for trial in trials)
 
+    def _shapes(self, trial: Trial) -> dict[str, Shape]:
+        return shapes_of(trial)
+
     def _round(
         self, number: int, trials: list[Trial], state: WaveState, records: JsonLines, prepare: Letter
     ) -> Generator[Step, None, WaveState]:
         began = time.monotonic()
-        spool = Spool(self.folder.path / "state", number, state.round)
         quiet = [n for n, trial in enumerate(trials) if self.study.arm(trial.arm).held_out is not None]
         asked = tasks(trials, state, self.study.evaluation.every, quiet)
+        arrivals, missing = yield from self.gather(number, trials, state, prepare, asked)
+        bodies = [entry.body for entry in arrivals.entries.values()]
+        ready, waiting = scored_records(state, trials, bodies, final=False)
+        for record in ready:
+            records.add(record)
+        scored = replace(state, pending=waiting, records=records.flush())
+        closed = close_round(trials, scored, arrivals, time.monotonic() - began, partial(self._noise, state.round))
+        self.log_round(number, state.round, arrivals, missing)
+        return closed
+
+    def gather(
+        self, number: int, trials: list[Trial], state: WaveState, prepare: Letter, asked: dict[str, Task]
+    ) -> Generator[Step, None, tuple[Arrivals, list[str]]]:
+        """What sites answer in a round, and who of those asked did not."""
+        spool = Spool(self.folder.path / "state", number, state.round)
         sums, sum_of, failed = None, None, ""
         if is_secure(trials) and any(task.work for task in asked.values()):
             models = models_sent(trials, state)
@@ -178,21 +200,12 @@ class Coordinator(Summing):
             failed = f"{error.where}: {error.problem}"
             self.lines.append(f"round {state.round + 1} of {self.title} came to nothing: {failed}")
         entries = self._entries(spool, asked, sums)
-        ready, waiting = scored_records(state, trials, [entry.body for entry in entries.values()], final=False)
-        for record in ready:
-            records.add(record)
-        scored = replace(state, pending=waiting, records=records.flush())
-        arrivals = Arrivals(entries, sum_of, failed)
-        closed = close_round(trials, scored, arrivals, time.monotonic() - began, partial(self._noise, state.round))
-        self.log.add(
-            "round closed",
-            wave=number,
-            round=state.round,
-            updates={s: {"letter": e.letter, "bytes": e.size, "head": e.body["head"]} for s, e in entries.items()},
-            missing=[site for site in asked if site not in entries],
-            **({"failed": failed} if failed else {}),
-        )
-        return closed
+        return Arrivals(entries, sum_of, failed), [site for site in asked if site not in entries]
+
+    def log_round(self, number: int, round_number: int, arrivals: Arrivals, missing: list[str]) -> None:
+        told = {s: {"letter": e.letter, "bytes": e.size, "head": e.body["head"]} for s, e in arrivals.entries.items()}
+        failed = {"failed": arrivals.failed} if arrivals.failed else {}
+        self.log.add("round closed", wave=number, round=round_number, updates=told, missing=missing, **failed)
 
     def _entries(self, spool: Spool, asked: Mapping[str, Task], sums: Sum | None) -> dict[str, Entry]:
         """The answers that count. Whose vector is in a sum counts, even if the site has left since."""
@@ -271,8 +284,26 @@ class Coordinator(Summing):
     def _evaluate(
         self, number: int, trials: list[Trial], state: WaveState, records: JsonLines, prepare: Letter
     ) -> Generator[Step, None, WaveState]:
-        """Final models to all; summaries come back."""
         score = [n for n, trial in enumerate(trials) if self.study.arm(trial.arm).held_out is None]
+        answers = yield from self.summaries(number, trials, state, score, prepare)
+        for record in scored_records(state, trials, [letter.body for letter in answers.values()], final=True)[0]:
+            records.add(record)
+        self._keep_final(number, trials, state, answers)
+        heads = {site: letter.body["head"] for site, letter in answers.items()}
+        self.log.add("wave finished", wave=number, heads=heads)
+        return replace(state, pending=[], records=records.flush(), done=True)
+
+    def _keep_final(self, number: int, trials: list[Trial], state: WaveState, answers: Mapping[str, Letter]) -> None:
+        """`answers` have what each hospital told of its test rows."""
+        keep_summaries(self.folder, number, trials, answers)
+        for trial, run in zip(trials, state.runs, strict=True):
+            if self.study.arm(trial.arm).held_out is None:
+                self.folder.save_model(trial.arm, trial.seed, saved_leaves(run))
+
+    def summaries(
+        self, number: int, trials: list[Trial], state: WaveState, score: Sequence[int], prepare: Letter
+    ) -> Generator[Step, None, dict[str, Letter]]:
+        """Final models to all; summaries come back."""
         wanted = {
             site: (evaluate_letter(number, state, site, score, self.run_name), list(range(len(trials))))
             for site in self.present
@@ -284,20 +315,11 @@ class Coordinator(Summing):
 
         letters = self._with_models(trials, state, wanted, prepare)
         yield from self.collect(letters, take, "evaluation", closing=True)
-        answers = {site: found[site] for site in self.present if site in found}
-        for record in scored_records(state, trials, [letter.body for letter in answers.values()], final=True)[0]:
-            records.add(record)
-        keep_summaries(self.folder, number, trials, answers)
-        for trial, run in zip(trials, state.runs, strict=True):
-            if self.study.arm(trial.arm).held_out is None:
-                self.folder.save_model(trial.arm, trial.seed, saved_leaves(run))
-        heads = {site: letter.body["head"] for site, letter in answers.items()}
-        self.log.add("wave finished", wave=number, heads=heads)
-        return replace(state, pending=[], records=records.flush(), done=True)
+        return {site: found[site] for site in self.present if site in found}
 
-    def _part(self, results: str) -> Generator[Step]:
+    def _part(self, results: str, why: str = "") -> Generator[Step]:
         """Tell everybody who is there. Who is not forgets what it kept when the next run begins."""
-        letter = Letter("goodbye", {"run": self.run_name, "results": results})
+        letter = Letter("goodbye", {"run": self.run_name, "results": results, **({"why": why} if why else {})})
         letters = {site: self.sealed(letter, site) for site in self.members if self.post.connected().get(site)}
         began = time.monotonic()
         for got in self.post.ask(letters) if letters else ():

@@ -57,6 +57,7 @@ class Correspondence:
     title: str = "waiting for sites"
     run_name: str = ""
     members: list[str] = field(default_factory=list)  # the sites of this run
+    patience: int = 1  # deadlines that may pass before a round closes: a region has rounds of its own
 
     def __post_init__(self) -> None:
         self.log = AuditLog(self.folder.path / "audit.jsonl")
@@ -200,7 +201,8 @@ class Correspondence:
     def _may_close(self, asked: Collection[str], waiting: Collection[str], began: float) -> bool:
         deadline = self.study.deployment.deadline
         there = [site for site in asked if site not in waiting and site not in self.left]
-        return deadline is not None and time.monotonic() - began > deadline and len(there) >= self.quorum
+        over = deadline is not None and time.monotonic() - began > self.patience * deadline
+        return over and len(there) >= self.quorum
 
     def _place(self, site: str) -> str:
         return "connected" if self.post.connected().get(site) else "not connected"

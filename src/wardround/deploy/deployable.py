@@ -2,17 +2,25 @@
 
 from collections.abc import Sequence
 
-from wardround.algorithms import ALGORITHMS
+from wardround.deploy.regions import is_federated as is_federated
+from wardround.deploy.regions import is_hierarchical, refuse_undeployable_regions, regions_of
+from wardround.deploy.vertical_checks import is_vertical, refuse_undeployable_parties
 from wardround.errors import StudyError, suggest
 from wardround.privacy.validate import LEAST_SITES
 from wardround.study import Arm, Study
 from wardround.studyfile import Families
+from wardround.surecheck import refuse_undeployable_uncertainty
 
 PARTITION = "by-hospital"
 
 
 def refuse_undeployable(study: Study, families: Families, sites: Sequence[str]) -> None:
     """`sites` are the hospitals that take part, by name."""
+    refuse_undeployable_uncertainty(study)
+    if is_vertical(study):
+        refuse_undeployable_parties(study, sites)
+        return
+    refuse_undeployable_regions(study, sites)
     first = study.arms[0]
     for arm in study.trained_arms:
         if families.algorithms[arm.algorithm.name](**arm.algorithm.options).pools:
@@ -35,15 +43,18 @@ def refuse_undeployable(study: Study, families: Families, sites: Sequence[str]) 
             if not set(arm.train_at or sites) - {arm.held_out}:
                 remedy = "Hold out a site that is not the only one."
                 raise StudyError(f"arms: {arm.name}", "no site is left to train", remedy)
-    quorum = study.deployment.quorum
-    if quorum is not None and quorum > len(sites):
-        problem = f"{quorum} sites are needed in a round, and {len(sites)} take part"
-        raise StudyError("deployment: quorum", problem, f"Write at most {len(sites)}, or leave it out.")
+    quorum, most = study.deployment.quorum, len(sites)
+    if is_hierarchical(study):  # it counts who answers one coordinator: a region's sites, or the regions
+        regions = regions_of(study, sites)
+        most = max(len(regions), *(len(members) for members in regions.values()))
+    if quorum is not None and quorum > most:
+        problem = f"{quorum} sites are needed in a round, and {most} take part"
+        raise StudyError("deployment: quorum", problem, f"Write at most {most}, or leave it out.")
 
 
 def _refuse_small_sums(arm: Arm, sites: Sequence[str]) -> None:
     """Rounds whose secure sum could never be."""
-    if arm.privacy.secure_sum is None or not is_federated(arm):
+    if arm.privacy.secure_sum is None or not is_federated(arm) or arm.topology.kind == "hierarchical":
         return
     members = [name for name in sites if (not arm.train_at or name in arm.train_at) and name != arm.held_out]
     working = max(1, round(arm.training.share * len(members)))
@@ -51,11 +62,6 @@ def _refuse_small_sums(arm: Arm, sites: Sequence[str]) -> None:
     if working < needed:
         problem = f"a round has {working} sites, and its secure sum takes {needed}"
         raise StudyError(f"arms: {arm.name}: privacy: secure_sum", problem, "Let more sites take part in each round.")
-
-
-def is_federated(arm: Arm) -> bool:
-    """Whether anything of its training leaves a site. Algorithms of a deployment are those that are shipped."""
-    return ALGORITHMS[arm.algorithm.name](**arm.algorithm.options).federated
 
 
 def is_private(study: Study) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from wardround.algorithms.regions import with_only
 from wardround.data.agreement import Common, Facts, facts, fit_site, lend, own_recipe
 from wardround.data.check import Finding, check_splits
 from wardround.data.cohort import Cohort, image_site, load_cohort, table_site
@@ -21,15 +22,16 @@ from wardround.data.site import Rows, Site
 from wardround.data.sources import Source
 from wardround.data.split import Split
 from wardround.deploy.deployable import is_federated, refuse_hollow_privacy
+from wardround.deploy.regions import companions, span_of
 from wardround.errors import DataError, StudyError
 from wardround.plan import Plan, cohort_key, dtype_of, members_of
 from wardround.privacy.accountant import Charge
 from wardround.privacy.protection import Sampling, epochs_within, noise_of
 from wardround.privacy.validate import refuse_unsound
 from wardround.promises import refuse_unkept
-from wardround.study import Arm, Preparation, Study
+from wardround.study import Arm, Preparation, Study, Topology
 from wardround.studyfile import Families
-from wardround.trial import planned_epochs
+from wardround.trial import Trial, planned_epochs
 
 ACROSS = ("one-class", "rare-class")  # checks that speak of all sites together
 WAVE_BYTES = 64 * 2**20  # of shared parameters in one message, unless one model alone is larger
@@ -53,6 +55,8 @@ class DeployedPlan(Plan):
     class_names: tuple[str, ...] = ()
     own: str | None = None  # None at the coordinator
     agreed: dict[Key, Agreed] = field(default_factory=dict)
+    # where sites form regions: those of one, whose rounds are a flat federation; empty at the coordinator of all
+    within: tuple[str, ...] = ()
 
     def _seeds_in_memory(self) -> int:
         return super()._seeds_in_memory() if self.cohorts else 1024
@@ -107,6 +111,14 @@ class DeployedPlan(Plan):
         recipe = recipe_of(cohort.table.columns, agreed.layout, fitted, preparation)
         return table_site(cohort, chosen[0], recipe, dtype_of(arm))
 
+    def trial(self, arm: Arm, seed: int) -> Trial:
+        if self.within:
+            return replace(super().trial(replace(arm, topology=Topology()), seed), within=self.within)
+        if arm.topology.kind != "hierarchical":
+            return super().trial(arm, seed)
+        there = replace(arm.topology, regions=with_only(arm.topology.regions, self.sites))
+        return super().trial(replace(arm, topology=there), seed)
+
     def own_findings(self) -> list[Finding]:
         """All checks on this hospital's own rows, the first of each kind; what speaks of all sites is left out."""
         found: dict[tuple[str, str, str], Finding] = {}
@@ -154,18 +166,19 @@ class DeployedPlan(Plan):
     def waves(self) -> list[tuple[tuple[str, int], ...]]:
         """All arms with all seeds, in the order of the study, cut where a message would grow too large.
 
-        Arms whose updates are masked are in waves of their own: such a round counts for all of them or for none.
+        Arms whose updates are masked are in waves of their own: such a round counts for all of them or for none. So are
+        arms whose regions have another number of rounds by themselves.
         """
         cut: list[list[tuple[str, int]]] = []
-        filled, masked = 0, False
-        for arm in sorted(self.study.trained_arms, key=_is_masked):
+        filled, kind = 0, (False, 1)
+        for arm in sorted(self.study.trained_arms, key=_travels):
             for seed in self.study.evaluation.seeds:
                 size = self.trial(arm, seed).model.shared_size * (
                     8 if arm.training.precision == "float64" or _is_masked(arm) else 4
                 )
-                if not cut or filled + size > WAVE_BYTES or masked != _is_masked(arm):
+                if not cut or filled + size > WAVE_BYTES or kind != _travels(arm):
                     cut.append([])
-                    filled, masked = 0, _is_masked(arm)
+                    filled, kind = 0, _travels(arm)
                 cut[-1].append((arm.name, seed))
                 filled += size
         return [tuple(wave) for wave in cut]
@@ -173,6 +186,11 @@ class DeployedPlan(Plan):
 
 def _is_masked(arm: Arm) -> bool:
     return arm.privacy.secure_sum is not None and is_federated(arm)
+
+
+def _travels(arm: Arm) -> tuple[bool, int]:
+    """What arms of one wave have in common."""
+    return _is_masked(arm), span_of(arm)
 
 
 def own_levels(cohort: Cohort, split: Split, arm: Arm) -> np.ndarray | None:
@@ -213,7 +231,10 @@ def own_plan(study: Study, families: Families, name: str, sites: Sequence[str], 
     source = Source(lambda: records)
     kinds = {cohort_key(arm): arm for arm in study.arms}
     cohorts = {key: load_cohort(source, for_own_columns(arm.preparation, name, records)) for key, arm in kinds.items()}
-    return DeployedPlan(study, families, cohorts, sites=tuple(sites), class_names=records.classes, own=name)
+    near = companions(study, name, sites)
+    return DeployedPlan(
+        study, families, cohorts, sites=tuple(sites), class_names=records.classes, own=name, within=near
+    )
 
 
 def for_own_columns(preparation: Preparation, site: str, records: Records) -> Preparation:
@@ -223,9 +244,11 @@ def for_own_columns(preparation: Preparation, site: str, records: Records) -> Pr
     return replace(preparation, not_recorded={site: absent} if absent else {})
 
 
-def far_plan(study: Study, families: Families, sites: Sequence[str], classes: Sequence[str]) -> DeployedPlan:
-    """At the coordinator."""
-    return DeployedPlan(study, families, {}, sites=tuple(sites), class_names=tuple(classes))
+def far_plan(
+    study: Study, families: Families, sites: Sequence[str], classes: Sequence[str], within: Sequence[str] = ()
+) -> DeployedPlan:
+    """At the coordinator; at a region's, `within` are its sites."""
+    return DeployedPlan(study, families, {}, sites=tuple(sites), class_names=tuple(classes), within=tuple(within))
 
 
 def in_agreed_columns(records: Records, columns: Sequence[Column]) -> Records:

@@ -29,6 +29,7 @@ from wardround.sweep import NAME
 
 TO_FILL_IN = "FILL IN"  # how a value begins that a hospital must still give
 OF_SEVERAL = ("targets", "patients")  # settings of the csv source that tell hospitals apart
+OF_PARTIES = ("holder", "patients", "visits")  # the same of the source csv-parties
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,11 @@ def refuse_unusable_name(name: str, where: str) -> None:
 
 def _options(factory: Factory, kind: str, raw: Mapping[str, Any], name: str, where: str, base: Path) -> dict[str, Any]:
     settings = settings_of(factory)
+    if kind == "csv-parties":
+        one = replace(settings.pop("files"), name="file", kind=Path)
+        own = {key: setting for key, setting in settings.items() if key not in OF_PARTIES}
+        found = parse_settings({"file": one, **own}, raw, where, base)
+        return {"files": {name: found.pop("file")}, **found}
     if kind != "csv":
         return parse_settings(settings, raw, where, base)
     # a hospital has one file and need not repeat its name

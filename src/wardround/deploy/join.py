@@ -7,19 +7,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 from wardround.artifacts.ledger import Ledger, charges_of
 from wardround.catalog import families as known_families
+from wardround.data.records import Records
 from wardround.deploy.approvals import approvals_of, approved_study
 from wardround.deploy.deployedplan import DeployedPlan, own_plan
 from wardround.deploy.policy import Policy, Refusal, Refused, closed, objections, refusal_of_rows, refusal_of_study
+from wardround.deploy.regions import companions
 from wardround.deploy.signing import PublicKey, read_key, read_public_key
 from wardround.deploy.siteaccount import LEDGER
 from wardround.deploy.sitefile import SiteFile, open_source
 from wardround.deploy.sitework import SiteWork
+from wardround.deploy.vertical_checks import is_vertical
+from wardround.deploy.vertical_matching import ids_of
+from wardround.deploy.vertical_plan import own_vertical_plan
 from wardround.errors import DeployError, WardroundError
 from wardround.health import Condition
 from wardround.privacy.accountant import epsilon
+from wardround.privacy.psi_ids import read_ids
 from wardround.study import Study
 from wardround.studyfile import Families, parse_study, read_toml
 
@@ -102,7 +109,7 @@ def join(site: SiteFile, notice: Notice, stop: Callable[[], bool] = lambda: Fals
 
     families = known_families()
     work = site_work(site, families, notice)
-    with alone(site):
+    with alone(site.state):
         work.rows()  # a hospital hears of a broken file now, not in the middle of a study
         loop = SiteLoop(
             address=site.coordinator,
@@ -117,14 +124,14 @@ def join(site: SiteFile, notice: Notice, stop: Callable[[], bool] = lambda: Fals
 
 
 @contextmanager
-def alone(site: SiteFile) -> Iterator[None]:
+def alone(state: Path) -> Iterator[None]:
     """One process at a time: two would overwrite each other's memory."""
-    site.state.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with (site.state / ".lock").open("w") as file:
+    state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (state / ".lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise DeployError(str(site.state), "another process has joined with it", "Stop that one first.") from None
+            raise DeployError(str(state), "another process has joined with it", "Stop that one first.") from None
         yield
 
 
@@ -135,7 +142,10 @@ def preflight(site: SiteFile) -> list[Condition]:
     try:
         work = site_work(site, families, lambda line: None)
         records = work.rows()
-        found.append(Condition("data", True, f"{len(records)} rows, classes {', '.join(records.classes)}"))
+        classes = ", ".join(name for name in records.classes if name)
+        found.append(
+            Condition("data", True, f"{len(records)} rows, {f'classes {classes}' if classes else 'no labels'}")
+        )
         found += [Condition("note", True, note, needed=False) for note in records.notes]
     except WardroundError as error:
         return [Condition("data", False, f"{error.where}: {error.problem}", error.remedy), _connection(site)]
@@ -166,6 +176,8 @@ def _of_study(site: SiteFile, study: Study, families: Families, work: SiteWork) 
     remedy = "Ask the coordinator to change the study, or change [policy] in the site file."
     found.append(Condition("policy", not against, "; ".join(against) or f"allows {study.name}", remedy))
     found += _keys(site, study, work)
+    if is_vertical(study):
+        return [*found, *_of_party(site, study, families, work.rows())]
     try:
         plan = own_plan(study, families, site.name, site.sites or [site.name], work.rows())
         rows = min(len(plan.own_split(key).train) for key in plan.row_sets)
@@ -179,11 +191,26 @@ def _of_study(site: SiteFile, study: Study, families: Families, work: SiteWork) 
     return found
 
 
+def _of_party(site: SiteFile, study: Study, families: Families, records: Records) -> list[Condition]:
+    """What can be known before patients are matched: nothing of the other parties'."""
+    try:
+        patients = read_ids(site.name, ids_of(site.name, records))
+        plan = own_vertical_plan(study, families, site.name, records)
+        findings = plan.own_findings() if site.name == plan.holder else []
+    except WardroundError as error:
+        return [Condition("study", False, f"{error.where}: {error.problem}", error.remedy)]
+    found = [Condition("patients", True, f"{len(patients)} patients, whose numbers are {patients.form}")]
+    for one in findings:
+        found.append(Condition(one.check, one.level != "error", one.message, one.remedy, one.level == "error"))
+    return found
+
+
 def _keys(site: SiteFile, study: Study, work: SiteWork) -> list[Condition]:
-    """Of the other hospitals, for secure sums."""
-    if not any(arm.privacy.secure_sum is not None for arm in study.trained_arms):
+    """Of the other hospitals, for secure sums, and for what parties seal for each other."""
+    if not is_vertical(study) and not any(arm.privacy.secure_sum is not None for arm in study.trained_arms):
         return []
-    lacking = [name for name in site.sites if name not in work.peers]
+    near = companions(study, site.name, site.sites) or site.sites
+    lacking = [name for name in near if name not in work.peers]
     words = f"no public key of {', '.join(lacking)}" if lacking else f"public keys of {len(work.peers)} hospitals"
     return [Condition("keys", not lacking, words, f"They belong into {site.peers}; the kit has them.")]
 

@@ -33,6 +33,9 @@ class Keys:
     port: Annotated[int, Range(low=1, high=2**16 - 1)]
     sites: tuple[str, ...]  # in the order that numbers them
     revoked: dict[str, str] = field(default_factory=dict)  # site: date and reason
+    hospitals: tuple[
+        str, ...
+    ] = ()  # where the sites are regions: all of their hospitals, in the order that numbers them
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class CoordinatorKit:
     certificate: Path
     key: Path
     signing_key: Path
+    hospitals: tuple[str, ...] = ()
 
     @classmethod
     def load(cls, path: Path) -> "CoordinatorKit":
@@ -66,6 +70,7 @@ class CoordinatorKit:
             certificate=require_file(folder / "coordinator.pem", REMADE),
             key=require_private(folder / "coordinator.key", REMADE),
             signing_key=require_private(folder / "signing.key", REMADE),
+            hospitals=keys.hospitals,
         )
         if (folder / "ca.key").exists():  # it may be kept elsewhere: only new certificates need it
             require_private(folder / "ca.key", REMADE)
@@ -111,7 +116,7 @@ def read_keys(folder: Path) -> Keys:
     raw = read_table(folder / FILE, "a coordinator's kit, the folder `coordinator` that `provision new` made")
     with as_deploy_errors():
         keys = Keys(**parse_settings(settings_of(Keys), raw, FILE, folder))
-    for name in keys.sites:
+    for name in (*keys.sites, *keys.hospitals):
         if not NAME.fullmatch(name):  # it becomes part of a path
             remedy = "Write it as the kit had it: letters, digits, '.', '_' and '-'."
             raise DeployError(f"{FILE}: sites", f"{name!r} is not a usable name", remedy)

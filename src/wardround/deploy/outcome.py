@@ -23,8 +23,9 @@ def write_outcome(
     described: Mapping[str, Mapping[str, Any]],
     waves: int,
     warnings: Sequence[str],
+    topology: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
-    """`results.json` comes last and makes the folder complete."""
+    """`results.json` comes last and makes the folder complete. `topology` adds to an arm's entry of that name."""
     parts = [folder.path / "state" / "summaries" / f"{wave:05}.json" for wave in range(waves)]
     lines = [line for part in parts for line in json.loads(part.read_bytes())]
     absent = missed_an_evaluation(plan, lines)
@@ -40,6 +41,9 @@ def write_outcome(
     ledger = write_ledger(folder, plan.study, records, AT_SITES, guarantee=True)
     spent = [] if ledger is None else ledger.entries()
     content["privacy"] = describe_spending(plan.study, spent, records, {}, guarantee=True)
+    for arm, facts in (topology or {}).items():
+        if arm in content["arms"]:
+            content["arms"][arm]["topology"] |= facts
     folder.write_json("results.json", content)
 
 

@@ -50,7 +50,8 @@ def replay(plan: Plan, folder: RunFolder) -> Parity:
             theirs = folder.load_model(arm.name, seed) if ours else {}
             for digest, leaves in zip(hashes, (theirs, ours), strict=True):
                 digest.update(repr((arm.name, seed)).encode() + fingerprint(leaves))
-            largest = max([largest, *(float((ours[n] - theirs[n]).abs().max()) for n in ours if ours[n].numel())])
+            pairs = [(ours[n].double(), theirs[n].double()) for n in ours if ours[n].numel()]
+            largest = max([largest, *(float((one - other).abs().max()) for one, other in pairs)])
             count += bool(ours)
     return Parity(hashes[0].hexdigest(), hashes[1].hexdigest(), largest, count)
 

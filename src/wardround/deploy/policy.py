@@ -10,6 +10,7 @@ from datetime import datetime, time, timedelta
 from typing import Literal, get_args
 
 from wardround.algorithms import ALGORITHMS
+from wardround.deploy.regions import companions
 from wardround.errors import DeployError
 from wardround.settings import Count, Positive
 from wardround.study import Arm, Study
@@ -76,7 +77,7 @@ def objections(policy: Policy, study: Study, site: str, sites: Sequence[str] | N
     found += [
         f"arm {arm.name} wants all rows at one place, and no row leaves {site}"
         for arm in study.trained_arms
-        if ALGORITHMS[arm.algorithm.name](**arm.algorithm.options).pools
+        if ALGORITHMS[arm.algorithm.name](**arm.algorithm.options).pools and arm.topology.kind != "vertical"
     ]
     rounds, seeds = max(arm.training.rounds for arm in study.trained_arms), study.evaluation.seeds.count
     if rounds > policy.most_rounds:
@@ -169,25 +170,32 @@ def _not_listed(what: str, used: Sequence[str], allowed: Sequence[str]) -> list[
 
 
 def _too_few_sites(policy: Policy, study: Study, site: str, sites: Sequence[str]) -> list[str]:
+    """Where sites form regions, those of its own count: nobody else's work is averaged with it before it is seen."""
     needed = f"fewer than the {policy.least_sites} that {site} demands"
-    if len(sites) < policy.least_sites:
-        return [f"the number of sites that take part is {len(sites)}, {needed}"]
+    near = companions(study, site, sites)
+    if len(near or sites) < policy.least_sites:
+        return [
+            f"the number of sites that take part {'in its region ' if near else ''}is {len(near or sites)}, {needed}"
+        ]
     quorum = study.deployment.quorum
     if quorum is not None and quorum < policy.least_sites:
         return [f"a round may close with a quorum of {quorum}, {needed}"]
     return [
         f"arm {arm.name} averages {count} in a round in which {site} works, {needed}"
         for arm in study.trained_arms
-        if (count := _averaged(arm, site, sites)) is not None and count < policy.least_sites
+        if (count := _averaged(arm, site, sites, near)) is not None and count < policy.least_sites
     ]
 
 
-def _averaged(arm: Arm, site: str, sites: Sequence[str]) -> int | None:
-    """The sites whose work is averaged in a round of the arm; None where none of this site's work leaves it."""
+def _averaged(arm: Arm, site: str, sites: Sequence[str], near: Sequence[str]) -> int | None:
+    """The sites whose work is averaged in a round of the arm; None where none of this site's work leaves it. Of a
+    region, at `near`, so many at least: all who are not drawn may be of it."""
     members = [name for name in sites if (not arm.train_at or name in arm.train_at) and name != arm.held_out]
     if site not in members or not ALGORITHMS[arm.algorithm.name](**arm.algorithm.options).federated:
         return None
     working = max(1, round(arm.training.share * len(members)))
     stragglers = arm.training.stragglers
     dropped = round(stragglers.share * working) if stragglers is not None and stragglers.policy == "drop" else 0
+    if near:
+        return max(1, len([name for name in members if name in near]) - (len(members) - working) - dropped)
     return working - dropped

@@ -2,6 +2,7 @@
 
     OUT/coordinator/   stays with the coordinator
     OUT/sites/NAME/    goes to that hospital, over a way that both trust: it holds the hospital's private key
+    OUT/regions/NAME/  goes to that region, where sites form regions (region_kits.py)
 
 Everything is made in a folder beside OUT that becomes OUT in the end, so that there is a whole set of kits or none.
 """
@@ -11,7 +12,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import replace
 from datetime import date
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
@@ -22,12 +23,13 @@ from typing import Any
 import tomli_w
 
 from wardround.artifacts.audit import AuditLog
-from wardround.artifacts.folder import write_atomically
 from wardround.catalog import families as known_families
 from wardround.deploy.deployable import refuse_undeployable
-from wardround.deploy.files import need_cryptography, write_private
-from wardround.deploy.kit import DAYS, FILE, HOSTS, PORT, Keys, folder_of, read_keys
-from wardround.deploy.template import site_template
+from wardround.deploy.files import need_cryptography
+from wardround.deploy.kit import DAYS, HOSTS, PORT, folder_of, read_keys
+from wardround.deploy.kitmaking import Address, Purpose, fill_site_kit, make_coordinator_kit, make_key, write_keys
+from wardround.deploy.region_kits import make_region_kits
+from wardround.deploy.regions import check_regions
 from wardround.errors import DeployError, suggest
 from wardround.study import Study
 from wardround.studyfile import Families, parse_study
@@ -37,7 +39,6 @@ MOST_DAYS = 3650
 RESERVED = "pooled"  # what results call the site that has all rows
 LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 HOST_NAME = re.compile(rf"(?=.{{1,253}}$){LABEL}(\.{LABEL})*")
-HEADER = "# The coordinator's kit. `wardround provision revoke` writes this file anew; it may be done during a run.\n"
 
 
 def provision(
@@ -48,40 +49,37 @@ def provision(
     port: int = PORT,
     days: int = DAYS,
     families: Families | None = None,
+    regions: Mapping[str, str] | None = None,
 ) -> Path:
-    """The folder with all kits. `families` are needed where the study names models or sources of the caller's own."""
+    """The folder with all kits. `families` are needed where the study names models or sources of the caller's own;
+    `regions` says where each region's coordinator listens, as HOST:PORT, where sites form regions."""
     hosts = list(dict.fromkeys(hosts))
     families = known_families() if families is None else families
     _check_sites(sites)
     _check_address(hosts, port)
+    addresses = {name: _read_address(name, text) for name, text in (regions or {}).items()}
     if not 1 <= days <= MOST_DAYS:
         raise DeployError("provision: days", f"{days} is out of range", f"Write a number from 1 to {MOST_DAYS}.")
     refuse_undeployable(study, families, sites)
+    check_regions(study, list(addresses), sites)
+    _check_sites([*sites, *addresses])  # a region's name becomes a folder too
     document = _study_file(study, families)
     need_cryptography()
     out = out.absolute()
     if os.path.lexists(out):
         raise DeployError(str(out), "exists already", "Name a new folder: keys are never overwritten.")
     with _made_whole(out) as folder:
-        public = {name: _make_site_kit(folder / "sites" / name) for name in sites}
-        trust = _make_coordinator_kit(folder / "coordinator", study.name, hosts, days)
-        for name, key in public.items():
-            (folder / "coordinator" / "sites" / f"{name}.pub").write_bytes(key)
-        keys = Keys(study.hash, tuple(hosts), port, tuple(sites))
-        _write_keys(folder / "coordinator", keys)
-        address = f"[{hosts[0]}]:{port}" if ":" in hosts[0] else f"{hosts[0]}:{port}"
-        for kit in (folder / "coordinator", *(folder / "sites" / name for name in sites)):
-            (kit / "study.toml").write_bytes(document)
-        for name in sites:
-            kit = folder / "sites" / name
-            for file, content in trust.items():
-                (kit / file).write_bytes(content)
-            (kit / "peers").mkdir(mode=0o700)
-            for peer, key in public.items():
-                (kit / "peers" / f"{peer}.pub").write_bytes(key)
-            (kit / "site.toml").write_text(site_template(study, name, sites, address), encoding="utf-8")
+        purpose, address = Purpose(study, document, days), Address(tuple(hosts), port)
+        public = {name: make_key(folder / "sites" / name) for name in sites}
+        if addresses:
+            make_region_kits(folder, purpose, public, address, addresses)
+        else:
+            trust = make_coordinator_kit(folder / "coordinator", purpose, address, public)
+            for name in sites:
+                fill_site_kit(folder / "sites" / name, purpose, sites, address, trust, public)
         log = AuditLog(folder / "coordinator" / "audit.jsonl")
-        log.add("kits made", study=study.hash, sites=list(sites), hosts=hosts, port=port, days=days)
+        formed = {"regions": {name: str(one) for name, one in addresses.items()}} if addresses else {}
+        log.add("kits made", study=study.hash, sites=list(sites), hosts=hosts, port=port, days=days, **formed)
     return out
 
 
@@ -100,40 +98,8 @@ def revoke(kit: Path, site: str, reason: str) -> None:
             raise DeployError(str(folder), problem, "Nothing is left to do; a new kit would let it in again.")
         words = " ".join(reason.split())
         revoked = {**keys.revoked, site: f"{date.today().isoformat()} {words}".strip()}
-        _write_keys(folder, Keys(keys.hash, keys.hosts, keys.port, keys.sites, revoked))
+        write_keys(folder, replace(keys, revoked=revoked))
         AuditLog(folder / "audit.jsonl").add("site revoked", site=site, reason=words)
-
-
-def _make_coordinator_kit(folder: Path, study: str, hosts: Sequence[str], days: int) -> dict[str, bytes]:
-    """What every site must have to trust this coordinator, by file name."""
-    from wardround.deploy import certificates as made
-
-    folder.mkdir(mode=0o700)
-    (folder / "sites").mkdir(mode=0o700)
-    authority_key, authority = made.new_authority(study, days)
-    key, certificate = made.new_certificate(study, hosts, days, authority_key, authority)
-    signing = made.new_key()
-    for name, private in (("ca.key", authority_key), ("coordinator.key", key), ("signing.key", signing)):
-        write_private(folder / name, made.private_pem(private))
-    (folder / "ca.pem").write_bytes(made.certificate_pem(authority))
-    (folder / "coordinator.pem").write_bytes(made.certificate_pem(certificate))
-    return {"ca.pem": made.certificate_pem(authority), "coordinator.pub": made.public_pem(signing)}
-
-
-def _make_site_kit(folder: Path) -> bytes:
-    """The site's public key. The private one is in its kit and nowhere else."""
-    from wardround.deploy import certificates as made
-
-    for path in (folder.parent, folder):
-        path.mkdir(mode=0o700, exist_ok=True)
-    key = made.new_key()
-    write_private(folder / "site.key", made.private_pem(key))
-    (folder / "site.pub").write_bytes(made.public_pem(key))
-    return made.public_pem(key)
-
-
-def _write_keys(folder: Path, keys: Keys) -> None:
-    write_atomically(folder / FILE, (HEADER + tomli_w.dumps(asdict(keys))).encode())
 
 
 def _study_file(study: Study, families: Families) -> bytes:
@@ -194,6 +160,17 @@ def _check_address(hosts: Sequence[str], port: int) -> None:
             raise DeployError("provision: host", f"{host!r} is neither a name nor an address", remedy)
     if not 1 <= port < 2**16:
         raise DeployError("provision: port", f"{port} is out of range", f"Write a number from 1 to {2**16 - 1}.")
+
+
+def _read_address(region: str, text: str) -> Address:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit():
+        problem = f"{text!r} is not an address"
+        remedy = f"Write --region {region}=HOST:PORT, for instance {region}=10.0.0.5:9091."
+        raise DeployError(f"provision: region {region}", problem, remedy)
+    address = Address((host.removeprefix("[").removesuffix("]"),), int(port))
+    _check_address(address.hosts, address.port)
+    return address
 
 
 def _is_host(host: str) -> bool:

@@ -48,9 +48,10 @@ def in_round(trials: Trials, round_number: int) -> dict[int, Trial]:
 
 
 def working(trial: Trial, round_number: int) -> list[str]:
-    """Sites whose work counts in this round, by the study; those too that have spent their epsilon."""
+    """Sites whose work counts in this round, by the study; those too that have spent their epsilon. Where sites form
+    regions, those of one region."""
     drawn = trial.roster(round_number)
-    return [trial.sites[n].name for n in drawn.numbers if n not in drawn.dropped]
+    return [trial.sites[n].name for n in drawn.numbers if n not in drawn.dropped and trial.is_near(n)]
 
 
 def everybody(trials: Trials, round_number: int) -> list[str]:
@@ -91,9 +92,10 @@ def too_few(trials: Trials, round_number: int, survivors: Collection[str]) -> st
     """Why these are too few to show their sum; empty where they are enough. In each trial those count that work there:
     zeros hide nobody."""
     for trial in in_round(trials, round_number).values():
-        remain = [name for name in working(trial, round_number) if name in survivors]
+        expected = working(trial, round_number)
+        remain = [name for name in expected if name in survivors]
         needed = max(LEAST_SITES, _least_in(trial, round_number))
-        if len(remain) < needed:
+        if expected and len(remain) < needed:  # of an arm none of a region's sites may train
             return f"{len(remain)} sites that work in arm {trial.arm} remain, and its sum takes {needed}"
     return ""
 

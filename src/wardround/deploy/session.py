@@ -75,7 +75,7 @@ class Session:
 
     @classmethod
     def restore(cls, site: str, folder: Path, gate: Gate, families: Families, load: Callable[[], Records]) -> "Session":
-        known = _known(folder)
+        known = known_letters(folder)
         if known is None:
             problem = "it knows nothing of this run"
             raise DeployError(site, problem, "Start the coordinator again: it greets every site first.")
@@ -85,7 +85,7 @@ class Session:
 
     def greeted(self) -> None:
         """A process that dies from now on goes on. What these sites agreed on in this run stands until told anew."""
-        known = _known(self.folder) or {}
+        known = known_letters(self.folder) or {}
         if known.get("hello", {}).get("sites") == self.sites:
             self._recall(known)
         self._write()
@@ -107,7 +107,7 @@ class Session:
         return {
             "columns": [write_column(column) for column in records.columns] if told else None,
             "inputs": None if records.is_table else list(records.features.shape[1:]),
-            "classes": self._classes(),
+            "classes": told_classes(self.records, self.run),
             "versions": versions(),
         }
 
@@ -116,14 +116,10 @@ class Session:
         """Whether no arm needs to know which columns this site records."""
         return all(arm.preparation.schema == "own" for arm in self.study.trained_arms)
 
-    def _classes(self) -> list[dict[str, Any]]:
-        """A class that few rows have may be a slip of the pen: then others can only see whether they have it too."""
-        counts = np.bincount(self.records.target, minlength=len(self.records.classes))
-        few = (counts > 0) & (counts < LEAST)
-        return [
-            {"name": None if hidden else name, "hash": sha256(f"{self.run}/{name}".encode()).hexdigest()}
-            for name, hidden in zip(self.records.classes, few.tolist(), strict=True)
-        ]
+    @property
+    def companions(self) -> list[str]:
+        """The sites whose work is added up with this one's: all, or those of its region."""
+        return list(self.plan.within) or self.sites
 
     def own_secret(self) -> bytes:
         """Drawn before its first use, and never twice in a run."""
@@ -232,7 +228,17 @@ def _number(trial: Trial, site: str) -> int:
     return [one.name for one in trial.sites].index(site)
 
 
-def _known(folder: Path) -> dict[str, Any] | None:
+def told_classes(records: Records, run: str) -> list[dict[str, Any]]:
+    """A class that few rows have may be a slip of the pen: then others can only see whether they have it too."""
+    counts = np.bincount(records.target, minlength=len(records.classes))
+    few = (counts > 0) & (counts < LEAST)
+    return [
+        {"name": None if hidden else name, "hash": sha256(f"{run}/{name}".encode()).hexdigest()}
+        for name, hidden in zip(records.classes, few.tolist(), strict=True)
+    ]
+
+
+def known_letters(folder: Path) -> dict[str, Any] | None:
     try:
         found: dict[str, Any] = json.loads((folder / "session.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -32,7 +32,7 @@ from wardround.data.site import Site
 from wardround.deploy.deployable import is_federated
 from wardround.deploy.join import SiteGate
 from wardround.deploy.policy import Refused
-from wardround.deploy.session import Session
+from wardround.deploy.session import Session, known_letters
 from wardround.deploy.sitefile import SiteFile, open_source
 from wardround.errors import BundleError, DeployError, RunError, StudyError, suggest
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
@@ -68,6 +68,9 @@ def make_site_bundle(
     if site is not None and site != own.name:
         raise StudyError("--site", f"this is the folder of {own.name!r}", "Leave it out.")
     families = known_families()
+    if (folder / "session.json").is_file() and "rosters" in (known_letters(folder) or {}):
+        problem = "its model is in parts at several parties, and none of them predicts alone"
+        raise BundleError(own.name, problem, "Use this party's part in models/; docs/how-to/vertical.md says how.")
     try:
         source = open_source(own, families)
         session = Session.restore(own.name, folder, SiteGate(own, families), families, source.load)

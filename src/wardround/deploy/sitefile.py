@@ -101,7 +101,11 @@ def _check(keys: _Keys, where: str) -> None:
     if keys.sites and keys.name not in keys.sites:
         problem = f"{keys.name!r} is not among the sites of the study"
         raise DeployError(f"{where}: name", problem, suggest(keys.name, keys.sites, "Sites"))
-    found = ADDRESS.fullmatch(keys.coordinator)
+    check_address(keys.coordinator, where)
+
+
+def check_address(address: str, where: str) -> None:
+    found = ADDRESS.fullmatch(address)
     if not found or not 0 < int(found[2]) < 2**16:
-        problem = f"{keys.coordinator!r} is not an address"
+        problem = f"{address!r} is not an address"
         raise DeployError(f"{where}: coordinator", problem, 'Write host:port, for instance "10.0.0.5:9090".')

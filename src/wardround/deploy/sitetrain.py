@@ -14,6 +14,7 @@ from wardround import tree
 from wardround.artifacts.folder import write_atomically
 from wardround.artifacts.ledger import Entry
 from wardround.artifacts.tables import group_table, prediction_table
+from wardround.data.cohort import Cohort
 from wardround.data.site import Rows, Site
 from wardround.deploy.securewave import in_round, is_secure
 from wardround.deploy.session import Body, Session
@@ -182,7 +183,7 @@ def evaluate(session: Session, body: Body, tensors: Tree) -> dict[str, Any]:
             made = own_prediction(session, trial, shared.get(number, {}), memories[number], side)
             if made is None or not len(made.rows):
                 continue
-            groups = groups_of(session, trial, made)
+            groups = groups_in(session.plan.cohort_of(session.study.arm(trial.arm)), made)
             sides[side] = summarise(made, groups, session.study.deployment.smallest_cell)
             if side == "test":
                 names.append((trial.arm, trial.seed))
@@ -228,8 +229,8 @@ def keep_model(session: Session, trial: Trial, shared: State, memory: Memory) ->
     write_atomically(folder / f"seed-{trial.seed}.safetensors", content)
 
 
-def groups_of(session: Session, trial: Trial, made: SitePrediction) -> dict[str, np.ndarray]:
-    table = group_table([session.plan.cohort_of(session.study.arm(trial.arm))])
+def groups_in(cohort: Cohort, made: SitePrediction) -> dict[str, np.ndarray]:
+    table = group_table([cohort])
     kinds = [name for name in table.columns if name not in ("row", "patient")]
     known = table.set_index("row").reindex(made.rows) if len(table) else pd.DataFrame()
     return {kind: known[kind].to_numpy(dtype=object) for kind in kinds if kind in known}

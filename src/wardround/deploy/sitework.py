@@ -12,6 +12,8 @@ confirm    who has sent a masked vector                 confirmed its signature
 unmask     those signatures                             revealed  its shares of what undoes the masks of the sum
 evaluate   final models                                 summary   counts; predictions stay
 goodbye    the run is over                              goodbye
+
+What parties with different features of the same patients are asked is in vertical_session.py.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,6 +31,9 @@ from wardround.deploy.sitesecret import RunSecret
 from wardround.deploy.sitesum import Kept, Seat, check_models, check_survivors, checked_terms, read_bytes
 from wardround.deploy.sitetrain import by_trial, evaluate, flat, train, trials_of
 from wardround.deploy.store import Store
+from wardround.deploy.vertical_checks import is_vertical
+from wardround.deploy.vertical_session import PartySession, forget_matching
+from wardround.deploy.vertical_work import KINDS, STEPS, PartyWork
 from wardround.engines.letters import Letter, Sealed, Signer, Verifier, open_sealed, seal
 from wardround.errors import CheckError, DataError, DeployError, WardroundError
 from wardround.local import Memory
@@ -59,6 +64,7 @@ class SiteWork:
         self.seat: tuple[bytes, Seat] | None = None  # in the last secure sum, by its terms
         self.records: Records | None = None
         self.session: Session | None = None
+        self.party: PartyWork | None = None  # where parties hold different features
         state.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.log, self.shown = AuditLog(state / "audit.jsonl"), Kept(state / "sums.jsonl")
 
@@ -111,6 +117,8 @@ class SiteWork:
     def _sealed(self, letter: Letter, tensors: bytes, head: str) -> Sealed:
         if letter.kind == "train":
             return self._train(letter, tensors, head)
+        if letter.kind in KINDS:
+            return self._as_party(letter, tensors, head)
         made = self._made(letter.kind, letter.body, letter.tensors)
         return self._seal(ANSWERS[letter.kind], {**made, **place_of(letter.body)}, head)
 
@@ -140,9 +148,12 @@ class SiteWork:
         run = check_run_name(body["run"])
         session = self.session
         (session.store if session is not None and session.run == run else Store(self.state / run)).forget()
+        forget_matching(self.state / run)
         self._destroy_secret(run)
-        self.log.add("run finished", run=run, results=body.get("results"))
-        self.notice(f"run {run} is finished")
+        self.party = None
+        why = body.get("why")
+        self.log.add("run finished", run=run, results=body.get("results"), **({"why": why} if why else {}))
+        self.notice(f"run {run} is given up: {why}" if why else f"run {run} is finished")
         return {}
 
     def _destroy_secret(self, run: str) -> None:
@@ -154,7 +165,11 @@ class SiteWork:
         for other in self.state.glob("*/session.json"):
             if other.parent.name != run:
                 Store(other.parent).forget()  # of a run that never said goodbye; its predictions stay
+                forget_matching(other.parent)
                 RunSecret(other.parent).destroy()
+        study = self.gate.study(str(body["study"]), [str(name) for name in body["sites"]])
+        if is_vertical(study):
+            return self._hello_of_party(run, body)
         self.session = Session(self.site, self.state / run, self.gate, self.families, self.rows(), body)
         self._refuse_unknown_keys(self.session)
         self.session.greeted()
@@ -172,6 +187,42 @@ class SiteWork:
             self.session.prepare(body["prepare"])
         return self.session
 
+    def _hello_of_party(self, run: str, body: Body) -> dict[str, Any]:
+        """Greeted again in the same run, it goes on with what it has in memory."""
+        if self.party is None or self.party.session.run != run:
+            keys = (self.signer, self.peers)
+            session = PartySession(self.site, self.state / run, self.gate, self.families, self.rows(), body, *keys)
+            session.greeted()
+            self.party = PartyWork(session)
+        session = self.party.session
+        self.log.add("joined", site=self.site, run=run, study=session.study.hash, sites=session.sites)
+        self.notice(f"takes part in {session.study.name}, run {run}")
+        return session.ready()
+
+    def _as_party(self, letter: Letter, tensors: bytes, head: str) -> Sealed:
+        """As `_train`: what was answered once is answered with the same bytes."""
+        body, run = letter.body, check_run_name(letter.body["run"])
+        if self.party is None or self.party.session.run != run:
+            keys = (self.signer, self.peers)
+            session = PartySession.restore(self.site, self.state / run, self.gate, self.families, self.rows, *keys)
+            self.party = PartyWork(session)
+            self.log.add("goes on", run=run, study=session.study.hash)
+        store = self.party.session.store
+        self.gate.still_approved(self.party.session.study.hash)
+        asked, stepping = question(body, tensors), letter.kind in STEPS
+        if stepping:
+            known = store.answer(int(body["wave"]), int(body["round"]), asked)
+            if known is not None:
+                return known
+            store.refuse_old(int(body["wave"]), int(body["round"]))
+        made, leaving, line = self.party.answer(letter)
+        sealed = self._seal(ANSWERS[letter.kind], {**made, **place_of(body)}, head, leaving)
+        if stepping:
+            store.keep_answer(int(body["wave"]), int(body["round"]), asked, sealed)
+        if line:
+            self.notice(line)
+        return sealed
+
     def rows(self) -> Records:
         if self.records is None:
             self.records = self.load()
@@ -181,7 +232,7 @@ class SiteWork:
         """The same question gets the same bytes, whether its answer was lost or the coordinator died."""
         body, session = letter.body, self._session(letter.body)
         wave, number = int(body["wave"]), int(body["round"])
-        asked = _question(letter.body, tensors)
+        asked = question(letter.body, tensors)
         known = session.store.answer(wave, number, asked)
         if known is not None:
             return known
@@ -205,7 +256,7 @@ class SiteWork:
 
     def _refuse_unknown_keys(self, session: Session) -> None:
         """Without the others' keys the coordinator could take part in their names."""
-        unknown = [site for site in session.sites if site not in self.peers]
+        unknown = [site for site in session.companions if site not in self.peers]
         if unknown and any(arm.privacy.secure_sum is not None for arm in session.study.trained_arms):
             reason = f"this site has no public key of {', '.join(unknown)}, without which a secure sum hides nothing"
             raise Refused(Refusal(reason))
@@ -252,7 +303,7 @@ class SiteWork:
         return seal(Letter(kind, {**body, "site": self.site, "head": head}, tensors or {}), self.signer)
 
 
-def _question(body: Body, tensors: bytes) -> str:
+def question(body: Body, tensors: bytes) -> str:
     """What is asked, without what changes when it is asked again (the head of the coordinator's log)."""
     same = {key: value for key, value in body.items() if key != "head"}
     return sha256(repr(sorted(same.items())).encode() + tensors).hexdigest()

@@ -57,6 +57,9 @@ class Store:
         leaves = {f"{n}/{name}": leaf for n, memory in memories.items() for name, leaf in memory.leaves().items()}
         if leaves:
             write_leaves(self._memory(wave, round_number), leaves, {"round": round_number})
+        self.keep_answer(wave, round_number, asked, answer)
+
+    def keep_answer(self, wave: int, round_number: int, asked: str, answer: Sealed) -> None:
         folder = self._wave(wave)
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.glob("answer-*"):

@@ -5,8 +5,9 @@ from typing import Any
 
 import tomli_w
 
-from wardround.deploy.hospitalfile import OF_SEVERAL, TO_FILL_IN
+from wardround.deploy.hospitalfile import OF_PARTIES, OF_SEVERAL, TO_FILL_IN
 from wardround.deploy.policy import Policy
+from wardround.deploy.vertical_checks import holder_of, is_vertical
 from wardround.study import Study
 from wardround.studyfile import plain
 
@@ -31,7 +32,7 @@ def site_template(study: Study, name: str, sites: Sequence[str], coordinator: st
             "",
             tomli_w.dumps(keys),
             "# Your rows, which never leave. In place of `csv` any source may stand, with its own settings.",
-            *([] if study.data.name in ("csv", "at-sites") else [f"# The study itself names: {study.data.name}"]),
+            *_named(study),
             tomli_w.dumps({"data": _data(study, name)}),
             *_labels(study, name),
             _policy(Policy()),
@@ -42,6 +43,8 @@ def site_template(study: Study, name: str, sites: Sequence[str], coordinator: st
 def _data(study: Study, name: str) -> dict[str, Any]:
     """A csv study has settings on which hospitals must agree, such as the target; the file is the hospital's own."""
     options = study.data.options
+    if is_vertical(study):
+        return _data_of_party(study, name)
     agreed: dict[str, Any] = {"target": f"{TO_FILL_IN}: the column to predict"}
     if study.data.name == "csv":
         agreed = {key: value for key, value in options.items() if key not in ("files", "labels", *OF_SEVERAL)}
@@ -51,8 +54,30 @@ def _data(study: Study, name: str) -> dict[str, Any]:
     return {"source": "csv", "file": f"{TO_FILL_IN}: the path of your CSV file", **plain(agreed)}
 
 
+def _named(study: Study) -> list[str]:
+    known = ("csv", "csv-parties", "at-sites")
+    return [] if study.data.name in known else [f"# The study itself names: {study.data.name}"]
+
+
+def _data_of_party(study: Study, name: str) -> dict[str, Any]:
+    """A party's own file: the column that says whose a row is, and at one party what is to be predicted."""
+    options, labelled = study.data.options, name == holder_of(study)
+    agreed: dict[str, Any] = {"patient": f"{TO_FILL_IN}: the column with the number of the patient"}
+    if study.data.name == "csv-parties":
+        agreed = {key: value for key, value in options.items() if key not in ("files", *OF_PARTIES)}
+        for key in ("patient", "visit"):
+            agreed[key] = (options[f"{key}s"] or {}).get(name, agreed[key])
+    elif labelled:
+        agreed["target"] = f"{TO_FILL_IN}: the column to predict"
+    if not labelled:
+        agreed = {key: value for key, value in agreed.items() if key not in ("target", "positive", "classes", "labels")}
+    return {"source": "csv-parties", "file": f"{TO_FILL_IN}: the path of your CSV file", **plain(agreed)}
+
+
 def _labels(study: Study, name: str) -> list[str]:
     """How a hospital says what its own words mean, where the study does not know."""
+    if is_vertical(study) and name != holder_of(study):
+        return []
     options = study.data.options if study.data.name == "csv" else {}
     if name in (options.get("labels") or {}):
         return []

@@ -35,6 +35,7 @@ class WaveState:
     pending: Sequence[Mapping[str, Any]] = ()  # records whose model no site has scored yet
     records: int = 0  # bytes of the records that are valid
     done: bool = False
+    span: Mapping[str, Any] = field(default_factory=dict)  # of a region: the question that it is answering
 
 
 def first_state(trials: Sequence[Trial]) -> WaveState:
@@ -54,6 +55,7 @@ def write_state(path: Path, state: WaveState) -> None:
         "pending": [dict(record) for record in state.pending],
         "records": state.records,
         "done": state.done,
+        "span": dict(state.span),
     }
     write_leaves(path, leaves, place)
 
@@ -67,7 +69,8 @@ def read_state(path: Path, trials: Sequence[Trial]) -> WaveState:
         number, rest = name.split("/", 1)
         servers[int(number)][rest] = leaf
     runs = [Run(n, tree.unflatten(server), {}) for n, server in zip(place["rounds"], servers, strict=True)]
-    return WaveState(place["round"], tuple(runs), place["counted"], place["pending"], place["records"], place["done"])
+    kept = {name: place[name] for name in ("round", "counted", "pending", "records", "done", "span")}
+    return WaveState(runs=tuple(runs), **kept)
 
 
 @dataclass(frozen=True)
@@ -236,9 +239,19 @@ def _curve(number: int, bodies: Sequence[Mapping[str, Any]]) -> dict[str, float]
     """Loss and accuracy over all rows of all sites that gave theirs."""
     found: dict[str, float] = {}
     for side in ("test", "validation"):
-        parts = [body["figures"][str(number)][side] for body in bodies if side in body["figures"].get(str(number), {})]
-        rows = sum(part["rows"] for part in parts)
-        for name in ("loss", "accuracy") if rows else ():
-            values = [float("nan") if part[name] is None else part[name] for part in parts]
-            found[f"{side}_{name}"] = sum(v * part["rows"] for v, part in zip(values, parts, strict=True)) / rows
+        figures = pooled_figures(str(number), side, bodies) or {}
+        found |= {f"{side}_{name}": value for name, value in figures.items() if name != "rows"}
+    return found
+
+
+def pooled_figures(number: str, side: str, bodies: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
+    """Of a trial's model over all rows of a side, with how many these are; None where nobody told any."""
+    parts = [body["figures"][number][side] for body in bodies if side in body["figures"].get(number, {})]
+    rows = sum(part["rows"] for part in parts)
+    if not rows:
+        return None
+    found = {"rows": rows}
+    for name in ("loss", "accuracy"):
+        values = [float("nan") if part[name] is None else part[name] for part in parts]
+        found[name] = sum(v * part["rows"] for v, part in zip(values, parts, strict=True)) / rows
     return found

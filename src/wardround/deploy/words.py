@@ -3,6 +3,10 @@
 from collections.abc import Iterable, Sequence
 
 from wardround.algorithms import ALGORITHMS
+from wardround.deploy.region_words import words_for_regions, words_on_quorum
+from wardround.deploy.regions import is_hierarchical
+from wardround.deploy.vertical_checks import is_vertical
+from wardround.deploy.vertical_words import words_for_parties
 from wardround.study import Arm, Study
 
 MOST_ARMS = 20  # named one by one; a longer list would hide what matters
@@ -10,9 +14,17 @@ MOST_ARMS = 20  # named one by one; a longer list would hide what matters
 
 def in_plain_words(study: Study, sites: Sequence[str] = ()) -> list[str]:
     """One sentence or two for each thing that matters. `sites` are the hospitals, where they are known."""
+    if is_vertical(study):
+        return [
+            f"Study: {study.name}. {study.question}".strip(),
+            *_training(study),
+            *words_for_parties(study),
+            f"Hash: {study.hash}. Compare it with the one that the coordinator tells you in another way.",
+        ]
     return [
         f"Study: {study.name}. {study.question}".strip(),
         f"Hospitals: {', '.join(sites)}." if sites else "Hospitals: not named here; ask the coordinator.",
+        *words_for_regions(study, sites),
         *_training(study),
         *_protection(study),
         *_leaves(study),
@@ -173,6 +185,8 @@ def _stays(study: Study) -> list[str]:
 
 def _agreed(study: Study, sites: Sequence[str]) -> list[str]:
     agreed = study.deployment
+    if is_hierarchical(study):
+        return words_on_quorum(study)
     everybody = f"all {len(sites)} hospitals" if sites else "all hospitals"
     quorum = everybody if agreed.quorum is None else f"at least {_count(agreed.quorum, 'hospital')}"
     deadline = (

@@ -11,16 +11,16 @@ a staler view. Both sides step with the same optimiser, whose state begins anew 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from wardround import tree
-from wardround.models.joined import TOP, below, prefixed
+from wardround.models.joined import TOP, below, numbers_of, prefixed, presence
 from wardround.models.model import Cut, Model
 from wardround.optimisers import Optimiser
-from wardround.privacy.noise import Stream, with_noise
+from wardround.privacy.noise import SeededStream, Stream, with_noise
 from wardround.study import EmbeddingNoise
 from wardround.tree import State, Tree
 
@@ -149,6 +149,27 @@ def protection(settings: EmbeddingNoise | None, stream: Stream) -> Callable[[Ten
     return protect
 
 
+def through_channel(model: Model, settings: EmbeddingNoise, seed: int) -> Model:
+    """The model as it predicts where embeddings are clipped and get noise on their way: in use they travel as well."""
+    cut = model.cut
+    if cut is None:
+        raise ValueError("a model without parts has nothing that travels")
+
+    def logits(params: Tree, buffers: Tree, x: Tensor, masks: Tree | None) -> tuple[Tensor, Tree]:
+        if masks is not None:
+            return model.logits(params, buffers, x, masks)
+        protect = protection(settings, SeededStream(seed, "noise on predictions", 0, ""))
+        seen = {}
+        for part in cut.parts:
+            prefix = f"{part.party}."
+            bottom, own, kept = cut.bottoms[part.party], below(params, prefix), below(buffers, prefix)
+            made, _ = bottom.logits(own, kept, numbers_of(part, x), None)
+            seen[part.party] = made if part.party == cut.labels else protect(made)
+        return cut.top(params, seen, presence(cut.parts, x), None, below(buffers, TOP)), buffers
+
+    return replace(model, logits=logits)
+
+
 def parts_of(cut: Cut, leaves: Tree) -> tuple[dict[str, Tree], Tree]:
     """A whole model's leaves: those of each party without labels, and those of the label holder."""
     others = [part.party for part in cut.parts if part.party != cut.labels]
@@ -167,6 +188,3 @@ def whole_of(apart: Mapping[str, Tree], held: Tree) -> Tree:
 
 def bytes_of(made: Mapping[str, Sequence[Tensor]]) -> int:
     return sum(tree.count_bytes({"": {str(i): one for i, one in enumerate(batch)}}) for batch in made.values())
-
-
-__all__ = ["TOP", "LabelHolder", "Labelled", "Own", "Party", "bytes_of", "parts_of", "protection", "whole_of"]

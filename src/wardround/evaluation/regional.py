@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from wardround.algorithms.regions import region_of_each
+from wardround.algorithms.regions import region_of_each, with_only
 from wardround.evaluation.benefit import BENEFIT, correct, difference_of, origin_of, verdict_of
 from wardround.evaluation.intervals import Resampling, summarise_metrics
 from wardround.evaluation.patients import Resamples, compare_drawn, fill_drawn
@@ -43,7 +43,8 @@ def describe_regions(arm: Arm, records: pd.DataFrame, sites: Sequence[Mapping[st
     """An arm's regions with their sites and training rows, and its cost. `sites` describes each set of sites."""
     described: Mapping[str, Any] = next((way["sites"] for way in sites if arm.name in way["arms"]), {})
     where = f"arms: {arm.name}: topology: regions"
-    region_of = region_of_each(arm.topology.regions, list(described), where) if described else {}
+    there = with_only(arm.topology.regions, list(described))  # in a deployment a site may have stayed away
+    region_of = region_of_each(there, list(described), where) if described else {}
     trains = {site: region for site, region in region_of.items() if not arm.train_at or site in arm.train_at}
     regions = {}
     for name in arm.topology.regions:

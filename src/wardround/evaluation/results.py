@@ -23,6 +23,7 @@ from wardround.evaluation.patients import by_patients
 from wardround.evaluation.regional import describe_regions, score_regions
 from wardround.evaluation.scores import Scored, Scores, within_sites
 from wardround.evaluation.selection import choose, compose
+from wardround.evaluation.sureness import score_sureness
 from wardround.study import FINAL, Arm, Study, anonymous
 
 SCHEMA_VERSION = 1
@@ -45,12 +46,13 @@ def results(
     validation: pd.DataFrame | None = None,
     regional: pd.DataFrame | None = None,
     absent: pd.DataFrame | None = None,
+    unsure: pd.DataFrame | None = None,
 ) -> dict[str, Any]:
     """`groups` gives sex and age band of rows; `records` are the rounds as `records.jsonl` has them.
 
     `selection` are the predictions on which values are chosen, `validation` those on which thresholds of findings are;
-    `regional` are those of regions' own models, `absent` those made while a party was missing; `sites` describes each
-    set of sites.
+    `regional` are those of regions' own models, `absent` those made while a party was missing, `unsure` says how sure
+    models are of each row; `sites` describes each set of sites.
     """
     choices = choose(study, selection) if selection is not None else []
     thresholds = None
@@ -63,6 +65,8 @@ def results(
         content = score_regions(content, study, predictions, compose(regional, choices), groups, thresholds)
     if absent is not None:
         content = score_absent(content, study, predictions, compose(absent, choices), groups, thresholds)
+    if unsure is not None:
+        content = score_sureness(content, study, compose(unsure, choices), groups)
     return content
 
 
@@ -86,7 +90,7 @@ def assemble(
     selected = {choice["arm"] for choice in choices}
     arms = {
         name: _arm(study, arm, name in selected, name, scores, subgroups[name], of_arm[name])
-        | {"topology": _topology(arm, of_arm[name], sites)}
+        | {"topology": _topology(arm, of_arm[name], sites), "uncertainty": None}
         for name, arm in origin.items()
         if name in scores.arms
     }

@@ -48,13 +48,13 @@ class Shape:
 class Cut:
     """A network in parts: one at each party, which makes an embedding of its numbers, and one where the labels are.
 
-    `top(params, embeddings, present, masks)` gives scores; an embedding that is not present is replaced.
+    `top(params, embeddings, present, masks, buffers)` gives scores; an embedding that is not present is replaced.
     """
 
     parts: tuple[Block, ...]
     labels: str | None  # the party whose embedding is always there; None: it has none, only the labels
     bottoms: Mapping[str, "Model"]
-    top: Callable[[Tree, Mapping[str, Tensor], Mapping[str, Tensor], Tree | None], Tensor]
+    top: Callable[..., Tensor]
     width: int  # of an embedding
 
 

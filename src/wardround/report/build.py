@@ -17,6 +17,7 @@ from wardround.report.citations import citations
 from wardround.report.evidence import Evidence, read_evidence, rows_of
 from wardround.report.figures import FIGURES, attack_figures, draw_all, left_out
 from wardround.report.parties import party_words
+from wardround.report.sure import sure_words
 from wardround.report.table import few, write_tables
 from wardround.report.tables import all_tables
 from wardround.report.topology import topology_words
@@ -58,6 +59,7 @@ def build_report(path: str | Path, workers: int = 1) -> Path:
         best_single=best_single_words(evidence),
         across=across_words(evidence),
         ways=ways_words(evidence),
+        sure=sure_words(evidence),
         topology=[*topology_words(evidence), *party_words(evidence)],
         per_site={site: _about(evidence, site) for site in evidence.sites[:MOST_SITES]},
         claims=[_claim(claim) for claim in evidence.results["claims"]],

@@ -35,6 +35,14 @@ TOPOLOGIES = {
     "hierarchical": "Liu, Zhang, Song, Letaief. Client-edge-cloud hierarchical federated learning. IEEE ICC 2020. arXiv:1905.06641",
     "vertical": "Vepakomma, Gupta, Swedish, Raskar. Split learning for health: distributed deep learning without sharing raw patient data. 2018. arXiv:1812.00564",
 }
+UNCERTAINTY = {
+    "dropout": "Gal, Ghahramani. Dropout as a Bayesian approximation: representing model uncertainty in deep learning. ICML 2016. arXiv:1506.02142",
+    "laplace": "Daxberger et al. Laplace redux: effortless Bayesian deep learning. NeurIPS 2021. arXiv:2106.14806",
+    "ensemble": "Lakshminarayanan, Pritzel, Blundell. Simple and scalable predictive uncertainty estimation using deep ensembles. NeurIPS 2017. arXiv:1612.01474",
+    "temperature": "Guo, Pleiss, Sun, Weinberger. On calibration of modern neural networks. ICML 2017. arXiv:1706.04599",
+    "ece": "Nixon, Dusenberry, Zhang, Jerfel, Tran. Measuring calibration in deep learning. CVPR Workshops 2019. arXiv:1904.01685",
+    "sets": "Vovk. Conditional validity of inductive conformal predictors. ACML 2012. arXiv:1209.2673",
+}
 PRIVACY = {
     "example": "Abadi et al. Deep learning with differential privacy. CCS 2016. arXiv:1607.00133",
     "site": "McMahan, Ramage, Talwar, Zhang. Learning differentially private recurrent language models. ICLR 2018. arXiv:1710.06963",
@@ -66,6 +74,9 @@ def citations(evidence: Evidence) -> list[str]:
     used += [PARTITIONS.get(described["partition"]["name"]) for described in results["sites"]]
     used += [TOPOLOGIES.get((arm.get("topology") or {}).get("kind", "")) for arm in results["arms"].values()]
     used.append(MODELS.get(evidence.study["model"]["kind"]))
+    unsure = [arm["uncertainty"] for arm in results["arms"].values() if arm.get("uncertainty")]
+    used += [UNCERTAINTY.get(one["method"]) for one in unsure]
+    used += [UNCERTAINTY[name] for name in ("temperature", "ece", "sets") if unsure]
     if any(variant["method"].startswith("corrected") for variant in results["variants"].values()):
         used.append(STATISTICS["corrected"])
     if results["tests"]:

@@ -19,6 +19,7 @@ from wardround.report import (
     plots_images,
     plots_privacy,
     plots_results,
+    plots_sure,
     plots_topology,
     plots_ways,
 )
@@ -202,6 +203,37 @@ FIGURES = {
         plots_results.decision_curve,
         across="Net benefit of acting on scores above the threshold, beside acting on everybody and on nobody. From "
         "the sites' histograms: in a cell that was merged for its few rows, they are taken as evenly spread.",
+    ),
+    "reliability": Drawing(
+        "Whether scores come true, before and after temperatures",
+        "Tenths of all test rows by score; of findings, all of them together. On the diagonal, scores mean what they "
+        "say.",
+        plots_sure.reliability,
+        tall=True,
+    ),
+    "coverage": Drawing(
+        "How often sets hold the right answer",
+        "Each site's own test rows, by cuts from its own validation rows. Grey: where 99 of 100 runs would lie if both "
+        "kinds of patients were alike.",
+        plots_sure.coverage,
+        tall=True,
+    ),
+    "referral": Drawing(
+        "Leaving the least clear rows to a clinician",
+        "Test rows of all sites in the order of doubt. Dotted: the share that the study asks for. Far to the right few "
+        "rows are left, and an AUC says little.",
+        plots_sure.referral,
+    ),
+    "doubt": Drawing(
+        "Doubt on right and on wrong calls",
+        "One bit is a coin that is tossed. On the right, 0.5 means that doubt tells nothing; with 95 % intervals.",
+        plots_sure.doubt,
+    ),
+    "strange-images": Drawing(
+        "Images that the model should not know",
+        "AUC of telling changed test images from the same images unchanged. 1 is always, 0.5 a coin; below it, the "
+        "model is surer of the changed ones.",
+        plots_sure.strange,
     ),
     "subgroups": Drawing(
         "{Metric} by {groups}",

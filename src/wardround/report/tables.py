@@ -43,6 +43,13 @@ from wardround.report.tables_sites import (
     schema_table,
     spread_table,
 )
+from wardround.report.tables_sure import (
+    referral_table,
+    strange_table,
+    sure_findings_table,
+    sure_sites_table,
+    sureness_table,
+)
 from wardround.report.topology import link_table, region_table
 from wardround.report.ways import ways_table
 from wardround.report.words import groups_title
@@ -100,6 +107,11 @@ def all_tables(evidence: Evidence) -> dict[str, Table]:
         link_table,
         exchange_table,
         absent_table,
+        sureness_table,
+        referral_table,
+        sure_sites_table,
+        sure_findings_table,
+        strange_table,
         protection_table,
         spent_table,
         total_table,

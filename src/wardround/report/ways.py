@@ -71,7 +71,7 @@ def _how(evidence: Evidence, name: str, arm: Mapping[str, Any]) -> str:
     told = [parts.get(_kind(arm), str(algorithm))]
     if _epsilon(evidence, name) is not None:
         told.append("noise for every patient")
-    protected = evidence.results["privacy"]["arms"].get(name) or {}
+    protected = _protection(evidence, name)
     if protected.get("secure_sum") is not None:
         told.append("secure sum")
     method = (arm.get("uncertainty") or {}).get("method", "none")
@@ -80,9 +80,15 @@ def _how(evidence: Evidence, name: str, arm: Mapping[str, Any]) -> str:
     return ", ".join(told)
 
 
+def _protection(evidence: Evidence, name: str) -> Mapping[str, Any]:
+    """Nothing where no arm has [privacy]."""
+    found: Mapping[str, Any] = ((evidence.results["privacy"] or {}).get("arms") or {}).get(name) or {}
+    return found
+
+
 def _epsilon(evidence: Evidence, name: str) -> float | None:
     """Of the site that spent most, where patients are protected."""
-    spent = ((evidence.results["privacy"]["arms"].get(name) or {}).get("sites") or {}).values()
+    spent = (_protection(evidence, name).get("sites") or {}).values()
     known = [one["epsilon"] for one in spent if one.get("epsilon") is not None]
     return max(known) if known else None
 

@@ -11,8 +11,8 @@ from starlette.exceptions import HTTPException
 from wardround.bundles.bundle import Bundle
 from wardround.bundles.predict import predict_rows
 from wardround.errors import DataError, WardroundError
-from wardround.serving.guard import LARGEST, LOG, OWN_NAMES, App, Guard, Refused
-from wardround.serving.schema import DIALECT, MOST_ROWS, answer_schema, error_schema, request_schema, row_schema
+from wardround.serving.guard import LARGEST, LARGEST_IMAGES, LOG, OWN_NAMES, App, Guard, Refused
+from wardround.serving.schema import DIALECT, answer_schema, error_schema, most_rows, request_schema, row_schema
 
 PATHS = ("/predict", "/health", "/schema", "/openapi.json")
 SHAPE = 'Send {"rows": [{"COLUMN": value, ...}, ...]}; GET /schema says which columns.'
@@ -34,8 +34,8 @@ def make_app(bundle: Bundle, names: Sequence[str] | None = OWN_NAMES) -> App:
 
     @api.post("/predict", response_class=Response, responses=_responses(bundle), openapi_extra=_body(bundle))
     async def predict(request: Request) -> Response:
-        content = await _content(request)
-        made = await run_in_threadpool(predict_rows, bundle, _rows(content))
+        content = await _content(request, LARGEST if bundle.inputs.images is None else LARGEST_IMAGES)
+        made = await run_in_threadpool(predict_rows, bundle, _rows(content, most_rows(bundle)))
         return _json(200, {"bundle": bundle.id, "rows": made})
 
     @api.exception_handler(Refused)
@@ -62,20 +62,20 @@ def make_app(bundle: Bundle, names: Sequence[str] | None = OWN_NAMES) -> App:
     return Guard(api, names, PATHS)
 
 
-async def _content(request: Request) -> bytes:
+async def _content(request: Request, largest: int) -> bytes:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Refused(415, DataError("request", "its content type is not application/json", SHAPE))
     content = bytearray()
     async for part in request.stream():
         content += part
-        if len(content) > LARGEST:
-            problem = f"it is larger than {LARGEST >> 20} MB"
+        if len(content) > largest:
+            problem = f"it is larger than {largest >> 20} MB"
             raise Refused(413, DataError("request", problem, "Send fewer rows at a time, or use `wardround predict`."))
     return bytes(content)
 
 
-def _rows(content: bytes) -> list[Mapping[str, Any]]:
+def _rows(content: bytes, most: int) -> list[Mapping[str, Any]]:
     try:
         told = orjson.loads(content)
     except orjson.JSONDecodeError:
@@ -83,8 +83,8 @@ def _rows(content: bytes) -> list[Mapping[str, Any]]:
     rows = told.get("rows") if isinstance(told, dict) else None
     if not isinstance(rows, list) or not rows:
         raise DataError("request", "there are no rows in it", SHAPE)
-    if len(rows) > MOST_ROWS:
-        problem = f"{len(rows):,} rows, and at most {MOST_ROWS:,} are taken at a time"
+    if len(rows) > most:
+        problem = f"{len(rows):,} rows, and at most {most:,} are taken at a time"
         raise Refused(413, DataError("request", problem, "Send fewer rows at a time, or use `wardround predict`."))
     strange = next((number for number, row in enumerate(rows) if not isinstance(row, dict)), None)
     if strange is not None:

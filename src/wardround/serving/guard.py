@@ -20,6 +20,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 OWN_NAMES = ("127.0.0.1", "localhost", "[::1]")
 LARGEST = 16 << 20  # bytes of a request
+LARGEST_IMAGES = 64 << 20  # where rows have images
 LOG = logging.getLogger("wardround.serving")
 
 

@@ -3,44 +3,58 @@
 from typing import Any
 
 from wardround.bundles.bundle import Bundle
+from wardround.bundles.pictures import IMAGE
 from wardround.bundles.predict import sheet_of, wanted
 from wardround.data.records import Column
 
 MOST_ROWS = 10_000
+MOST_IMAGES = 64
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Json = dict[str, Any]
+_IMAGE: Json = {
+    "type": "string",
+    "contentEncoding": "base64",
+    "description": "The content of a PNG, JPEG or DICOM file, in base64.",
+}
 
 
 def row_schema(bundle: Bundle) -> Json:
     """One row: every column that the bundle needs, by its name in the hospital's files."""
     asked = wanted(bundle)
-    names = [*asked.needed, *asked.optional]
+    names = [*asked.needed, *asked.optional, *(name for party in asked.together for name in party)]
     by_name = {column.written: column for column in reversed(bundle.recipe.columns)}
     by_name |= {c.written: c for c in bundle.recipe.columns if c.name not in bundle.unrecorded}
+    image = {IMAGE: _IMAGE} if bundle.inputs.images is not None else {}
     return {
         "title": bundle.name,
         "type": "object",
-        "required": list(asked.needed),
-        "properties": {name: _column(bundle, by_name[name]) for name in names},
+        "required": [*image, *asked.needed],
+        "properties": {**image, **{name: _column(bundle, by_name[name]) for name in names}},
         "additionalProperties": True,  # as in a file, they are not looked at
     }
 
 
+def most_rows(bundle: Bundle) -> int:
+    """That are taken at a time."""
+    return MOST_ROWS if bundle.inputs.images is None else MOST_IMAGES
+
+
 def request_schema(bundle: Bundle) -> Json:
-    rows = {"type": "array", "minItems": 1, "maxItems": MOST_ROWS, "items": row_schema(bundle)}
+    rows = {"type": "array", "minItems": 1, "maxItems": most_rows(bundle), "items": row_schema(bundle)}
     return {"type": "object", "required": ["rows"], "properties": {"rows": rows}}
 
 
 def answer_schema(bundle: Bundle) -> Json:
-    sheet = sheet_of(bundle)
-    share = {"type": ["number", "null"], "minimum": 0, "maximum": 1}
-    numbers = [*sheet.scores, *(["probability"] if sheet.calibrated else [])]
-    properties: Json = {
-        **dict.fromkeys(numbers, share),
-        "call": {"enum": [*bundle.classes, None]},
-        "far": {"type": "boolean"},
-        "why": {"type": "string"},
+    kinds: Json = {
+        "double": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
+        "bool": {"type": ["boolean", "null"]},
+        "string": {"type": ["string", "null"]},
     }
+    properties: Json = {name: kinds[str(kind)] for name, kind in sheet_of(bundle).columns.items()}
+    properties |= {name: {"type": "boolean"} for name in ("far", "refer") if name in properties}
+    properties |= {name: {"type": "string"} for name in ("absent", "why") if name in properties}
+    if "call" in properties:
+        properties["call"] = {"enum": [*bundle.classes, None]}
     row = {"type": "object", "required": list(properties), "properties": properties}
     return {
         "type": "object",

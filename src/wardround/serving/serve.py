@@ -7,10 +7,12 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 
+import numpy as np
+import pandas as pd
 import uvicorn
 
 from wardround.bundles.bundle import Bundle
-from wardround.bundles.predict import predict_rows, wanted
+from wardround.bundles.predict import predict_images, predict_rows, wanted
 from wardround.engines.threads import torch_threads
 from wardround.errors import MachineError, StudyError
 from wardround.serving.app import make_app
@@ -33,11 +35,21 @@ def serve(bundle: Bundle, host: str, port: int, anyone: bool, ready: Callable[[s
             lifespan="off",
             ws="none",
         )
-        predict_rows(bundle, [dict.fromkeys(wanted(bundle).needed)])  # the first time takes longer; nobody waits for it
+        warm_up(bundle)
         ready(_address(listening))
         # one thread: many would wait for each other over a row; and Ctrl-C is how it is meant to end
         with torch_threads(1), suppress(KeyboardInterrupt):
             uvicorn.Server(settings).run(sockets=[listening])
+
+
+def warm_up(bundle: Bundle) -> None:
+    """The first time takes longer; nobody waits for it."""
+    if bundle.inputs.images is None:
+        predict_rows(bundle, [dict.fromkeys(wanted(bundle).needed)])
+    else:
+        nothing = {name: [None] for name in wanted(bundle).needed}
+        black = np.zeros((1, *bundle.inputs.images.shape[1:]), dtype=np.uint8)
+        predict_images(bundle, black, pd.DataFrame(nothing, index=[0]))
 
 
 def is_own(host: str) -> bool:

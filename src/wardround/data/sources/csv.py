@@ -64,7 +64,7 @@ def csv(
     known = Known(dict(types or {}), dict(ranges or {}), dict(levels or {}))
     wanted = Wanted(positive, classes, labels or {})
     by_site = {"targets": targets or {}, "patients": patients or {}, "labels": wanted.labels}
-    _check_settings(files, known, by_site)
+    check_settings(files, known, by_site)
     wanted.check()
     target_of = {site: (targets or {}).get(site, target) for site in files}
     patient_of = {site: (patients or {}).get(site, patient) for site in files}
@@ -73,9 +73,9 @@ def csv(
     def load() -> Records:
         whole = {site: read_table(path, separator, checked_names) for site, path in files.items()}
         for site, table in whole.items():
-            _require_column("target", target_of[site], table, files[site], len(files) > 1)
-            _require_column("patient", patient_of[site], table, files[site], len(files) > 1)
-        whole, dropped = _rows_with_target(whole, target_of)
+            require_column("target", target_of[site], table, files[site], len(files) > 1)
+            require_column("patient", patient_of[site], table, files[site], len(files) > 1)
+        whole, dropped = rows_with_target(whole, target_of)
         tables = {
             site: {name: cells for name, cells in table.items() if name not in (target_of[site], patient_of[site])}
             for site, table in whole.items()
@@ -83,12 +83,12 @@ def csv(
         ignored = {name for name, word in known.types.items() if word == "ignore"}
         used, notes = agree_on_columns(tables, columns, ignored)
         alone = len(files) == 1 and columns in ("all", "own")
-        notes += _check_declared(tables, used, known, {"age": age, "sex": sex}, alone)
+        notes += check_declared(tables, used, known, {"age": age, "sex": sex}, alone)
         tables = {site: {name: table[name] for name in used if name in table} for site, table in tables.items()}
         rows = {site: table[target_of[site]] for site, table in whole.items()}
         found = read_target(target_of, rows, wanted)
-        sexes = _called(tables, sex, SEX_NAMES)
-        groups, unusable = _groups(tables, rows, age, sexes)
+        sexes = called(tables, sex, SEX_NAMES)
+        groups, unusable = groups_of(tables, rows, age, sexes)
         features = read_features(tables, rows, columns, known, sexes)
         labelled = np.concatenate(list(found.numbers.values()))
         ids, unknown = _patients(whole, patient_of, shared_ids, features.values.assign(__target__=labelled))
@@ -116,7 +116,7 @@ def csv(
     return Source(load)
 
 
-def _check_settings(files: Mapping[str, Path], known: Known, by_site: Mapping[str, Mapping[str, object]]) -> None:
+def check_settings(files: Mapping[str, Path], known: Known, by_site: Mapping[str, Mapping[str, object]]) -> None:
     if not files:
         raise StudyError("data: files", "no hospital is named", 'Write `files = { hospital = "file.csv" }`.')
     for setting, sites in by_site.items():
@@ -142,7 +142,7 @@ def _check_names(targets: Mapping[str, str], patients: Mapping[str, str | None])
             raise StudyError("data: patient", "this is the target", remedy)
 
 
-def _require_column(setting: str, name: str | None, table: Table, path: Path, several: bool) -> None:
+def require_column(setting: str, name: str | None, table: Table, path: Path, several: bool) -> None:
     if name is None or name in table:
         return
     remedy = suggest(name, table, "Columns of this file")
@@ -153,7 +153,7 @@ def _require_column(setting: str, name: str | None, table: Table, path: Path, se
     raise DataError(str(path), f"there is no column {name!r}, which the study names as its {setting}", remedy)
 
 
-def _check_declared(
+def check_declared(
     tables: Mapping[str, Table], used: Collection[str], known: Known, groups: Mapping[str, str | None], alone: bool
 ) -> list[str]:
     """What the study says of columns that are in no file is an error, so that a misspelt name is found.
@@ -185,7 +185,7 @@ def _targets_elsewhere(tables: Mapping[str, Table], targets: Mapping[str, str], 
     return notes
 
 
-def _rows_with_target(tables: dict[str, Table], targets: Mapping[str, str]) -> tuple[dict[str, Table], list[str]]:
+def rows_with_target(tables: dict[str, Table], targets: Mapping[str, str]) -> tuple[dict[str, Table], list[str]]:
     kept, notes = {}, []
     for site, table in tables.items():
         target = targets[site]
@@ -200,7 +200,7 @@ def _rows_with_target(tables: dict[str, Table], targets: Mapping[str, str]) -> t
     return kept, notes
 
 
-def _called(tables: Mapping[str, Table], named: str | None, usual: tuple[str, ...]) -> dict[str, str]:
+def called(tables: Mapping[str, Table], named: str | None, usual: tuple[str, ...]) -> dict[str, str]:
     """By hospital: the column that is named, or else one with a usual name. Hospitals with neither are left out."""
     found = {
         site: named if named in table else next((n for word in usual for n in table if n.lower() == word), None)
@@ -209,13 +209,13 @@ def _called(tables: Mapping[str, Table], named: str | None, usual: tuple[str, ..
     return {site: name for site, name in found.items() if name is not None}
 
 
-def _groups(
+def groups_of(
     tables: Mapping[str, Table], rows: Sites, age: str | None, sexes: Mapping[str, str]
 ) -> tuple[pd.DataFrame, list[str]]:
     """`age` in years and `sex` as text; they also stay features."""
     groups = pd.DataFrame(index=pd.RangeIndex(sum(len(cells.codes) for cells in rows.values())))
     blank = {site: cells.blank() for site, cells in rows.items()}
-    ages = _called(tables, age, AGE_NAMES)
+    ages = called(tables, age, AGE_NAMES)
     unreadable = [
         site for site, name in ages.items() if name != age and shape(tables[site][name]) not in ("numbers", "empty")
     ]
@@ -249,19 +249,19 @@ def _patients(
         name, own, start = names[site], values.iloc[start : start + count], start + count
         if name is None:  # as it is where no hospital has ids
             equal = pd.util.hash_pandas_object(own, index=False)
-            parts.append(np.array([_hash(f"{site}\x1frow {number}\x1f") for number in equal], dtype=object))
+            parts.append(np.array([short_hash(f"{site}\x1frow {number}\x1f") for number in equal], dtype=object))
             notes.append(f"{site!r}: no column says whose a row is; equal rows count as one patient")
             continue
         cells = table[name]
-        hashed = cells.spread([_hash(level if shared_ids else f"{site}\x1f{level}") for level in cells.levels], "")
+        hashed = cells.spread([short_hash(level if shared_ids else f"{site}\x1f{level}") for level in cells.levels], "")
         unknown = np.flatnonzero(cells.codes < 0)
         # Rows of unknown patients are not one patient's: each gets a name of its own.
-        hashed[unknown] = [_hash(f"{site}\x1fline {line}\x1f") for line in cells.lines[unknown]]
+        hashed[unknown] = [short_hash(f"{site}\x1fline {line}\x1f") for line in cells.lines[unknown]]
         if len(unknown):
             notes.append(f"{site!r}: {len(unknown)} rows without a value in {name!r}, each taken as another patient")
         parts.append(hashed)
     return np.concatenate(parts).astype(str), notes
 
 
-def _hash(text: str) -> str:
+def short_hash(text: str) -> str:
     return sha256(text.encode()).hexdigest()[:16]

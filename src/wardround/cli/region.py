@@ -1,0 +1,33 @@
+"""`wardround region`: coordinate a region's hospitals, as one site of the coordinator of all."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wardround.cli.options import Json
+
+
+def region(
+    region: Annotated[Path, typer.Argument(metavar="REGION", help="The region.toml of the region's kit.")],
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="ADDRESS", help="Where its hospitals connect; 0.0.0.0 for all networks.")
+    ] = "127.0.0.1",
+    json: Json = False,
+) -> None:
+    """Take part with a region's hospitals, until it is stopped. Started again, it goes on where it stopped."""
+    from wardround.cli import render_deploy
+    from wardround.deploy.files import need_cryptography
+    from wardround.deploy.region_run import coordinate_region
+    from wardround.deploy.regionfile import RegionFile
+
+    os.umask(0o077)  # what hospitals send, and what they keep, is for this user alone
+    need_cryptography()
+    loaded = RegionFile.load(region)
+    notice, watch = render_deploy.region_lines(loaded, listen, json)
+    try:
+        with render_deploy.ends_on_request():
+            coordinate_region(loaded, notice, watch, listen)
+    except KeyboardInterrupt:
+        notice(f"stopped; what this region knows is in {loaded.state}, and the same command goes on from there")

@@ -1,0 +1,81 @@
+"""How the coordinator of all brings regions to one layout, each as if it were one site."""
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wardround.data.agreement import Facts
+from wardround.data.records import Column
+from wardround.deploy.agreeing import (
+    Answers,
+    Federation,
+    agree_on_layouts,
+    common_classes,
+    common_columns,
+    common_inputs,
+)
+from wardround.deploy.deployedplan import Agreed, DeployedPlan, Key, far_plan
+from wardround.deploy.directions import inverted_labels
+from wardround.deploy.written import read_facts, write_column
+from wardround.engines.letters import Letter
+from wardround.plan import members_of
+from wardround.study import Arm, Study
+from wardround.studyfile import Families
+
+
+@dataclass(frozen=True)
+class ToldByRegions:
+    """What regions told of each kind of arm."""
+
+    plan: DeployedPlan
+    known: Mapping[str, Mapping[Key, Mapping[str, Any]]]
+
+    def givers(self, arm: Arm) -> list[str]:
+        kind = next(kind for kind in self.plan.kinds if kind[0] == self.plan.alike[arm.name])
+        return [region for region, told in self.known.items() if told[kind]["trains"]]
+
+    def facts(self, name: str, kind: Key) -> Facts:
+        return read_facts(self.known[name][kind]["facts"])
+
+    def present(self, kind: Key) -> list[Sequence[bool]]:
+        return [told[kind]["present"] for told in self.known.values()]
+
+
+def agree_on_regions(
+    study: Study, families: Families, ready: Answers, hospitals: Sequence[str], ask: Any, run: str
+) -> Generator[Any, None, Federation]:
+    """`ready` are the regions' first answers; `hospitals` are those of all of them, in the order that numbers them."""
+    classes = common_classes(ready)
+    columns, warnings = _columns(ready)
+    inputs = None if columns else common_inputs(study, ready)
+    plan = far_plan(study, families, hospitals, classes)
+    written = [write_column(column) for column in columns] or None
+    told = yield from ask(Letter("facts", {"run": run, "columns": written, "classes": classes}))
+    sets = _by_hospital(told, "sets", hospitals)
+    described = _by_hospital(told, "described", hospitals)
+    warnings += inverted_labels(study, classes, _by_hospital(told, "directions", hospitals))
+    for kind in plan.kinds:
+        members_of(study.arm(kind[0]), hospitals)  # refused where nobody is left to train
+        place = plan.row_sets.index(plan.rows_of(kind))
+        rows = {site: int(one[place]) for site, one in sets.items()}
+        plan.agreed[kind] = Agreed(tuple(inputs or ()), rows=rows)
+    by_kind = {name: dict(zip(plan.kinds, letter.body["kinds"], strict=True)) for name, letter in told.items()}
+    prepare = yield from agree_on_layouts(plan, columns, inputs, ToldByRegions(plan, by_kind), ask, run)
+    return Federation(plan, described, prepare, tuple(warnings))
+
+
+def _columns(ready: Answers) -> tuple[list[Column], list[str]]:
+    """In the order of one list of all hospitals, whoever of them is in which region."""
+    told = {region: letter.body["columns"] for region, letter in ready.items()}
+    columns, warnings = common_columns(told)
+    places: dict[str, list[int]] = {}
+    for column in (column for listed in told.values() for column in listed or ()):
+        place = [int(number) for number in column["place"]]
+        places[column["name"]] = min(places.get(column["name"], place), place)
+    return sorted(columns, key=lambda column: places[column.name]), warnings
+
+
+def _by_hospital(told: Answers, name: str, hospitals: Sequence[str]) -> dict[str, Any]:
+    """What regions told of each hospital; KeyError where one of them is missing."""
+    found = {site: one for letter in told.values() for site, one in letter.body[name].items()}
+    return {site: found[site] for site in hospitals}

@@ -1,0 +1,78 @@
+"""A region's side, put together: its SuperLink for its own hospitals, and its connection to the coordinator of all."""
+
+from collections.abc import Callable, Mapping
+
+from wardround.catalog import families as known_families
+from wardround.deploy.coordinate import LOOPBACK
+from wardround.deploy.correspondence import Step
+from wardround.deploy.deployable import refuse_undeployable
+from wardround.deploy.join import Notice, alone
+from wardround.deploy.kit import CoordinatorKit, read_keys
+from wardround.deploy.region_work import OwnSites, RegionWork
+from wardround.deploy.regionfile import RegionFile
+from wardround.deploy.regions import regions_of
+from wardround.deploy.signing import read_key, read_public_key
+from wardround.engines.letters import Post
+from wardround.errors import DeployError
+from wardround.study import Study
+from wardround.studyfile import Families, parse_study, read_toml
+
+
+def study_of(kit: CoordinatorKit, families: Families) -> Study:
+    study = parse_study(read_toml(kit.study), families, kit.study.name, kit.study.parent)
+    if study.hash != kit.hash:
+        problem = f"has hash {study.hash[:12]}, and the kit was made for {kit.hash[:12]}"
+        raise DeployError(str(kit.study), problem, "Bring the kit's own study.toml back, or ask for a new kit.")
+    return study
+
+
+def coordinate_region(
+    region: RegionFile,
+    notice: Notice,
+    watch: Callable[[Step], None] = lambda step: None,
+    listen: str = LOOPBACK,
+    stop: Callable[[], bool] = lambda: False,
+) -> None:
+    """Take part with this region's hospitals, until `stop` or a KeyboardInterrupt."""
+    from wardround.engines.flower.linked import Linked
+    from wardround.engines.flower.site_loop import SiteLoop
+
+    families, kit = known_families(), region.kit
+    study = study_of(kit, families)
+    refuse_undeployable(study, families, region.hospitals)
+    sites = regions_of(study, region.hospitals).get(region.name, ())
+    if set(sites) != set(kit.sites):
+        problem = f"{region.name!r} has other hospitals in the study than in its kit"
+        raise DeployError(str(region.path), problem, "Write `name` and `hospitals` as the kit had them.")
+    public = {site: read_public_key(kit.sites[site], f"{site}.pub") for site in sites}
+    coordinator_key = read_public_key(region.coordinator_key.read_bytes(), region.coordinator_key)
+
+    def revoked() -> Mapping[str, str]:
+        return read_keys(kit.path).revoked
+
+    def run(post: Post) -> None:
+        own = OwnSites(sites, post, read_key(kit.signing_key), public, revoked)
+        key = read_key(region.key)
+        work = RegionWork(region.name, region.state, study, families, own, key, coordinator_key, notice, watch)
+        SiteLoop(
+            address=region.coordinator,
+            ca=region.ca,
+            key=key.private,
+            answer=work.answer,
+            number_file=region.state / "connection",
+            notice=notice,
+            stop=stop,
+        ).run()
+
+    with alone(region.state):
+        Linked(
+            host=listen,
+            port=kit.port,
+            ca=kit.ca,
+            certificate=kit.certificate,
+            key=kit.key,
+            sites={site: key.public for site, key in public.items()},
+            folder=kit.path / "link",
+            revoked=revoked,
+            notice=notice,
+        ).carry(run)

@@ -1,0 +1,163 @@
+"""The coordinator of all, where sites form regions: to it a region is a site that answers for its hospitals.
+
+A question is about all rounds that a region has by itself before the next average. Everything else is as between a
+coordinator and its sites.
+"""
+
+import json
+import time
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from wardround.artifacts.folder import JsonLines, write_atomically
+from wardround.deploy.agreeing import Federation
+from wardround.deploy.coordinator import Coordinator
+from wardround.deploy.correspondence import Shrunk, Step
+from wardround.deploy.region_agreeing import agree_on_regions
+from wardround.deploy.region_rounds import check_span, close_span, heard_of, model_shapes, span_records
+from wardround.deploy.regions import regions_of, span_of
+from wardround.deploy.securewave import is_secure
+from wardround.deploy.spool import Shape, Spool
+from wardround.deploy.updates import REMEDY
+from wardround.deploy.waves import Arrivals, WaveState
+from wardround.engines.letters import Letter, Sealed
+from wardround.errors import DeployError
+from wardround.trial import Trial
+
+STAGES = 5  # letters of a round with a secure sum
+
+
+@dataclass
+class CoordinatorOfAll(Coordinator):
+    """`sites` are the regions."""
+
+    hospitals: list[str] = field(default_factory=list)  # of all regions, in the order that numbers them
+    patience: int = 2  # a region waits for its own sites first
+
+    @property
+    def hospitals_here(self) -> list[str]:
+        return self.hospitals
+
+    @property
+    def quorum(self) -> int:
+        """Where there are fewer regions than the study's quorum, all of them are needed."""
+        return min(self.study.deployment.quorum or len(self.sites), len(self.sites))
+
+    def write_federation(self) -> None:
+        path = self.folder.path / "state" / "federation.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = {"run": self.run_name, "members": self.members, "left": self.left, "hospitals": self.hospitals}
+        write_atomically(path, json.dumps(content).encode())
+
+    def _begin(self) -> None:
+        super()._begin()
+        path = self.folder.path / "state" / "federation.json"
+        self.hospitals = json.loads(path.read_text(encoding="utf-8"))["hospitals"]
+
+    def _agree(self, ready: Mapping[str, Letter]) -> Generator[Step, None, Federation]:
+        """Until all regions that are left have agreed, on the same list of hospitals."""
+        while True:
+            there = self._there(ready)
+            if len(ready) < len(self.members) or there != self.hospitals:
+                self.members = [region for region in self.members if region in ready and region not in self.left]
+                self.hospitals = there
+                self.write_federation()
+                ready = yield from self._greet()
+                continue
+            self.title = "agreeing on columns"
+            try:
+                made: Federation = yield from agree_on_regions(
+                    self.study, self.families, dict(ready), self.hospitals, self._ask_regions, self.run_name
+                )
+            except Shrunk:
+                ready = yield from self._greet()
+            except (KeyError, TypeError, ValueError, IndexError) as error:
+                problem = f"an answer of a region cannot be used ({type(error).__name__})"
+                raise DeployError("agreement", problem, REMEDY) from error
+            else:
+                return made
+
+    def _there(self, ready: Mapping[str, Letter]) -> list[str]:
+        """The hospitals that regions say are there, each of them by its own region."""
+        known = regions_of(self.study, self.hospitals)
+        told = {site for region, letter in ready.items() for site in letter.body["sites"] if site in known[region]}
+        return [site for site in self.hospitals if site in told]
+
+    def _ask_regions(self, letter: Letter) -> Generator[Step, None, dict[str, Letter]]:
+        found = yield from self.ask_everybody(letter)
+        if any(one.body.get("gone") for one in found.values()):
+            raise Shrunk
+        return found
+
+    def _shapes(self, trial: Trial) -> dict[str, Shape]:
+        return model_shapes(trial)
+
+    def _round(
+        self, number: int, trials: list[Trial], state: WaveState, records: JsonLines, prepare: Letter
+    ) -> Generator[Step, None, WaveState]:
+        """All rounds until the next average over regions."""
+        began, first = time.monotonic(), state.round
+        last = min(first + self._rounds_of(trials), max(trial.training.rounds for trial in trials))
+        spool = Spool(self.folder.path / "state", number, last - 1)
+        asked = list(self.present)
+        self.patience = 1 + (last - first) * (STAGES if is_secure(trials) else 1)
+        yield from self._ask_for_models(number, trials, state, spool, last, prepare)
+        self.patience = 2
+        entries = spool.entries(self.present)
+        ready, waiting = span_records(state, trials, [entry.body for entry in entries.values()], final=False)
+        for record in ready:
+            records.add(record)
+        scored = replace(state, pending=waiting, records=records.flush())
+        closed = close_span(trials, scored, entries, asked, last, time.monotonic() - began)
+        missing = [region for region in asked if region not in entries]
+        self.log_round(number, first, Arrivals(entries), missing)
+        return closed
+
+    def _ask_for_models(
+        self, number: int, trials: list[Trial], state: WaveState, spool: Spool, last: int, prepare: Letter
+    ) -> Generator[Step]:
+        known = spool.entries(self.present)
+        chosen = [n for n, trial in enumerate(trials) if trial.training.rounds > state.round]
+        scored = self._scored(trials, state, chosen)
+        body = {"run": self.run_name, "wave": number, "round": state.round, "score": scored}
+        wanted = {region: (Letter("train", body), chosen) for region in self.present if region not in known}
+        members = regions_of(self.study, self.hospitals)
+
+        def take(region: str, sealed: Sealed, letter: Letter) -> None:
+            check_span(region, letter, trials, range(state.round, last), members[region])
+            expected = {f"{n}/{name}": shape for n in heard_of(letter.body) for name, shape in self.shapes[n].items()}
+            spool.add(region, sealed, letter, expected)
+            self.prepared.add(region)
+
+        what = f"round {last}" if last == state.round + 1 else f"rounds {state.round + 1} to {last}"
+        yield from self.collect(
+            self._with_models(trials, state, wanted, prepare), take, what, closing=True, there=known
+        )
+
+    def _scored(self, trials: Sequence[Trial], state: WaveState, chosen: Sequence[int]) -> list[int]:
+        """Trials whose model is scored: at the first average after a round in which the study asks for it."""
+        every, first = self.study.evaluation.every, state.round
+        due = first and every and first // every > (first - self._rounds_of(trials)) // every
+        return [n for n in chosen if due and self.study.arm(trials[n].arm).held_out is None]
+
+    def _rounds_of(self, trials: Sequence[Trial]) -> int:
+        return span_of(self.study.arm(trials[0].arm))
+
+    def _evaluate(
+        self, number: int, trials: list[Trial], state: WaveState, records: JsonLines, prepare: Letter
+    ) -> Generator[Step, None, WaveState]:
+        score = [n for n, trial in enumerate(trials) if self.study.arm(trial.arm).held_out is None]
+        answers = yield from self.summaries(number, trials, state, score, prepare)
+        for record in span_records(state, trials, [letter.body for letter in answers.values()], final=True)[0]:
+            records.add(record)
+        members = regions_of(self.study, self.hospitals)
+        told: dict[str, Letter] = {}
+        for region, letter in answers.items():
+            for site, summaries in letter.body["summaries"].items():
+                if site in members[region]:
+                    told[site] = Letter("summary", {"summaries": summaries})
+        self._keep_final(number, trials, state, {site: told[site] for site in self.hospitals if site in told})
+        heads: dict[str, Any] = {region: letter.body["head"] for region, letter in answers.items()}
+        self.log.add("wave finished", wave=number, heads=heads)
+        return replace(state, pending=[], records=records.flush(), done=True)

@@ -1,0 +1,316 @@
+"""The coordinator of parties with different features: it carries what they seal for each other, and cannot read it.
+
+It learns how many patients each party has and all have, how many rows train, how many numbers each party gives, the
+loss of each round, and the figures at the end. Dies at any moment; started again, it goes on with the block it was in.
+"""
+
+import json
+import time
+from collections import deque
+from collections.abc import Collection, Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load
+
+from wardround.artifacts.audit import FINISHED, file_hash
+from wardround.artifacts.folder import JsonLines, write_atomically
+from wardround.deploy.coordinator import Coordinator
+from wardround.deploy.correspondence import Step
+from wardround.deploy.outcome import MADE, keep_summaries, write_outcome
+from wardround.deploy.vertical_checks import holder_of, parties_of
+from wardround.deploy.vertical_matching import PATIENTS, STAGES, VISITS, as_bytes, as_tensors, messages_in, terms_of
+from wardround.deploy.vertical_outcome import keep_without, topology_facts
+from wardround.deploy.vertical_plan import VerticalPlan, far_vertical_plan, shapes_told
+from wardround.deploy.vertical_state import ExchangeState, read_exchange, round_record, write_exchange
+from wardround.engines.letters import Letter, Sealed
+from wardround.errors import DataError, DeployError
+from wardround.privacy.psi import Matcher
+from wardround.privacy.psi_terms import COORDINATOR, Message
+from wardround.tree import Tree
+from wardround.trial import Trial
+
+SAME = "Install the same version of wardround everywhere."
+Answers = dict[str, tuple[Letter, Tree]]
+
+
+@dataclass(frozen=True)
+class Matched:
+    """What is known before the first block, as plain data: a run goes on without asking again."""
+
+    classes: list[str]
+    sizes: dict[str, int]  # patients of each party
+    common: int
+    sent: int  # bytes of the matching
+    train: list[int]  # rows that train, by kind of arm
+    unmatched: int
+    described: dict[str, Any]
+    shapes: dict[str, list[list[int]]]  # by party, for each kind of arm
+
+
+@dataclass
+class VerticalCoordinator(Coordinator):
+    carried: int = field(default=0)
+
+    @property
+    def quorum(self) -> int:
+        """Nobody can be left out: a row needs the numbers of all parties."""
+        return len(self.sites)
+
+    @property
+    def holder(self) -> str:
+        return holder_of(self.study)
+
+    @property
+    def others(self) -> list[str]:
+        return [party for party in parties_of(self.study) if party != self.holder]
+
+    def run(self) -> Generator[Step]:
+        with self.folder.locked():
+            self._begin()
+            try:
+                matched = yield from self._federate_parties()
+                plan = self._plan(matched)
+                yield from self._told(Letter("agree", {"run": self.run_name, "shapes": matched.shapes}))
+                waves = yield from self._train_all(plan)
+            except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+                # what parties say comes from outside, and may be anything
+                raise DeployError("coordinator", f"an answer cannot be used ({type(error).__name__})", SAME) from error
+            self.title = "computing results"
+            yield self.step()
+            facts = topology_facts(self.folder, self.study, waves, _facts(matched))
+            write_outcome(self.folder, plan, {self.holder: matched.described}, waves, [], facts)
+            made = {name: file_hash(self.folder.path / name) for name in MADE}
+            self.log.add(FINISHED, study=self.study.hash, files=made)
+            self.title = "taking leave"
+            yield from self._part(made["results.json"])
+            self.folder.remove_state()
+
+    def _train_all(self, plan: VerticalPlan) -> Generator[Step, None, int]:
+        """How many waves there were."""
+        waves = plan.waves()
+        trials = [[plan.trial(self.study.arm(arm), seed) for arm, seed in wave] for wave in waves]
+        self.total = sum(trial.training.rounds for wave in trials for trial in wave)
+        for number, members in enumerate(trials):
+            yield from self._exchange(number, members, plan)
+        return len(waves)
+
+    def _plan(self, matched: Matched) -> VerticalPlan:
+        plan = far_vertical_plan(self.study, self.families, matched.classes)
+        plan.counts = dict(zip(plan.kinds, matched.train, strict=True))
+        plan.agree(shapes_told(self.study, plan.kinds, matched.shapes))
+        plan.refuse_unsound_arms()
+        return plan
+
+    def _federate_parties(self) -> Generator[Step, None, Matched]:
+        """Greet, match, deal. What was found once stands."""
+        ready = yield from self._greet()
+        path = self.folder.path / "state" / "matched.json"
+        if path.is_file():
+            return Matched(**json.loads(path.read_bytes()))
+        try:
+            found = yield from self._match_all(ready)
+        except DataError as error:
+            yield from self._give_up(error)
+            raise
+        write_atomically(path, json.dumps(vars(found)).encode())
+        return found
+
+    def _match_all(self, ready: Mapping[str, Letter]) -> Generator[Step, None, Matched]:
+        vouchers = {party: letter.body["voucher"] for party, letter in ready.items()}
+        rosters = {PATIENTS: list(parties_of(self.study))}
+        by_visit = [party for party in self.others if ready[party].body["visits"]]
+        if by_visit:
+            rosters[VISITS] = [self.holder, *by_visit]
+        self.carried, sizes, common = 0, {}, 0
+        for stage in rosters:
+            self.title = f"matching {stage}"
+            matcher = yield from self._match(stage, vouchers, rosters)
+            if stage == PATIENTS:
+                sizes, common = dict(matcher.sizes), matcher.common or 0
+        self.log.add("patients matched", sizes=sizes, common=common)
+        self.title = "sharing out rows"
+        dealt, sealed = (yield from self._told(Letter("deal", {"run": self.run_name}), [self.holder]))[self.holder]
+        letters = {
+            party: Letter("shape", {"run": self.run_name}, {"rows": sealed[party]} if party in self.others else {})
+            for party in self.members
+        }
+        shaped = yield from self._asked(letters, "shape")
+        return Matched(
+            classes=[one["name"] or f"class {place}" for place, one in enumerate(ready[self.holder].body["classes"])],
+            sizes=sizes,
+            common=common,
+            sent=self.carried,
+            train=[int(rows) for rows in dealt.body["train"]],
+            unmatched=int(dealt.body["unmatched"]),
+            described=dict(dealt.body["described"]),
+            shapes={party: letter.body["shapes"] for party, (letter, _) in shaped.items()},
+        )
+
+    def _match(
+        self, stage: str, vouchers: Mapping[str, Any], rosters: Mapping[str, list[str]]
+    ) -> Generator[Step, None, Matcher]:
+        """Letters with all messages that wait for a party, until nobody has anything to say."""
+        matcher = Matcher(terms_of(self.study, self.run_name, stage, tuple(rosters[stage])), self.keys)
+        waiting: dict[str, list[bytes]] = {party: [] for party in rosters[stage]}
+        steps = dict.fromkeys(rosters[stage], 0)
+        confirmed: dict[str, int | None] = {}
+        while waiting:
+            letters = {}
+            for party, messages in waiting.items():
+                body = {"run": self.run_name, "stage": stage, "wave": STAGES.index(stage), "round": steps[party]}
+                told = {**body, "vouchers": vouchers, "rosters": rosters}
+                letters[party] = Letter("match", told, as_tensors(messages))
+                steps[party] += 1
+            answers = yield from self._asked(letters, f"match {stage}")
+            said = deque[Message]()
+            for party in rosters[stage]:
+                if party in answers:
+                    letter, tensors = answers[party]
+                    confirmed[party] = letter.body["common"]
+                    said.extend(Message.decode(message) for message in messages_in(tensors))
+            waiting = {}
+            for message in said:
+                self.carried += len(message.content)
+                for one in matcher.take(message):
+                    waiting.setdefault(one.receiver, []).append(one.encode())
+            if COORDINATOR in waiting:
+                raise DeployError("matching patients", "a message has nowhere to go", "Begin a new run.")
+        if any(confirmed.get(party) is None for party in rosters[stage]):
+            problem = "a party has not confirmed the result"
+            raise DeployError("matching patients", problem, "Start the coordinator again.")
+        return matcher
+
+    def _give_up(self, error: DataError) -> Generator[Step]:
+        """Without patients in common there is nothing to go on with: all are told, and the next start begins anew."""
+        self.log.add("matching failed", why=error.problem)
+        self.title = "taking leave"
+        yield from self._part("", error.problem)
+        self.folder.remove_state()
+
+    def _exchange(self, number: int, trials: list[Trial], plan: VerticalPlan) -> Generator[Step]:
+        """All blocks of a wave, and what comes of them."""
+        path = self.folder.path / "state" / "waves" / f"{number:05}.safetensors"
+        state = read_exchange(path)
+        before, steps = self.done, [plan.steps_of(trial) for trial in trials]
+        last = max(total for _, total in steps)
+        self.title = f"{trials[0].arm}{f' and {len(trials) - 1} more' if len(trials) > 1 else ''}"
+        if not state.done:
+            with JsonLines(self.folder.unit_records(number), state.records) as records:
+                while state.step < last:
+                    self.done = before + sum(min(state.step, total) // each for each, total in steps)
+                    state = yield from self._block(number, trials, steps, state, records)
+                    write_exchange(path, state)
+                state = yield from self._judge(number, trials, steps, state, records)
+                write_exchange(path, state)
+        self.done = before + sum(trial.training.rounds for trial in trials)
+
+    def _block(
+        self, number: int, trials: list[Trial], steps: list[tuple[int, int]], state: ExchangeState, records: JsonLines
+    ) -> Generator[Step, None, ExchangeState]:
+        """One block: a letter to every party without labels, then one to the holder."""
+        began, step = time.monotonic(), state.step
+        active = [place for place, (_, total) in enumerate(steps) if step < total]
+        embedded = yield from self._asked(self._letters("embed", number, state), f"block {step + 1}")
+        given = {f"{place}/{party}": made[str(place)] for party, (_, made) in embedded.items() for place in active}
+        letter = Letter("learn", self._at(number, step), given)
+        learned, back = (yield from self._asked({self.holder: letter}, f"block {step + 1}"))[self.holder]
+        wanted = {f"{place}/{party}" for place in active for party in self.others}
+        if set(back) != wanted:
+            raise DeployError(
+                self.holder, "sent back other gradients than it was asked for", "Install the same version."
+            )
+        losses = {int(place): float(loss) for place, loss in learned.body["losses"].items()}
+        after = state.next(active, given, back, time.monotonic() - began)
+        for place in active:
+            each, _ = steps[place]
+            if (step + 1) % each == 0:
+                record, after = round_record(after, place, trials[place], (step + 1) // each, losses[place], each)
+                if record["round"] == trials[place].training.rounds:
+                    after.pending.append(record)  # its model is scored when the wave ends
+                else:
+                    records.add({name: value for name, value in record.items() if name != "trial"})
+        heads = {site: one.body["head"] for site, (one, _) in embedded.items()} | {self.holder: learned.body["head"]}
+        if losses:
+            self.log.add("round closed", wave=number, round=step, heads=heads)
+        return after.written(records.flush())
+
+    def _judge(
+        self, number: int, trials: list[Trial], steps: list[tuple[int, int]], state: ExchangeState, records: JsonLines
+    ) -> Generator[Step, None, ExchangeState]:
+        """The last gradients to the parties, their embeddings of other rows to the holder, its figures back."""
+        shown = yield from self._asked(self._letters("show", number, state), "last embeddings")
+        given = {
+            f"{place}/{party}": made[str(place)] for party, (_, made) in shown.items() for place in range(len(trials))
+        }
+        letter = Letter("judge", self._at(number, state.step), given)
+        judged, _ = (yield from self._asked({self.holder: letter}, "predictions"))[self.holder]
+        figures = judged.body["figures"]
+        for record in state.pending:
+            found = figures.get(str(record["trial"]), {})
+            curve = {f"{side}_{name}": told[name] for side, told in found.items() for name in ("loss", "accuracy")}
+            shown_record = {name: value for name, value in record.items() if name != "trial"}
+            records.add({**shown_record, **{name: value for name, value in curve.items() if value is not None}})
+        keep_summaries(self.folder, number, trials, {self.holder: judged})
+        keep_without(self.folder, number, trials, judged.body["without"])
+        heads = {site: one.body["head"] for site, (one, _) in shown.items()} | {self.holder: judged.body["head"]}
+        self.log.add("wave finished", wave=number, heads=heads)
+        return state.finished(records.flush())
+
+    def _letters(self, kind: str, number: int, state: ExchangeState) -> dict[str, Letter]:
+        """To every party without labels, with the gradients of the block before."""
+        found = {}
+        for party in self.others:
+            own = {name.split("/", 1)[0]: leaf for name, leaf in state.back.items() if name.split("/", 1)[1] == party}
+            found[party] = Letter(kind, self._at(number, state.step), own)
+        return found
+
+    def _at(self, wave: int, step: int) -> dict[str, Any]:
+        return {"run": self.run_name, "wave": wave, "round": step}
+
+    def _told(self, letter: Letter, parties: Collection[str] | None = None) -> Generator[Step, None, Answers]:
+        """One letter to all, or to some."""
+        asked = self.members if parties is None else parties
+        return (yield from self._asked(dict.fromkeys(asked, letter), letter.kind))
+
+    def _asked(self, letters: Mapping[str, Letter], what: str) -> Generator[Step, None, Answers]:
+        """The answers of all, with the bytes that came with them."""
+        found: Answers = {}
+
+        def take(site: str, sealed: Sealed, answer: Letter) -> None:
+            found[site] = answer, tensors_of(site, sealed)
+
+        yield from self.collect({site: self.sealed(one, site) for site, one in letters.items()}, take, what, True)
+        return {site: found[site] for site in self.members if site in found}
+
+    def _may_close(self, asked: Collection[str], waiting: Collection[str], began: float) -> bool:
+        """Never: who is late is waited for, or the run stops here and can go on later."""
+        deadline = self.study.deployment.deadline
+        if deadline is not None and waiting and time.monotonic() - began > deadline:
+            late = ", ".join(waiting)
+            problem = f"{late} did not answer within {deadline:g} seconds, and every party is needed in every block"
+            raise DeployError("coordinator", problem, "Start it again when they are there: it goes on from here.")
+        return False
+
+
+def tensors_of(site: str, sealed: Sealed) -> Tree:
+    """Bytes and nothing else: what they mean is between the parties."""
+    try:
+        found = load(sealed.tensors) if sealed.tensors else {}
+    except SafetensorError:
+        raise DeployError(site, "sent what cannot be carried on", SAME) from None
+    for leaf in found.values():
+        as_bytes(leaf)
+    return found
+
+
+def _facts(matched: Matched) -> dict[str, Any]:
+    """As a simulation describes its matching."""
+    return {
+        "patients": matched.sizes,
+        "common": matched.common,
+        "train": matched.train[0],
+        "unmatched_train": matched.unmatched,
+        "bytes": matched.sent,
+    }

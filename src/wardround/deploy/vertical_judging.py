@@ -1,0 +1,179 @@
+"""The end of split training: embeddings of rows that did not train, and what the party with the labels makes of them.
+
+Predictions stay there. What leaves are the same counts as of a site in a horizontal study, and the same once more for
+each other party as if it had been missing.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wardround.artifacts.folder import write_atomically
+from wardround.artifacts.tables import prediction_table
+from wardround.data.site import Rows
+from wardround.deploy.sitetrain import Side, groups_in, sides_told
+from wardround.deploy.vertical_matching import as_bytes, as_tensor
+from wardround.deploy.vertical_training import AtHolder, AtParty, Wave, read_tensors, route
+from wardround.engines.exchange import protection
+from wardround.engines.letters import tensor_bytes
+from wardround.engines.split import threads_for
+from wardround.engines.threads import torch_threads
+from wardround.errors import DeployError
+from wardround.evaluation.predict import CELLS, SitePrediction, quick_figures
+from wardround.evaluation.summary import summarise
+from wardround.models.joined import below, numbers_of, prefixed, presence
+from wardround.tree import Tree
+
+SIDES: tuple[Side, ...] = ("test", "validation")
+
+
+def shown(wave: Wave) -> Tree:
+    """At a party: embeddings of its validation and test rows, sealed for the holder, for every trial."""
+    session, leaving = wave.session, {}
+    for place, one in wave.trials.items():
+        with torch_threads(threads_for(one.trial)):
+            made = [_embeddings(one, wave.last, side) for side in SIDES]
+        content = tensor_bytes({f"{number:06}": part for number, part in enumerate(made)})
+        what = route("last embeddings", wave.number, wave.last, place)
+        leaving[str(place)] = as_tensor(session.channel.seal(session.holder, what, content))
+    return leaving
+
+
+def _embeddings(one: AtParty, step: int, side: Side) -> Tensor:
+    party = one.session.site
+    part = next(part for part in one.cut.parts if part.party == party)
+    rows: Rows = getattr(one.trial.scored[0], side)
+    made = [torch.zeros((0, one.cut.width), dtype=one.trial.dtype)]
+    with torch.no_grad():
+        for chosen in pieces(rows):
+            x, _ = rows.take(chosen, one.trial.dtype)
+            given, _ = one.cut.bottoms[party].logits(one.params, one.buffers, numbers_of(part, x), None)
+            made.append(given)
+    protect = protection(one.trial.topology.embeddings, one.stream(step, f"noise on embeddings of {side} rows"))
+    return protect(torch.cat(made)).cpu()
+
+
+def judged(wave: Wave, tensors: Tree) -> dict[str, Any]:
+    """At the holder: summaries, and figures for the last round."""
+    session, study = wave.session, wave.session.study
+    smallest = study.deployment.smallest_cell
+    summaries: dict[str, Any] = {}
+    without: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
+    names, predictions = [], []
+    for place, one in wave.trials.items():
+        given = {party: _given(wave, place, party, tensors) for party in session.others}
+        sides: dict[str, Any] = {}
+        found: dict[str, Any] = {}
+        for number, side in enumerate(SIDES):
+            if not len(getattr(one.trial.scored[0], side)):
+                continue
+            embeddings = {party: given[party][number] for party in given}
+            made = prediction(one, side, embeddings)
+            if len(made.rows) >= smallest:
+                found[side] = {"rows": len(made.rows), **quick(made)}
+            if side in sides_told(study):
+                cohort = session.plan.cohort_of(study.arm(one.trial.arm))
+                sides[side] = summarise(made, groups_in(cohort, made), smallest)
+            if side == "test":
+                names.append((one.trial.arm, one.trial.seed))
+                predictions.append([made])
+                without[str(place)] = {
+                    party: summarise(prediction(one, side, embeddings, party), {}, smallest) for party in given
+                }
+        summaries[str(place)], figures[str(place)] = sides, found
+    if predictions:
+        _keep_predictions(wave, names, predictions)
+    return {"summaries": summaries, "figures": figures, "without": without}
+
+
+def prediction(one: AtHolder, side: Side, embeddings: Mapping[str, Tensor], missing: str = "") -> SitePrediction:
+    """Of the holder's rows, with what other parties sent of those that they have, in their order; `missing` sent none.
+    Cut into the same pieces as where all numbers are at one place."""
+    trial, cut, rows = one.trial, one.cut, getattr(one.trial.scored[0], side)
+    places = {party: _places(one, side, party) for party in embeddings}
+    made: list[tuple[Tensor, ...]] = []
+    filled = {}
+    for party, given in embeddings.items():
+        whole = torch.zeros((len(rows), cut.width), dtype=trial.dtype)
+        if tuple(given.shape) != (len(places[party]), cut.width) or given.dtype != trial.dtype:
+            problem = "sent embeddings of other rows than it was told"
+            raise DeployError(party, problem, "Install the same version of wardround everywhere.")
+        whole[places[party]] = given
+        filled[party] = whole
+    with torch.no_grad(), torch_threads(threads_for(trial)):
+        for chosen in pieces(rows):
+            x, y = rows.take(chosen, trial.dtype)
+            there = presence(cut.parts, x)
+            if missing:
+                there[missing] = torch.zeros_like(there[missing])
+            seen = {party: whole[chosen] for party, whole in filled.items()}
+            own = next((part for part in cut.parts if part.party == cut.labels), None)
+            if own is not None:
+                prefix = f"{own.party}."
+                weights = below(one.params, prefix), below(one.buffers, prefix)
+                seen[own.party] = cut.bottoms[own.party].logits(*weights, numbers_of(own, x), None)[0]
+            logits = cut.top(one.params, seen, there, None)
+            model = trial.model
+            made.append((y, model.probabilities(logits), model.row_losses(logits, y), model.right(logits, y)))
+    arrays = [torch.cat(parts).cpu().numpy() for parts in zip(*made, strict=True)]
+    return SitePrediction(one.session.site, getattr(one.trial.scored[0], f"{side}_rows"), *arrays)
+
+
+def _places(one: AtHolder, side: Side, party: str) -> Tensor:
+    """Which of the holder's rows the party has."""
+    dealt = one.session.plan.dealt[one.session.plan.alike[one.trial.arm], _data_seed(one)]
+    return torch.from_numpy(np.flatnonzero(dealt.present[party][dealt.rows[side]]))
+
+
+def _data_seed(one: AtHolder) -> int:
+    return one.session.plan.data_seed(one.session.study.arm(one.trial.arm), one.trial.seed)
+
+
+def _given(wave: Wave, place: int, party: str, tensors: Tree) -> list[Tensor]:
+    name = f"{place}/{party}"
+    if name not in tensors:
+        raise DeployError("coordinator", f"leaves out what {party} sent", "Start the coordinator again.")
+    what = route("last embeddings", wave.number, wave.last, place)
+    found = read_tensors(party, wave.session.channel.open(party, what, as_bytes(tensors[name])))
+    if len(found) != len(SIDES):
+        raise DeployError(party, "sent embeddings of other rows than it was told", "Install the same version.")
+    return found
+
+
+def pieces(rows: Rows) -> Iterator[Tensor]:
+    """As `evaluation.predict` cuts them: sums of a long batch and of a short one may differ in the last bit."""
+    size = max(1, min(4096, CELLS // max(1, math.prod(rows.inputs))))
+    yield from torch.split(torch.arange(len(rows)), size) if len(rows) else ()
+
+
+def quick(made: SitePrediction) -> dict[str, float | None]:
+    """JSON knows no NaN."""
+    return {name: None if math.isnan(value) else value for name, value in quick_figures([made]).items()}
+
+
+def keep_parts(wave: Wave) -> None:
+    """This end's part of every model, for its own use: the others' parts are with the others."""
+    from safetensors.torch import save
+
+    session = wave.session
+    for one in wave.trials.values():
+        prefix = "" if session.is_holder else f"{session.site}."
+        leaves = {**prefixed(one.params, prefix), **prefixed(one.buffers, prefix)}
+        folder = session.folder / "models" / one.trial.arm
+        folder.mkdir(parents=True, exist_ok=True)
+        content = save({name: leaf.detach().contiguous().clone() for name, leaf in leaves.items()})
+        write_atomically(folder / f"seed-{one.trial.seed}.safetensors", content)
+
+
+def _keep_predictions(wave: Wave, names: list[tuple[str, int]], made: list[list[SitePrediction]]) -> None:
+    folder = wave.session.folder / "predictions"
+    folder.mkdir(parents=True, exist_ok=True)
+    content = BytesIO()
+    prediction_table(names, made, wave.session.plan.classes).to_parquet(content, index=False)
+    write_atomically(folder / f"wave-{wave.number:05}.parquet", content.getvalue())

@@ -1,0 +1,263 @@
+"""What results.json tells of uncertainty, from rows made up so that the figures are known."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from scipy.special import expit
+
+from wardround.evaluation.intervals import Resampling
+from wardround.evaluation.sure_rows import MEASURES, SeedRows, put_together, seeds_of
+from wardround.evaluation.sure_scores import describe_calibration, describe_sets, expected_coverage
+from wardround.evaluation.sure_use import describe_errors, describe_referral, describe_shifted
+from wardround.evaluation.sureness import describe_arm
+from wardround.study import Uncertainty
+from wardround.uncertainty.conformal import coverage_interval
+from wardround.uncertainty.parts import entropy_parts
+
+FEW = pd.DataFrame({"row": []})  # patients are not known: each row is one
+ONE = Resampling(0.0)
+
+
+def table(score: np.ndarray, label: np.ndarray, **columns: Any) -> pd.DataFrame:
+    """Rows of one arm at one site with one seed, unless `columns` say otherwise."""
+    told: dict[str, Any] = {"arm": "arm", "seed": 1, "site": "here", "side": "test", "row": np.arange(len(score))}
+    told |= columns
+    names = [""] if score.ndim == 1 else [f"_{number}" for number in range(score.shape[1])]
+    findings = label.ndim == 2
+    wide, many = score.reshape(len(score), -1), label.reshape(len(label), -1)
+    told |= {f"label{name}" if findings else "label": many[:, f] for f, name in enumerate(names[: many.shape[1]])}
+    told |= {f"score{name}": wide[:, f] for f, name in enumerate(names)}
+    parts = entropy_parts(score[None], several_classes=score.ndim == 2 and not findings).total.reshape(len(score), -1)
+    for measure in MEASURES:
+        told |= {
+            f"{measure}{name if findings else ''}": parts[:, f] if measure == "total" else np.nan
+            for f, name in enumerate(names[: parts.shape[1]])
+        }
+    return pd.DataFrame(told)
+
+
+def drawn(rows: int, seed: int, too_sure: float = 1.0, findings: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Scores whose logits are `too_sure` times what they should be, and labels that follow the right ones."""
+    rng = np.random.default_rng(seed)
+    z = rng.normal(scale=1.5, size=(rows, findings) if findings else rows)
+    return expit(too_sure * z), (rng.random(z.shape) < expit(z)).astype(np.int64)
+
+
+def both_sides(rows: int = 600, **options: Any) -> pd.DataFrame:
+    sides = [table(*drawn(rows, number, **options), side=side) for number, side in enumerate(("validation", "test"))]
+    sides[1]["row"] += rows
+    return pd.concat(sides, ignore_index=True)
+
+
+def only(whole: pd.DataFrame, groups: pd.DataFrame = FEW) -> SeedRows:
+    [one] = seeds_of(whole, groups, ensemble=False)
+    return one
+
+
+def test_a_temperature_from_validation_rows_mends_scores_that_are_too_sure() -> None:
+    """Logits are three times what they should be. With 600 rows the fit strays from 3 by some tenths."""
+    told = describe_calibration([only(both_sides(too_sure=3.0))], ())
+    at_site = told["sites"]["here"]
+    assert at_site["temperature"] == pytest.approx(3, abs=0.5)
+    assert (at_site["validation"], at_site["test"], at_site["fitted"]) == (600, 600, 1)
+    assert told["ece"] > 3 * told["by_chance"]
+    assert told["ece_after"] < 1.5 * told["by_chance"]
+    assert told["loss_after"] < told["loss"]
+    assert told["ece"] == at_site["ece"]  # there is one site
+    assert len(told["reliability"]["before"]) == len(told["reliability"]["after"]) == 10
+
+
+def test_each_site_has_a_temperature_of_its_own_and_too_few_rows_give_none() -> None:
+    sure, unsure = both_sides(too_sure=3.0), both_sides(too_sure=0.5).assign(site="there")
+    few = both_sides(rows=20).assign(site="small")
+    told = describe_calibration([only(pd.concat([sure, unsure, few], ignore_index=True))], ())
+    found = {site: one["temperature"] for site, one in told["sites"].items()}
+    assert found["here"] > 2
+    assert found["there"] < 0.7
+    assert found["small"] is None
+    assert told["sites"]["small"]["ece"] == told["sites"]["small"]["ece_after"]
+
+
+def test_sets_hold_what_they_promise_where_rows_are_alike() -> None:
+    told = describe_sets([only(both_sides(rows=2000))], 0.1, ())
+    low, high = told["sites"]["here"]["expected"]
+    assert low < 0.9 < high
+    assert high - low < 0.08  # 99 % of 2,000 rows
+    assert low <= told["coverage"] <= high
+    assert told["sites"]["here"]["inside"] == 1
+    assert told["coverage_positive"] == pytest.approx(0.9, abs=0.04)
+    assert told["empty"] + told["one"] + told["several"] == pytest.approx(1)
+    assert told["size"] == pytest.approx(told["one"] + 2 * told["several"])
+    assert told["no_cut"] == 0
+
+
+def test_where_few_rows_have_a_label_it_is_never_ruled_out() -> None:
+    """Eight positive validation rows are one too few for a cut at 90 %: ceil(9 x 0.9) = 9."""
+    score, label = np.linspace(0.01, 0.99, 100), np.zeros(100, dtype=np.int64)
+    label[-8:] = 1
+    whole = pd.concat([table(score, label, side="validation", row=np.arange(100) + 100), table(score, label)])
+    told = describe_sets([only(whole)], 0.1, ())
+    assert told["no_cut"] == 0.5
+    assert told["coverage_positive"] == 1
+    assert told["positives"] == 8
+
+
+def test_sites_whose_test_rows_differ_fall_out_of_what_is_expected() -> None:
+    whole = both_sides(rows=400)
+    other = drawn(400, 7, too_sure=-1.0)[0]  # scores that go the wrong way round
+    whole.loc[whole["side"] == "test", "score"] = other
+    found = describe_sets([only(whole)], 0.1, ())["sites"]["here"]
+    assert found["coverage"] < found["expected"][0]
+    assert found["inside"] == 0
+
+
+def test_expected_coverage_of_one_label_is_the_beta_binomial_interval() -> None:
+    assert expected_coverage(((99, 200),), 0.1) == pytest.approx(coverage_interval(99, 0.1, 200))
+    assert expected_coverage(((5, 50),), 0.1) == (1.0, 1.0)  # too few to exclude anything
+    assert np.isnan(expected_coverage(((50, 0),), 0.1)).all()
+
+
+def test_expected_coverage_of_two_labels_is_that_of_a_sum() -> None:
+    """Against 200,000 draws of both numbers; a limit of so many draws strays by less than a row."""
+    counts, rng = ((60, 80), (30, 40)), np.random.default_rng(0)
+    numbers = sum(
+        stats.betabinom(tested, k, rows + 1 - k).rvs(200_000, random_state=rng)
+        for (rows, tested), k in zip(counts, (55, 28), strict=True)  # ceil(61 x 0.9), ceil(31 x 0.9)
+    )
+    low, high = np.quantile(numbers, [0.005, 0.995])
+    found = expected_coverage(counts, 0.1)
+    assert found == pytest.approx((low / 120, high / 120), abs=1.01 / 120)
+
+
+def test_a_patient_counts_once_in_what_is_expected() -> None:
+    """Every row four times, for the same patient: the interval is that of a quarter of the rows."""
+    whole = both_sides(rows=100)
+    many = pd.concat([whole.assign(row=whole["row"] + 200 * time) for time in range(4)], ignore_index=True)
+    groups = pd.DataFrame({"row": np.arange(800), "patient": np.arange(800) % 200})
+    once, often = (
+        describe_sets([only(one, known)], 0.1, ())["sites"]["here"] for one, known in ((whole, FEW), (many, groups))
+    )
+    assert often["expected"] == once["expected"]
+
+
+def test_validation_rows_of_tested_patients_count_nowhere() -> None:
+    whole = both_sides(rows=100)
+    groups = pd.DataFrame({"row": np.arange(200), "patient": np.r_[np.arange(100), np.arange(100)]})
+    groups.loc[:9, "patient"] = np.arange(500, 510)  # ten validation rows are of patients who are not tested
+    assert len(only(whole, groups).validation) == 10
+    assert len(only(whole).validation) == 100
+
+
+def test_referral_keeps_what_is_below_the_cut_of_each_site() -> None:
+    """Doubt is highest at one half. Calls at scores near it are coins, so that accuracy rises without them."""
+    whole = pd.concat([both_sides(rows=500), both_sides(rows=500, too_sure=0.3).assign(site="there")])
+    told = describe_referral([only(whole)], 0.2, ONE, within=False)
+    at = told["at"]
+    # 500 rows a side: a share of 20 % strays by 1.8 points on either
+    assert at["sites"] == {"here": pytest.approx(0.2, abs=0.08), "there": pytest.approx(0.2, abs=0.08)}
+    accuracy = at["figures"]["accuracy"]
+    difference = accuracy["difference"]
+    assert difference["difference"] == pytest.approx(accuracy["kept"]["mean"] - accuracy["all"]["mean"])
+    assert difference["interval"][0] > 0
+    assert difference["verdict"] == "gains"
+    assert told["curve"]["accuracy"][0] == accuracy["all"]["mean"]
+    assert told["curve"]["accuracy"][8] > told["curve"]["accuracy"][0]
+    assert told["gain"]["accuracy"] == pytest.approx(told["area"]["accuracy"] - accuracy["all"]["mean"])
+
+
+def test_where_sites_have_models_of_their_own_auc_is_within_sites() -> None:
+    """The second site's scores are ten times lower: over both sites they rank rows of one above those of the other."""
+    first, second = both_sides(), both_sides().assign(site="there")
+    second["score"] /= 10
+    one = only(pd.concat([first, second], ignore_index=True))
+    inside, across = (describe_referral([one], 0.2, ONE, within)["at"]["figures"]["auc"] for within in (True, False))
+    alone = describe_referral([only(first)], 0.2, ONE, within=False)["at"]["figures"]["auc"]
+    assert inside["all"]["mean"] == pytest.approx(alone["all"]["mean"])
+    assert across["all"]["mean"] < inside["all"]["mean"] - 0.02
+    assert inside["all"]["interval"][0] < inside["all"]["mean"] < inside["all"]["interval"][1]
+
+
+def test_over_several_seeds_intervals_are_over_these() -> None:
+    whole = pd.concat([both_sides().assign(seed=1), both_sides(too_sure=1.2).assign(seed=2)], ignore_index=True)
+    seeds = list(seeds_of(whole, FEW, ensemble=False))
+    told = describe_referral(seeds, 0.2, ONE, within=False)["at"]["figures"]["accuracy"]
+    assert told["difference"]["seeds"] == 2
+    assert told["all"]["sd"] is not None
+
+
+def test_doubt_tells_errors_from_hits() -> None:
+    """Four calls: those at 0.9 and 0.1 are right, those at 0.6 and 0.45 wrong. Every error has more doubt."""
+    whole = table(np.array([0.9, 0.1, 0.6, 0.45]), np.array([1, 0, 0, 1]))
+    told = describe_errors([only(whole)], ONE, ())
+    assert told["auc"]["mean"] == 1
+    assert told["share_wrong"] == 0.5
+    assert told["hits"] == pytest.approx(0.46900, abs=1e-5)
+    assert told["errors"] == pytest.approx((0.97095 + 0.99277) / 2, abs=1e-5)
+
+
+def test_findings_are_in_doubt_about_their_thresholds_and_unknown_labels_count_nowhere() -> None:
+    """Called from 0.2 on, which validation rows choose: 0.2 is one bit of doubt, though its entropy is 0.72."""
+    score = np.array([[0.02], [0.1], [0.2], [0.6]])
+    label = np.array([[0], [0], [1], [1]])
+    test = np.array([[0], [-1], [0], [1]])
+    whole = pd.concat([table(score, label, side="validation", row=np.arange(4) + 4), table(score, test)])
+    one = only(whole)
+    assert one.cut == pytest.approx([0.2])
+    assert one.doubt(one.test)[2, 0] == pytest.approx(1)
+    assert one.wrong[:, 0].tolist() == [0, -1, 1, 0]
+    told = describe_errors([one], ONE, ["mass"])
+    assert told["findings"]["mass"]["auc"]["mean"] == 1
+    assert told["findings"]["mass"]["share_wrong"] == pytest.approx(1 / 3)
+    assert told["errors"] == pytest.approx(1)
+
+
+def test_changed_images_are_set_against_the_same_images() -> None:
+    """Of three test rows two were changed; both are nearer to one half than either was."""
+    whole = table(np.array([0.9, 0.3, 0.05]), np.array([1, 0, 0]))
+    changed = table(np.array([0.5, 0.4]), np.array([1, 0]), side="noise", row=[0, 2])
+    told = describe_shifted(only(pd.concat([whole, changed], ignore_index=True)))
+    assert told == {"noise": {"images": 2, "total": 1.0, "aleatoric": None, "epistemic": None, "spread": None}}
+    assert describe_shifted(only(whole)) is None
+
+
+def test_an_ensemble_is_the_mean_of_its_members_whatever_their_order() -> None:
+    first = table(np.array([0.9, 0.2]), np.array([1, 0]))
+    second = table(np.array([0.4, 0.5]), np.array([0, 1]), seed=2, row=[1, 0])
+    made = put_together(pd.concat([first, second], ignore_index=True))
+    assert made["seed"].unique().tolist() == [1]
+    assert made["score"].tolist() == pytest.approx([0.7, 0.3])
+    assert made["label"].tolist() == [1, 0]
+    assert made["epistemic"].gt(0).all()
+    lost = put_together(pd.concat([first, second.assign(score=[np.nan, 0.5])], ignore_index=True))
+    assert lost["score"].isna().tolist() == [False, True]
+    with pytest.raises(ValueError, match="different rows"):
+        put_together(pd.concat([first, second.assign(row=[1, 5])], ignore_index=True))
+
+
+def test_an_arm_is_described_whole_with_classes_and_with_findings() -> None:
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(400, 3))
+    score = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    label = (score.cumsum(axis=1) < rng.random((400, 1))).sum(axis=1)
+    classes = pd.concat([table(score[:200], label[:200], side="validation", row=np.arange(200) + 200)])
+    classes = pd.concat([classes, table(score[200:], label[200:])], ignore_index=True)
+    told = describe_arm([only(classes)], Uncertainty(), ONE)
+    assert told is not None
+    assert told["sets"]["coverage"] == pytest.approx(0.9, abs=0.08)
+    assert told["sets"]["each_label"] is False
+    assert told["sets"]["coverage_positive"] is None
+    assert told["parts"]["total"] <= np.log2(3)
+    several = describe_arm([only(both_sides(findings=2))], Uncertainty(), ONE, ["a", "b"])
+    assert several is not None
+    assert set(several["sets"]["findings"]) == set(several["errors"]["findings"]) == {"a", "b"}
+    assert several["sets"]["sites"]["here"]["inside"] in (0, 0.5, 1)
+
+
+def test_a_seed_whose_model_has_diverged_is_left_out() -> None:
+    good, lost = both_sides(rows=50), both_sides(rows=50).assign(seed=2)
+    lost.loc[0, "score"] = np.nan
+    assert [one.seed for one in seeds_of(pd.concat([good, lost]), FEW, ensemble=False)] == [1]
+    assert describe_arm(list(seeds_of(lost, FEW, ensemble=False)), Uncertainty(), ONE) is None
