@@ -26,10 +26,9 @@ def study(path: str | None, cache: str, size: int, rounds: int, seeds: int) -> d
         "training": {
             "rounds": rounds,
             "batch_size": 32,
-            "lr": 0.05,
-            "momentum": 0.9,
-            "weight_decay": 1e-4,
-            "lr_decay": {"factor": 0.85, "every": 1, "minimum": 0.002},
+            "optimiser": "adam",  # with SGD the same network stayed at an AUC of 0.64 on validation rows
+            "lr": 0.001,
+            "lr_decay": {"factor": 0.8, "every": 1, "minimum": 2e-5},
             "augment": {"flip": "horizontal", "rotate": 5, "crop": 0.1},
         },
         "topology": {"parties": {"radiology": ["image"], "records": ["age", "sex", "view"]}},

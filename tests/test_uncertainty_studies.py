@@ -17,8 +17,10 @@ from wardround.deploy.deployable import refuse_undeployable
 from wardround.errors import StudyError
 from wardround.execute import StudyRun
 from wardround.plan import load_plan, rehearse
+from wardround.report import build
 from wardround.report.citations import citations
 from wardround.report.evidence import read_evidence
+from wardround.report.figures import FIGURES
 from wardround.report.plots_sure import strange
 from wardround.report.sure import sure_words
 from wardround.report.tables_sure import referral_table, strange_table, sure_sites_table, sureness_table
@@ -36,6 +38,7 @@ HEART: dict[str, Any] = {
         {"algorithm": "local", "uncertainty.method": "none"},
     ],
 }
+DRAWN = ("reliability", "coverage", "referral", "doubt", "strange-images")
 PARTIES = {"clinic": ["age", "sex", "cp"], "cardiology": ["thalach", "oldpeak"]}
 
 
@@ -65,9 +68,7 @@ def chests(tmp_path_factory: pytest.TempPathFactory) -> StudyRun:
         evaluation={"split": "given", "reference": "fedavg"},
         arms=[{"algorithm": "fedavg"}, {"algorithm": "local"}],
     )
-    made = wardround.run_study(study, tmp_path_factory.mktemp("runs"), sources=SOURCES)
-    wardround.build_report(made.folder)
-    return made
+    return wardround.run_study(study, tmp_path_factory.mktemp("runs"), sources=SOURCES)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +206,7 @@ def test_the_report_tells_it_in_words_and_tables(run: StudyRun) -> None:
     assert strange(evidence) is None
 
 
-def test_images_with_findings_are_told_of_one_by_one(chests: StudyRun) -> None:
+def test_images_with_findings_are_told_of_one_by_one(chests: StudyRun, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = pd.read_parquet(chests.folder / "uncertainty.parquet")
     counts = kept[kept["arm"] == "fedavg"]["side"].value_counts().to_dict()
     assert counts == {"validation": 40, "test": 40, "inverted": 40, "noise": 40, "upside down": 40}
@@ -221,13 +222,18 @@ def test_images_with_findings_are_told_of_one_by_one(chests: StudyRun) -> None:
     assert "inverted images are" in " ".join(sure_words(evidence))
     table = evidence.results["arms"]["fedavg"]["uncertainty"]["sets"]["findings"]["Few"]
     assert table["positives"] == 3
+    drawn = {name: FIGURES[name].draw(evidence) for name in DRAWN}
+    assert None not in drawn.values()
+    # the other figures would take most of the time
+    monkeypatch.setattr(build, "draw_all", lambda *_: dict.fromkeys(drawn, "<svg></svg>"))
+    wardround.build_report(chests.folder)
     lines = pd.read_csv(chests.folder / "tables" / "sureness-of-findings.csv").set_index("finding")
-    assert lines.loc["Few", ["when wrong", "of those who have it, %"]].isna().all()  # three are too few to tell of
+    assert lines.loc["Few", ["when wrong", "of those with it, %"]].isna().all()  # three are too few to tell of
     assert lines.loc["Edema"].notna().all()
     assert len(referral_table(evidence).rows) == 2
     page = (chests.folder / "report.html").read_text(encoding="utf-8")
     assert "How sure is it?" in page
-    for name in ("reliability", "coverage", "referral", "doubt", "strange-images"):
+    for name in DRAWN:
         assert f'id="figure-{name}"' in page
 
 
@@ -257,17 +263,15 @@ def test_regions_and_parties_tell_of_it_too(tmp_path: Path) -> None:
     )
     told = wardround.run_study(study, tmp_path).results["arms"]["fedavg"]["uncertainty"]
     assert len(told["calibration"]["sites"]) == 4
-    for method in ("dropout", "laplace"):
-        study = changed(
-            model={"kind": "joined", "embedding": 4, "hidden": 8, "absent": 0.2, "dropout": 0.2},
-            topology={"kind": "vertical", "parties": PARTIES},
-            uncertainty={"method": method, "passes": 4},
-            training={"rounds": 1},
-            arms=[{"algorithm": "split"}],
-        )
-        told = wardround.run_study(study, tmp_path).results["arms"]["split"]["uncertainty"]
-        assert told["parts"]["epistemic"] > 0
-        assert told["sets"]["coverage"] is not None
+    study = changed(
+        model={"kind": "joined", "embedding": 4, "hidden": 8, "absent": 0.2, "dropout": 0.2},
+        topology={"kind": "vertical", "parties": PARTIES},
+        training={"rounds": 1},
+        arms=[{"algorithm": "split"}, {"name": "laplace", "algorithm": "split", "uncertainty.method": "laplace"}],
+    )
+    for arm in wardround.run_study(study, tmp_path).results["arms"].values():
+        assert arm["uncertainty"]["parts"]["epistemic"] > 0
+        assert 0 < arm["uncertainty"]["sets"]["coverage"] <= 1
 
 
 def test_a_swept_value_that_was_chosen_tells_what_it_told(tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from wardround.adaptation.adapt import adapt as adapt
     from wardround.bundles.bundle import load_bundle as load_bundle
     from wardround.bundles.make import make_bundle as make_bundle
+    from wardround.bundles.predict import How as How
     from wardround.bundles.predict import predict_file as predict_file
+    from wardround.bundles.predict import predict_images as predict_images
     from wardround.bundles.predict import predict_table as predict_table
     from wardround.bundles.shared import load_shared as load_shared
     from wardround.bundles.shared import make_shared as make_shared
@@ -37,12 +39,15 @@ _HOMES = {
     "load_study": "wardround.catalog",
     "make_bundle": "wardround.bundles.make",
     "make_shared": "wardround.bundles.shared",
+    "How": "wardround.bundles.predict",
     "predict_file": "wardround.bundles.predict",
+    "predict_images": "wardround.bundles.predict",
     "predict_table": "wardround.bundles.predict",
     "resume_study": "wardround.execute",
     "run_study": "wardround.execute",
 }
 __all__ = [
+    "How",
     "StudyRun",
     "adapt",
     "build_report",
@@ -55,6 +60,7 @@ __all__ = [
     "make_bundle",
     "make_shared",
     "predict_file",
+    "predict_images",
     "predict_table",
     "resume_study",
     "run_study",

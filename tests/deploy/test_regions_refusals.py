@@ -1,12 +1,12 @@
 """What regions refuse, say and keep to themselves; and the kits that they are made of."""
 
 import json
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import tomllib
 from typer.testing import CliRunner
 
 from tests.deploy.compared import KNOWN
@@ -17,7 +17,7 @@ from wardround.catalog import load_study
 from wardround.cli.main import app
 from wardround.deploy.coordinate import coordinate
 from wardround.deploy.kit import CoordinatorKit
-from wardround.deploy.policy import Policy, Refusal, objections
+from wardround.deploy.policy import Policy, objections
 from wardround.deploy.provision import provision
 from wardround.deploy.region_run import study_of
 from wardround.deploy.regionfile import RegionFile
@@ -49,12 +49,16 @@ def begin(folder: Path, gates: dict[str, OpenGate] | None = None, **changes: Any
         ([{"algorithm": "fedavg"}, {"name": "flat", "algorithm": "fedavg", "topology.kind": "flat"}], {}, "one coord"),
         (["fedavg"], {"regions": {"north": ["alder"], "south": ["birch", "cedar"]}}, "dogwood is in no region"),
         (["fedavg"], {"regions": {"alder": ["alder", "cedar"], "south": ["birch", "dogwood"]}}, "region and a site"),
-        ([{"algorithm": "fedavg", "privacy.secure_sum": {}}], {}, "2 sites of north train, and its secure sum takes 3"),
     ],
 )
 def test_what_cannot_be_deployed_is_refused(arms: list[Any], topology: Any, said: str, tmp_path: Path) -> None:
     with pytest.raises(StudyError, match=said):
         hierarchy(regional(arms, topology=topology), tmp_path, at_sites(), known_sources=KNOWN)
+
+
+def test_a_region_too_small_for_a_secure_sum_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match="2 sites of north train, and its secure sum takes 3"):
+        begin(tmp_path, privacy={"secure_sum": {}})
 
 
 def test_a_quorum_counts_those_who_answer_one_coordinator(tmp_path: Path) -> None:
@@ -69,8 +73,8 @@ def test_a_quorum_counts_those_who_answer_one_coordinator(tmp_path: Path) -> Non
 
 def test_least_sites_counts_those_of_the_region() -> None:
     document = load_study(regional(), sources=KNOWN)[0]
-    assert not objections(Policy(least_sites=2), document, "alder", NAMES)
-    (said,) = objections(Policy(least_sites=3), document, "alder", NAMES)
+    assert not objections(Policy(least_sites=2, smallest_cell=1), document, "alder", NAMES)
+    (said,) = objections(Policy(least_sites=3, smallest_cell=1), document, "alder", NAMES)
     assert said == "the number of sites that take part in its region is 2, fewer than the 3 that alder demands"
     few = load_study(regional(topology={"regions": {"all": ["*"]}}, deployment={"quorum": 2}), sources=KNOWN)[0]
     assert "quorum of 2" in objections(Policy(least_sites=3), few, "alder", NAMES)[0]
@@ -79,7 +83,7 @@ def test_least_sites_counts_those_of_the_region() -> None:
 def test_of_a_region_only_those_count_who_are_drawn_for_certain() -> None:
     """Three of four work in a round: of a region of two it may be one."""
     document = study(["fedavg"], topology=TOPOLOGY, training={"rounds": 2, "share": 0.75})
-    (said,) = objections(Policy(), load_study(document, sources=KNOWN)[0], "alder", NAMES)
+    (said,) = objections(Policy(smallest_cell=1), load_study(document, sources=KNOWN)[0], "alder", NAMES)
     assert said.startswith("arm fedavg averages 1 in a round in which alder works")
 
 
@@ -104,6 +108,7 @@ def test_a_hospital_that_refuses_is_left_out_of_the_run_everywhere(tmp_path: Pat
     made = begin(tmp_path, {"birch": OpenGate(None)}, deployment=OPEN)
     results = made.run().read_json("results.json")
     assert list(results["sites"][0]["sites"]) == ["alder", "cedar", "dogwood"]
+    assert "birch: refused: not approved here" in results["warnings"]
     told = results["arms"]["fedavg"]["topology"]["regions"]
     assert {region: one["sites"] for region, one in told.items()} == {"north": ["alder", "cedar"], "south": ["dogwood"]}
 
@@ -119,12 +124,7 @@ def test_a_hospital_that_fails_while_all_agree_is_left_out_too(tmp_path: Path) -
     made.posts["north"].before = lambda site, sealed: site != "cedar" or before(site, sealed)
     results = made.run().read_json("results.json")
     assert list(results["sites"][0]["sites"]) == ["alder", "birch", "dogwood"]
-
-
-def test_a_site_that_is_closed_is_waited_for_by_its_region(tmp_path: Path) -> None:
-    gates = {"birch": OpenGate(None, Refusal("its approval is being settled"))}
-    made = begin(tmp_path, gates, deployment=OPEN)
-    assert list(made.run().read_json("results.json")["sites"][0]["sites"]) == ["alder", "cedar", "dogwood"]
+    assert "cedar: refused: the approval was withdrawn" in results["warnings"]
 
 
 # -- letters

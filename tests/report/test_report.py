@@ -40,8 +40,11 @@ SECTIONS = {
     *("answer", "design", "sites", "results", "hospitals", "claims", "statistics"),
     *("privacy", "cost", "limits", "methods", "checklist", "study"),
 }
-# images, findings, grids, privacy and regions have figures that these have not, and AUC in place of accuracy
+# images, findings, grids, privacy, regions and uncertainty have figures that these have not, and AUC in place of
+# accuracy
 OF_IMAGES = {
+    *("reliability", "coverage", "referral", "doubt", "strange-images"),
+    *("ways",),
     *("regions", "regional-models"),
     *("epsilon-cost", "epsilon-spent", "gradient-lengths"),
     *("samples", "prevalence", "auc", "auc-by-finding", "roc", "precision-recall", "findings-at-sites"),

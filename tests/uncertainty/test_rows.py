@@ -39,7 +39,7 @@ def with_sides(sites: tuple[Site, ...]) -> tuple[Site, ...]:
 
 def a_trial(algorithm: str = "fedavg", classes: int = 2, **options: Any) -> Trial:
     sites = with_sides(ragged_sites(classes, sizes=(30, 45, 24)))
-    model = mlp(hidden=[6], dropout=0.3)(Shape((3,), classes))
+    model = mlp(hidden=(6,), dropout=0.3)(Shape((3,), classes))
     return trial(ALGORITHMS[algorithm](), sites, model, classes, rounds=3, **options)
 
 
@@ -53,8 +53,8 @@ def test_without_passes_a_score_is_the_plain_one_and_nothing_is_epistemic() -> N
     made = {(part.site, part.side): part for part in unsure_rows(one, run, asked("none"))}
     assert [side for _, side in made] == ["validation", "test"] * 3
     for side in ("validation", "test"):
-        for plain in predict(one, run, side):  # type: ignore[arg-type]
-            found = made[plain.site, side]  # type: ignore[index]
+        for plain in predict(one, run, side):
+            found = made[plain.site, side]
             assert np.array_equal(found.rows, plain.rows)
             assert np.array_equal(found.label, plain.label)
             assert np.array_equal(found.mean, plain.score)
@@ -90,7 +90,7 @@ def test_laplace_of_a_shared_model_is_a_sum_over_sites(monkeypatch: pytest.Monke
     x, y = (torch.cat([getattr(site.train, name) for site in one.sites]) for name in ("x", "y"))
     fitted = fit_laplace(one.model, params, buffers, x, y)
     validation = [torch.cat([getattr(site.validation, name) for site in one.scored]) for name in ("x", "y")]
-    fitted = choose_prior(fitted, one.model, params, buffers, *validation)
+    fitted = choose_prior(fitted, one.model, params, buffers, validation[0], validation[1])
     for part, site in zip(made[1::2], one.scored, strict=True):
         rng = seeds.generator(one.batch_seed, "uncertainty", 0)
         passes = laplace_passes(fitted, one.model, params, buffers, site.test.x, 8, rng).numpy()[..., 0]
@@ -183,7 +183,7 @@ def test_changed_images_are_inverted_upside_down_or_noise() -> None:
 def test_changed_images_are_scaled_by_what_they_have_become_where_each_is_scaled_by_itself() -> None:
     site, chosen = images(6), np.arange(6)
     for shift in ("inverted", "noise", "upside down"):
-        x = shifted_rows(site, chosen, shift, 0, each_image=True).take(torch.arange(6), torch.float32)[0]  # type: ignore[arg-type]
+        x = shifted_rows(site, chosen, shift, 0, each_image=True).take(torch.arange(6), torch.float32)[0]
         assert torch.allclose(x.mean((1, 2, 3)), torch.zeros(6), atol=1e-5)
         assert torch.allclose(x.std((1, 2, 3), unbiased=False), torch.ones(6), atol=1e-4)
 

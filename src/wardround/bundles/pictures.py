@@ -26,10 +26,7 @@ from wardround.data.images.files import DICOM, IMAGES, files_below, is_dicom, ma
 from wardround.data.images.gathered import Wanted
 from wardround.data.images.labels import IMAGE as IMAGE_COLUMNS
 from wardround.data.images.labels import LATERAL, SAID
-from wardround.data.images.npz import _FLAGS as FLAGS
-from wardround.data.images.npz import SIDES, Archive
-from wardround.data.images.npz import _image as image_of
-from wardround.data.images.npz import _texts as texts_of
+from wardround.data.images.npz import FLAGS, SIDES, Archive, image_of, texts_of
 from wardround.data.images.people import groups
 from wardround.data.images.pixels import Picture, need_clahe
 from wardround.data.images.tables import Table, is_table, read_table

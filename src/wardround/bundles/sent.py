@@ -5,6 +5,7 @@ import binascii
 from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
+from threading import Lock
 from typing import Any, cast
 
 import numpy as np
@@ -30,6 +31,7 @@ from wardround.data.images.dicom import need_pydicom, read_dicom
 from wardround.data.images.pixels import Picture, read_picture
 from wardround.errors import DataError
 
+ONE_AT_A_TIME = Lock()  # what is done with warnings is done for all threads
 MOST_PIXELS = 1 << 26  # of one image that is sent: 8192 x 8192
 
 
@@ -67,7 +69,7 @@ def block_of_rows(
     if bundle.inputs.parts and bundle.inputs.image_at in without:
         return block_without_images(labels, columns_of(said), {}, where)
     pictures = []
-    with without_warnings():
+    with ONE_AT_A_TIME, without_warnings():
         for number, row in enumerate(rows):
             content = row.get(IMAGE)
             if not isinstance(content, str):

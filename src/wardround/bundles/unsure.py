@@ -96,8 +96,12 @@ def measure(how: Uncertainty, model: Model, params: Tree, buffers: Tree, x: Tens
         p = np.nan_to_num(model.probabilities(logits).double().numpy(), nan=0.5)  # such rows have no score either
         mean = p.mean(axis=0)
         low, high = interval(p)
-    low, high = np.minimum(low, score), np.maximum(high, score)
-    return Measured(mean, low, high, unsure_of(how.temperature, mean, model.findings))
+    # numbers beyond all bounds may have a score; how sure it is cannot be computed
+    lost = ~(np.isfinite(mean) & np.isfinite(low) & np.isfinite(high))
+    mean, low, high = np.where(lost, score, mean), np.where(lost, 0.0, low), np.where(lost, 1.0, high)
+    unsure = unsure_of(how.temperature, mean, model.findings)
+    unsure = np.where(lost.reshape(len(lost), -1).any(axis=1), np.inf, unsure)
+    return Measured(mean, np.minimum(low, score), np.maximum(high, score), unsure)
 
 
 def unsure_of(temperature: Temperature | None, mean: np.ndarray, findings: bool) -> np.ndarray:

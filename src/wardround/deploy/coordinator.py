@@ -66,7 +66,8 @@ class Coordinator(Summing):
                 yield from self._wave(number, members, federation.prepare)
             self.title = "computing results"
             yield self.step()
-            warnings = [*federation.warnings, *(f"{site}: {why}" for site, why in self.left.items())]
+            warnings = [*federation.warnings, *(f"{site}: {why}" for site, why in self.absences.items())]
+            warnings = list(dict.fromkeys(warnings))
             RunSecret(self.folder.path / "state").destroy()
             write_outcome(self.folder, plan, federation.described, len(waves), warnings)
             made = {name: file_hash(self.folder.path / name) for name in MADE}
@@ -112,6 +113,11 @@ class Coordinator(Summing):
     def hospitals_here(self) -> list[str]:
         """Whose rows this run is about: the sites, unless these are regions."""
         return self.members
+
+    @property
+    def absences(self) -> dict[str, str]:
+        """Who left, and why."""
+        return self.left
 
     def _agree(self, ready: Mapping[str, Letter]) -> Generator[Step, None, Federation]:
         """Until all that are left have agreed. Who does not take part from the beginning is no site of this run."""

@@ -17,7 +17,7 @@ from wardround.algorithms.hierarchical import CLOCK, WEIGHT, average, part_of
 from wardround.deploy.correspondence import UNUSABLE
 from wardround.deploy.spool import Entry, Shape
 from wardround.deploy.updates import NAMES, REMEDY
-from wardround.deploy.waves import Arrivals, WaveState, pooled_figures
+from wardround.deploy.waves import Arrivals, WaveState, curve
 from wardround.engines.letters import Letter
 from wardround.errors import DeployError
 from wardround.intake import weight_of
@@ -38,7 +38,6 @@ TOLD = (
     "failed",
     "epochs",
 )
-SIDES = ("test", "validation")
 
 
 # -- at the region
@@ -172,7 +171,7 @@ def span_records(
             waiting.append(record)
             continue
         shown = {name: value for name, value in record.items() if name != "trial"}
-        ready.append({**shown, **(_curve(number, bodies) if ended or record["round"] == state.round else {})})
+        ready.append({**shown, **(curve(number, bodies) if ended or record["round"] == state.round else {})})
     return ready, waiting
 
 
@@ -245,14 +244,6 @@ def _mean(told: Mapping[str, Mapping[str, Any]], name: str, hidden: bool) -> flo
         return None
     parts = [(one["weight"], one[name]) for one in told.values() if one["weight"] > 0]
     return float(sum(w * (float("nan") if value is None else value) for w, value in parts) / weight)
-
-
-def _curve(number: int, bodies: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for side in SIDES:
-        figures = pooled_figures(str(number), side, bodies) or {}
-        found |= {f"{side}_{name}": value for name, value in figures.items() if name != "rows"}
-    return found
 
 
 def _distance(before: Tree, after: Tree) -> float:

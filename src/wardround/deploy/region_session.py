@@ -170,6 +170,11 @@ class RegionSession:
             raise DeployError("coordinator", "asks for models that this study does not have", "Start it again.")
         return [self.plan.trial(self.study.arm(arm), seed) for arm, seed in waves[wave]]
 
+    @property
+    def left(self) -> dict[str, str]:
+        """Its sites that are not there any more, and why, as they told a coordinator."""
+        return dict(self.coordinator.left)
+
     def drive(self, steps: Generator[Step, None, Result]) -> Result:
         """All steps, shown as they come."""
         while True:

@@ -13,7 +13,7 @@ from typing import Any
 from wardround.artifacts.folder import JsonLines, write_atomically
 from wardround.deploy.agreeing import Federation
 from wardround.deploy.coordinator import Coordinator
-from wardround.deploy.correspondence import Shrunk, Step
+from wardround.deploy.correspondence import Shrunk, Step, Take
 from wardround.deploy.region_agreeing import agree_on_regions
 from wardround.deploy.region_rounds import check_span, close_span, heard_of, model_shapes, span_records
 from wardround.deploy.regions import regions_of, span_of
@@ -34,6 +34,8 @@ class CoordinatorOfAll(Coordinator):
 
     hospitals: list[str] = field(default_factory=list)  # of all regions, in the order that numbers them
     patience: int = 2  # a region waits for its own sites first
+    all_hospitals: list[str] = field(default_factory=list)  # that could take part
+    away: dict[str, str] = field(default_factory=dict)  # hospitals that left, as their regions say, and why
 
     @property
     def hospitals_here(self) -> list[str]:
@@ -44,6 +46,26 @@ class CoordinatorOfAll(Coordinator):
         """Where there are fewer regions than the study's quorum, all of them are needed."""
         return min(self.study.deployment.quorum or len(self.sites), len(self.sites))
 
+    @property
+    def absences(self) -> dict[str, str]:
+        return {**self.left, **self.away}
+
+    def _judged(self, site: str, sealed: Sealed, take: Take, asked: Sealed) -> float | None:
+        """As for any site; whom a region has lost stands beside each of its answers."""
+
+        def take_and_note(region: str, sealed: Sealed, letter: Letter) -> None:
+            take(region, sealed, letter)
+            for hospital, why in (letter.body.get("left") or {}).items():
+                if hospital in regions_of(self.study, self.all_hospitals).get(region, ()):
+                    self._note(hospital, str(why))
+
+        return super()._judged(site, sealed, take_and_note, asked)
+
+    def _note(self, hospital: str, why: str) -> None:
+        if self.away.get(hospital) != why:
+            self.away[hospital] = why
+            self.lines.append(f"{hospital}: {why}")
+
     def write_federation(self) -> None:
         path = self.folder.path / "state" / "federation.json"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,6 +73,7 @@ class CoordinatorOfAll(Coordinator):
         write_atomically(path, json.dumps(content).encode())
 
     def _begin(self) -> None:
+        self.all_hospitals = list(self.hospitals)
         super()._begin()
         path = self.folder.path / "state" / "federation.json"
         self.hospitals = json.loads(path.read_text(encoding="utf-8"))["hospitals"]
@@ -76,7 +99,8 @@ class CoordinatorOfAll(Coordinator):
                 problem = f"an answer of a region cannot be used ({type(error).__name__})"
                 raise DeployError("agreement", problem, REMEDY) from error
             else:
-                return made
+                absent = [f"{site}: {why}" for site, why in self.away.items() if site not in self.hospitals]
+                return replace(made, warnings=(*made.warnings, *absent))
 
     def _there(self, ready: Mapping[str, Letter]) -> list[str]:
         """The hospitals that regions say are there, each of them by its own region."""
@@ -85,8 +109,12 @@ class CoordinatorOfAll(Coordinator):
         return [site for site in self.hospitals if site in told]
 
     def _ask_regions(self, letter: Letter) -> Generator[Step, None, dict[str, Letter]]:
+        """Hospitals that left their region meanwhile are no hospitals of this run: all begin anew without them."""
         found = yield from self.ask_everybody(letter)
-        if any(one.body.get("gone") for one in found.values()):
+        gone = {site for one in found.values() for site in one.body.get("gone") or ()}
+        if gone:
+            self.hospitals = [site for site in self.hospitals if site not in gone]
+            self.write_federation()
             raise Shrunk
         return found
 

@@ -93,7 +93,7 @@ class RegionWork(SiteWork):
             return self._goodbye(body)
         region = self._of_run(body)
         if kind == "evaluate":
-            return region.evaluate(body, tensors)
+            return {**region.evaluate(body, tensors), "left": region.left}
         handlers = {
             "facts": region.facts,
             "lend": region.lend,
@@ -102,7 +102,7 @@ class RegionWork(SiteWork):
         }
         if kind not in handlers:
             raise DeployError("coordinator", "asks a region what only a hospital could answer", "Start it again.")
-        return handlers[kind](body)
+        return {**handlers[kind](body), "left": region.left}
 
     def _train(self, letter: Letter, tensors: bytes, head: str) -> Sealed:
         """The same question gets the same bytes, whether its answer was lost or the coordinator of all died."""
@@ -114,7 +114,7 @@ class RegionWork(SiteWork):
             return known
         region.store.refuse_old(wave, number)
         told, models = region.train(body, letter.tensors, asked)
-        sealed = self._seal(ANSWERS[letter.kind], {**told, **place_of(body)}, head, models)
+        sealed = self._seal(ANSWERS[letter.kind], {**told, "left": region.left, **place_of(body)}, head, models)
         region.store.keep_answer(wave, number, asked, sealed)
         self.notice(f"wave {wave + 1}, rounds from {number + 1} on: answered")
         return sealed
@@ -127,7 +127,7 @@ class RegionWork(SiteWork):
                 forget(other.parent)  # of a run that never said goodbye
         if self.region is None or self.region.run != run:
             self.region = self._session_of(run)
-        made = self.region.hello(body)
+        made = {**self.region.hello(body), "left": self.region.left}
         self.log.add("joined", site=self.site, run=run, study=self.study.hash, sites=made["sites"])
         self.notice(f"takes part in {self.study.name} with {', '.join(made['sites'])}, run {run}")
         return made

@@ -231,11 +231,11 @@ def scored_records(
             waiting.append(record)  # its last model is scored when the wave ends
             continue
         shown = {name: value for name, value in record.items() if name != "trial"}
-        ready.append({**shown, **_curve(number, bodies)})
+        ready.append({**shown, **curve(number, bodies)})
     return ready, waiting
 
 
-def _curve(number: int, bodies: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def curve(number: int, bodies: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Loss and accuracy over all rows of all sites that gave theirs."""
     found: dict[str, float] = {}
     for side in ("test", "validation"):

@@ -7,7 +7,8 @@ from wardround.evaluation.compare import in_words
 from wardround.report.evidence import Evidence
 from wardround.report.table import listed
 
-NOTICED, UNNOTICED = 0.8, 0.6  # AUC from which strange images are told from usual ones, and below which they are not
+# AUC from which strange images are told from usual ones, below which they are not, and are even taken for clearer
+NOTICED, UNNOTICED, SURER = 0.8, 0.6, 0.4
 METHODS = {
     "none": "one score of each row",
     "dropout": "passes with dropout",
@@ -226,7 +227,8 @@ def _of_kinds(values: dict[tuple[str, str], float]) -> list[str]:
         for said, low, high in (
             ("are noticed in", NOTICED, 1.01),
             ("are sometimes noticed in", UNNOTICED, NOTICED),
-            ("are not noticed in", -0.01, UNNOTICED),
+            ("are not noticed in", SURER, UNNOTICED),
+            ("are taken with more certainty than the usual ones in", -0.01, SURER),
         ):
             names = [f"{name} ({value:.2f})" for name, value in own.items() if low <= round(value, 2) < high]
             if names:

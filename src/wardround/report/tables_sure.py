@@ -1,5 +1,6 @@
 """Tables of how sure models are: over all sites, at each of them, for each finding, and on strange images."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from wardround.report.evidence import Evidence
@@ -99,7 +100,7 @@ def sure_sites_table(evidence: Evidence) -> Table:
                     found["temperature"],
                     *_calibration(found),
                     sets["coverage"],
-                    *(sets["expected"] or (None, None)),
+                    _between(sets["expected"]),
                     among_positive(sets),
                     sets["one"],
                     one["referral"]["at"]["sites"].get(site),
@@ -111,8 +112,8 @@ def sure_sites_table(evidence: Evidence) -> Table:
         "validation rows": count_text,
         "test rows": count_text,
     }
-    columns |= {"temperature": decimals, **CALIBRATION, "sets hold, %": percent, "expected from": percent}
-    columns |= {"to": percent, _among(evidence): percent, "one answer, %": percent, "referred, %": percent}
+    columns |= {"temperature": _hundredths, **CALIBRATION, "sets hold, %": percent, "expected, %": None}
+    columns |= {_among(evidence): percent, "one answer, %": percent, "referred, %": percent}
     note = (
         f"{OFF}Temperature: above 1 the model was too sure of itself. Expected: where 99 of 100 runs would lie if "
         "validation and test patients were alike; a patient counts once."
@@ -161,6 +162,15 @@ def strange_table(evidence: Evidence) -> Table:
     return without_empty(make_table("strange-images", "Images that the model should not know", columns, rows, note))
 
 
+def _between(ends: Sequence[float | None]) -> str | None:
+    low, high = ends
+    return None if low is None or high is None else f"{100 * low:.0f} to {100 * high:.0f}"
+
+
+def _hundredths(value: float) -> str:
+    return f"{value:.2f}"
+
+
 def _calibration(found: dict[str, Any]) -> list[Any]:
     return [found["ece"], found["ece_after"], found["by_chance"]]
 
@@ -181,7 +191,7 @@ def _set_columns(evidence: Evidence) -> dict[str, Format | None]:
 
 def _among(evidence: Evidence) -> str:
     if evidence.findings:
-        return "of those who have it, %"
+        return "of those with it, %"
     return f"of {evidence.classes[1]}, %" if len(evidence.classes) == 2 else "of the ill, %"
 
 

@@ -27,7 +27,7 @@ from wardround.seeds import generator
 
 SIDES = {"train": "train", "val": "validation", "test": "test"}
 IN_MEMORY = 512 * 2**20  # bytes; a larger result is mapped from the cache
-_FLAGS = {"view": ("view_ap", "AP", "PA"), "sex": ("sex_m", "male", "female")}
+FLAGS = {"view": ("view_ap", "AP", "PA"), "sex": ("sex_m", "male", "female")}
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def _listing(archive: Archive, sides: list[str], wanted: Wanted) -> Listing:
     counts = {side: archive.members[f"{side}_images"].shape[0] for side in sides}
     if not sum(counts.values()):
         raise archive.damaged("holds no image")
-    known = tuple(map(str, _texts(archive.whole("label_names")))) if "label_names" in archive.members else FINDINGS
+    known = tuple(map(str, texts_of(archive.whole("label_names")))) if "label_names" in archive.members else FINDINGS
     labels = np.concatenate([archive.whole(f"{side}_labels", count) for side, count in counts.items()])
     if labels.ndim != 2 or labels.shape[1] != len(known):
         raise archive.damaged(f"its labels are not {len(known)} for each image")
@@ -175,18 +175,18 @@ def _listing(archive: Archive, sides: list[str], wanted: Wanted) -> Listing:
         return np.concatenate([archive.whole(f"{side}_{name}", count) for side, count in counts.items()])
 
     said = pd.DataFrame({"side": np.repeat([SIDES[side] for side in sides], list(counts.values())).astype(object)})
-    for word, (name, yes, no) in _FLAGS.items():
+    for word, (name, yes, no) in FLAGS.items():
         if (flags := column(name)) is not None:
             said[word] = pd.Series(np.where(flags.astype(bool), yes, no), dtype=object)
     for word, name in (("patient", "patient_id"), ("age", "age")):
         if (values := column(name)) is not None:
-            said[word] = pd.Series(_texts(values), dtype=object)
+            said[word] = pd.Series(texts_of(values), dtype=object)
     names = column("image_name")
     numbered = [f"{side}-{row}" for side, count in counts.items() for row in range(count)]
-    return Listing(_texts(np.array(numbered) if names is None else names), target, classes, said)
+    return Listing(texts_of(np.array(numbered) if names is None else names), target, classes, said)
 
 
-def _texts(values: np.ndarray) -> np.ndarray:
+def texts_of(values: np.ndarray) -> np.ndarray:
     return (np.char.decode(values, "utf-8", "replace") if values.dtype.kind == "S" else values.astype(str)).astype(
         object
     )
@@ -202,10 +202,10 @@ def _converted(archive: Archive, pictures: list[Member], rows: np.ndarray, wante
             if member.shape[1:] == (wanted.size, wanted.size) and member.dtype == np.uint8 and not wanted.clahe:
                 yield stretch[own][:, np.newaxis]
             elif len(own):
-                yield np.stack([_image(stretch[row], wanted) for row in own])[:, np.newaxis]
+                yield np.stack([image_of(stretch[row], wanted) for row in own])[:, np.newaxis]
 
 
-def _image(pixels: np.ndarray, wanted: Wanted) -> np.ndarray:
+def image_of(pixels: np.ndarray, wanted: Wanted) -> np.ndarray:
     pixels = pixels[..., 0] if pixels.shape[2:] == (1,) else pixels
     if pixels.dtype != np.uint8:
         pixels = (pixels / WHOLE).astype(np.float32 if pixels.ndim == 2 else np.uint8)

@@ -1,0 +1,131 @@
+"""Bundles of a network whose features several parties hold: the same predictions as in the run, with all or without."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.test_vertical import PARTIES, study
+from wardround.bundles.blocks import Wanted
+from wardround.bundles.bundle import Bundle, load_bundle
+from wardround.bundles.inputs import Inputs, read_inputs, write_inputs
+from wardround.bundles.make import Opened, bundle_from, open_for_bundles
+from wardround.bundles.predict import How, predict_file, predict_rows, predict_table, wanted
+from wardround.engines.threads import torch_threads
+from wardround.errors import DataError, StudyError
+from wardround.execute import run_study
+
+SITE = "hungarian"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Opened:
+    """Of the heart hospitals' rows, whose laboratory knows seven patients in ten."""
+    arms = [{"algorithm": "split"}, {"algorithm": "pooled", "topology.kind": "flat"}]
+    told = study(topology__known={"laboratory": 0.7}, evaluation__validation_share=0.2, arms=arms)
+    with torch_threads(1):
+        folder = run_study(told, tmp_path_factory.mktemp("runs"), workers=1).folder
+    return open_for_bundles(folder)
+
+
+@pytest.fixture(scope="module")
+def bundle(run: Opened, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return load_bundle(bundle_from(run, arm="split", site=SITE, out=tmp_path_factory.mktemp("b") / "split"))
+
+
+def recorded(run: Opened, arm: str) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
+    """The site's test rows, their scores in the run, and whom the laboratory knows."""
+    plan = run.plan
+    trial = plan.trial(plan.study.arm(arm), 42)
+    site = next(one for one in trial.scored if one.name == SITE)
+    saved = run.folder.predictions()
+    chosen = saved[(saved["arm"] == arm) & (saved["site"] == SITE)].set_index("row").loc[site.test_rows]
+    flag = next(part.present for part in site.blocks if part.party == "laboratory")
+    table = plan.cohort_of(plan.study.arm(arm)).records.features
+    assert isinstance(table, pd.DataFrame)
+    assert flag is not None
+    rows = table.iloc[site.test_rows].reset_index(drop=True)
+    return rows, chosen["score"].to_numpy(), site.test.x[:, flag].numpy() > 0
+
+
+def test_rows_are_predicted_as_in_the_run_with_what_each_party_knew(run: Opened, bundle: Bundle) -> None:
+    table, expected, known = recorded(run, "split")
+    assert 0 < known.sum() < len(known)
+    with_gaps = table.copy()
+    with_gaps.loc[~known, PARTIES["laboratory"]] = None
+    made = predict_table(bundle, with_gaps)
+    # a patient of whom the laboratory has no value at all is one whom it does not know
+    nothing = table[PARTIES["laboratory"]].isna().all(axis=1).to_numpy()
+    same = ~nothing | ~known
+    assert np.abs(made["score"].to_numpy() - expected)[same].max() <= 1e-6
+    assert ((made["absent"] == "laboratory") == (~known | nothing)).all()
+
+
+def test_all_parties_at_one_place(run: Opened, tmp_path: Path) -> None:
+    made = load_bundle(bundle_from(run, arm="pooled", site=SITE, out=tmp_path / "b"))
+    table, expected, known = recorded(run, "pooled")
+    assert known.all()
+    found = predict_table(made, table)
+    there = (found["absent"] == "").to_numpy()
+    assert there.sum() > 10
+    assert np.abs(found["score"].to_numpy() - expected)[there].max() <= 1e-6
+
+
+def test_a_file_without_a_partys_columns_or_told_to_leave_it_out(run: Opened, bundle: Bundle, tmp_path: Path) -> None:
+    """And the run says the same of its test rows while the laboratory is missing."""
+    table, _, _ = recorded(run, "split")
+    left_out = predict_table(bundle, table, how=How(without=("laboratory",)))
+    lacking = predict_table(bundle, table.drop(columns=PARTIES["laboratory"]))
+    pd.testing.assert_frame_equal(left_out, lacking, check_exact=True)
+    absent = run.folder.absent()
+    assert absent is not None
+    chosen = absent[(absent["site"] == SITE) & (absent["party"] == "laboratory")].sort_values("row")
+    cardiology = ~table[PARTIES["cardiology"]].isna().all(axis=1).to_numpy()
+    assert np.abs(left_out["score"].to_numpy() - chosen["score"].to_numpy())[cardiology].max() <= 1e-6
+    table.drop(columns=["chol"]).to_csv(tmp_path / "rows.csv", index=False)
+    with pytest.raises(DataError, match="there is no column 'chol'"):
+        predict_file(bundle, tmp_path / "rows.csv", tmp_path / "out.csv")
+    table.drop(columns=["age"]).to_csv(tmp_path / "rows.csv", index=False)
+    with pytest.raises(DataError, match="there is no column 'age'"):
+        predict_file(bundle, tmp_path / "rows.csv", tmp_path / "out.csv")
+    with pytest.raises(StudyError, match="'clinic' is always needed"):
+        predict_table(bundle, table, how=How(without=("clinic",)))
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_single_rows_may_leave_a_party_out(run: Opened, bundle: Bundle) -> None:
+    table, _, _ = recorded(run, "split")
+    row = table.iloc[3].to_dict()
+    plain = {str(name): None if value != value else value for name, value in row.items()}
+    short = {name: value for name, value in plain.items() if name not in PARTIES["laboratory"]}
+    [made] = predict_rows(bundle, [short])
+    assert made["absent"] == "laboratory"
+    with pytest.raises(DataError, match="there is no 'fbs'"):
+        predict_rows(bundle, [{**short, "chol": 200.0}])
+
+
+def test_what_is_asked_of_a_file(bundle: Bundle) -> None:
+    asked = wanted(bundle)
+    assert set(asked.needed) == set(PARTIES["clinic"])
+    assert [set(party) for party in asked.together] == [set(PARTIES["laboratory"]), set(PARTIES["cardiology"])]
+    assert list(Wanted(["a"], together=[["b", "c"]]).find(["a", "x"], "file")) == ["a"]
+    assert list(Wanted(["a"], together=[["b", "c"]]).find(["c", "a", "b"], "file")) == ["a", "b", "c"]
+
+
+def test_lines_that_do_not_make_up_a_row_are_refused(bundle: Bundle) -> None:
+    told = write_inputs(bundle.inputs)
+    assert read_inputs(told, bundle.recipe) == bundle.inputs
+    assert (write_inputs(Inputs()), read_inputs({}, bundle.recipe)) == ({}, Inputs())
+    parties = told["parties"]
+    for changed in (
+        {**told, "places": told["places"][1:]},
+        {**told, "places": [*told["places"][1:], 10**6]},
+        {**told, "parties": parties[1:]},
+        {**told, "parties": [{**parties[0], "stop": parties[0]["stop"] + 1}, *parties[1:]]},
+        {**told, "parties": [parties[0], {**parties[1], "present": 0}, parties[2]]},
+        {**told, "parties": [parties[0], {**parties[1], "party": "clinic"}, parties[2]]},
+        {**told, "parties": [{**parties[0], "shape": [1]}, *parties[1:]]},
+    ):
+        with pytest.raises(ValueError, match=r"party|parties"):
+            read_inputs(changed, bundle.recipe)

@@ -1,0 +1,348 @@
+"""How sure a bundle is: by which method, intervals by hand, sets and referral from validation rows, what is refused."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.special import expit
+from scipy.stats import norm
+from torch import nn
+
+from tests.attacks.studies import heart as private_hearts
+from tests.bundles.by_hand import made as by_hand
+from tests.bundles.conftest import hearts
+from wardround.bundles.arrays import as_array
+from wardround.bundles.blocks import Block
+from wardround.bundles.bundle import Bundle, load_bundle
+from wardround.bundles.choose_unsure import plausible_priors
+from wardround.bundles.files import ABOUT, UNCERTAINTY, WEIGHTS, as_text, seal
+from wardround.bundles.make import Opened, bundle_from, make_bundle
+from wardround.bundles.predict import How, predict_file, predict_table, wanted
+from wardround.bundles.reading import read_block
+from wardround.bundles.unsure import (
+    SHARES,
+    Referral,
+    Uncertainty,
+    has_dropout,
+    in_sets,
+    read_uncertainty,
+    unsure_of,
+    write_uncertainty,
+)
+from wardround.data.site import Block as Part
+from wardround.data.site import Rows
+from wardround.errors import BundleError, StudyError
+from wardround.execute import run_study
+from wardround.models import Model, ModelBuilder, Shape, from_module
+from wardround.models.joined import joined
+from wardround.uncertainty.calibration import Temperature
+from wardround.uncertainty.conformal import Cuts
+
+SITE = "hungarian"
+
+
+@pytest.fixture(scope="module")
+def laplace(opened: Opened, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    out = tmp_path_factory.mktemp("unsure") / "laplace"
+    return load_bundle(bundle_from(opened, arm="fedavg", site=SITE, out=out))
+
+
+@pytest.fixture(scope="module")
+def dropout(opened: Opened, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    out = tmp_path_factory.mktemp("unsure") / "dropout"
+    return load_bundle(bundle_from(opened, arm="network", site=SITE, out=out))
+
+
+def sides(opened: Opened, arm: str) -> tuple[Rows, Rows, pd.DataFrame]:
+    """Training and validation rows of the site, and its test rows as they were recorded."""
+    plan = opened.plan
+    trial = plan.trial(plan.study.arm(arm), 1)
+    site = next(one for one in trial.scored if one.name == SITE)
+    table = plan.cohort_of(plan.study.arm(arm)).records.features
+    assert isinstance(table, pd.DataFrame)
+    return site.train, site.validation, table.iloc[site.test_rows].reset_index(drop=True)
+
+
+def recorded(opened: Opened, arm: str, rows: np.ndarray) -> pd.DataFrame:
+    table = opened.plan.cohort_of(opened.plan.study.arm(arm)).records.features
+    assert isinstance(table, pd.DataFrame)
+    return table.iloc[rows].reset_index(drop=True)
+
+
+def test_dropout_where_the_model_has_it_else_laplace(laplace: Bundle, dropout: Bundle) -> None:
+    assert laplace.uncertainty is not None
+    assert dropout.uncertainty is not None
+    assert (laplace.uncertainty.method, dropout.uncertainty.method) == ("laplace", "dropout")
+    assert (dropout.uncertainty.passes, dropout.uncertainty.laplace) == (30, None)
+    assert laplace.uncertainty.why == dropout.uncertainty.why == ""
+
+
+def test_a_party_that_is_left_out_in_training_is_no_dropout() -> None:
+    parts = (Part("a", 0, 2, (2,), None), Part("b", 2, 3, (1,), 3))
+    shape = Shape((4,), 2, parts=parts)
+    assert not has_dropout(joined(absent=0.2)(shape))
+    assert has_dropout(joined(absent=0.2, dropout=0.1)(shape))
+
+
+def test_laplace_by_hand(opened: Opened, laplace: Bundle) -> None:
+    """For logistic regression the Gauss-Newton matrix is X'WX with W = p (1 - p), and a row's logit has the variance
+    h' (X'WX + prior)^-1 h; 90 % of a normal distribution lie within 1.645 SDs."""
+    train, _, table = sides(opened, "fedavg")
+    assert laplace.uncertainty is not None
+    assert laplace.uncertainty.laplace is not None
+    weight, bias = (laplace.params[name].double().numpy() for name in ("weight", "bias"))
+    design = np.column_stack([train.x.double().numpy(), np.ones(len(train))])
+    coefficients = np.append(weight[0], bias)
+    p = expit(design @ coefficients)
+    precision = design.T @ (design * (p * (1 - p))[:, None])
+    precision += laplace.uncertainty.laplace.prior * np.eye(len(coefficients))
+    _, validation, _ = sides(opened, "fedavg")
+    assert len(validation) >= 30
+    made = predict_table(laplace, table)
+    names = wanted(laplace).needed
+    columns = {name: as_array(table[name], name, str) for name in names}
+    read = read_block(laplace.recipe, Block(len(table), columns, str), laplace.unrecorded)
+    x = laplace.recipe.apply(read.table, np.arange(len(table)))
+    h = np.column_stack([x, np.ones(len(x))])
+    z, sd = h @ coefficients, np.sqrt((h * np.linalg.solve(precision, h.T).T).sum(axis=1))
+    half = norm.ppf(0.95) * sd
+    np.testing.assert_allclose(made["low"], expit(z - half), atol=1e-5)
+    np.testing.assert_allclose(made["high"], expit(z + half), atol=1e-5)
+
+
+def test_no_prior_leaves_less_room_than_the_weights_themselves_take() -> None:
+    """Weights 0.5 and -0.5 have a mean square of a quarter: a precision of 4 at most."""
+    found = plausible_priors(torch.tensor([[0.5, -0.5]]))
+    assert max(found) == pytest.approx(10**0.5)
+    assert min(found) == pytest.approx(0.001)
+    assert plausible_priors(torch.full((1, 3), 100.0)) == (1e-4,)  # below all that are tried
+    assert max(plausible_priors(torch.zeros((2, 2)))) == pytest.approx(1e6)
+
+
+@pytest.mark.parametrize("kind", ["laplace", "dropout"])
+def test_an_interval_holds_its_score_and_shrinks_to_nothing_nowhere(
+    opened: Opened, request: pytest.FixtureRequest, kind: str
+) -> None:
+    bundle: Bundle = request.getfixturevalue(kind)
+    made = predict_table(bundle, sides(opened, "fedavg")[2])
+    assert (made["low"] <= made["score"]).all()
+    assert (made["score"] <= made["high"]).all()
+    assert ((made["high"] - made["low"]) > 1e-4).all()
+    assert made[["low", "high"]].to_numpy().min() >= 0
+    assert made[["low", "high"]].to_numpy().max() <= 1
+    alone = pd.concat([predict_table(bundle, sides(opened, "fedavg")[2].iloc[[row]]) for row in (0, 7)])
+    pd.testing.assert_frame_equal(
+        alone.drop(columns="row").reset_index(drop=True),
+        made.iloc[[0, 7]].drop(columns="row").reset_index(drop=True),
+        check_exact=True,
+    )
+
+
+@pytest.mark.parametrize("kind", ["laplace", "dropout"])
+def test_sets_and_referral_are_those_of_validation_rows(
+    opened: Opened, request: pytest.FixtureRequest, kind: str
+) -> None:
+    """Of n validation rows of a class, the cut has rank ceil(0.9 (n + 1)): so many of them have their class in the set.
+    Of all of them a fifth is referred, to the nearest row."""
+    bundle: Bundle = request.getfixturevalue(kind)
+    arm = "fedavg" if kind == "laplace" else "network"
+    plan = opened.plan
+    trial = plan.trial(plan.study.arm(arm), 1)
+    site = next(one for one in trial.scored if one.name == SITE)
+    label = site.validation.labels.numpy()
+    made = predict_table(bundle, recorded(opened, arm, site.validation_rows))
+    for number, name in enumerate(bundle.classes):
+        own = made["set"][label == number]
+        wanted = min(int(np.ceil(0.9 * (len(own) + 1) - 1e-9)), len(own))
+        assert own.str.contains(name, regex=False).sum() >= wanted
+    both = made["set"] == " or ".join(bundle.classes)
+    assert (made["set"].isin([*bundle.classes, "none"]) | both).all()
+    unclear = made["refer"] & ~made["far"]
+    assert (made["refer"] | ~made["far"]).all()  # who is far is referred
+    assert unclear.sum() <= round(0.2 * len(made))
+    assert made["refer"].sum() >= round(0.2 * len(made))
+    shares = [
+        predict_table(bundle, recorded(opened, arm, site.validation_rows), how=How(refer_share=s)) for s in (0, 1)
+    ]
+    assert (shares[0]["refer"] == shares[0]["far"]).all()
+    assert shares[1]["refer"].all()
+
+
+def test_the_most_unclear_rows_are_those_near_the_middle() -> None:
+    """The entropy of 0.5 is one bit; a temperature of 2 makes 0.9 (odds 9) as unclear as 0.75 (odds 3)."""
+    scores = np.array([0.5, 0.9, 0.1])
+    unsure = unsure_of(None, scores, False)
+    assert unsure[0] == pytest.approx(1)
+    assert unsure[1] == pytest.approx(unsure[2]) == pytest.approx(0.468996, abs=1e-6)
+    hot = unsure_of(Temperature(np.array([2.0]), np.array([True]), False), scores, False)
+    assert hot[1] == pytest.approx(-(0.75 * np.log2(0.75) + 0.25 * np.log2(0.25)))
+    assert unsure_of(None, np.full((1, 4), 0.25), False) == pytest.approx(2)  # four classes alike
+    assert unsure_of(None, np.array([[0.5, 0.5, 1.0]]), True) == pytest.approx(2 / 3)  # the mean of three findings
+
+
+def test_sets_in_words() -> None:
+    sets = np.array([[True, False], [True, True], [False, False], [False, True]])
+    numbers, words = in_sets(sets, ("well", "ill"))
+    assert [words[number] for number in numbers] == ["well", "well or ill", "none", "ill"]
+    many = np.eye(70, dtype=bool)  # more than a number has bits
+    numbers, words = in_sets(many, [f"c{place}" for place in range(70)])
+    assert [words[number] for number in numbers] == [f"c{place}" for place in range(70)]
+
+
+def test_a_number_beyond_all_bounds_is_referred(opened: Opened, laplace: Bundle, dropout: Bundle) -> None:
+    """Where a score comes out, anything may be; where none does, nothing is said."""
+    table = sides(opened, "fedavg")[2].iloc[:2].astype({"chol": float})
+    table.loc[0, "chol"] = 1e308
+    scored = predict_table(laplace, table)
+    assert scored["score"][0] in (0.0, 1.0)
+    assert (scored["low"][0], scored["high"][0]) == (0.0, 1.0)
+    for bundle in (laplace, dropout):
+        made = predict_table(bundle, table)
+        unknown = made["score"].isna()
+        assert (made["low"].isna() == unknown).all()
+        assert (made["set"].isna() == unknown).all()
+        assert bool(made.loc[0, "refer"])
+        assert not unknown[1]
+
+
+def test_without_uncertainty_the_columns_are_as_before(opened: Opened, laplace: Bundle, tmp_path: Path) -> None:
+    table = sides(opened, "fedavg")[2]
+    whole, plain = predict_table(laplace, table), predict_table(laplace, table, how=How(uncertain=False))
+    assert list(plain) == ["row", "score", "probability", "call", "far", "why"]
+    assert list(whole) == [*list(plain)[:3], "low", "high", "set", "call", "far", "refer", "why"]
+    pd.testing.assert_frame_equal(whole[list(plain)], plain, check_exact=True)
+    table.to_csv(tmp_path / "rows.csv", index=False)
+    found = predict_file(laplace, tmp_path / "rows.csv", tmp_path / "out.parquet")
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "out.parquet"), whole, check_exact=True)
+    assert found.referred == whole["refer"].sum()
+
+
+def test_a_bundle_of_an_older_format_says_nothing_of_it(tmp_path: Path) -> None:
+    bundle = by_hand(tmp_path / "b")
+    table = pd.DataFrame({"age": [1.0], "crp": [0.0], "sodium": [2.0]})
+    assert "refer" not in predict_table(bundle, table)
+    with pytest.raises(StudyError, match="the bundle knows no cut for it"):
+        predict_table(bundle, table, how=How(refer_share=0.1))
+    with pytest.raises(StudyError, match="is not a share"):
+        predict_table(bundle, table, how=How(refer_share=1.1))
+
+
+def test_the_card_counts_what_it_is_worth(opened: Opened, laplace: Bundle) -> None:
+    table = sides(opened, "fedavg")[2]
+    made = predict_table(laplace, table)
+    told = laplace.about["card"]["sure"]["worth"]
+    saved = opened.folder.predictions()
+    chosen = saved[(saved["arm"] == "fedavg") & (saved["seed"] == 1) & (saved["site"] == SITE)]
+    label = chosen["label"].to_numpy()
+    names = np.array(laplace.classes)[label]
+    held = [name in words.split(" or ") for name, words in zip(names, made["set"], strict=True)]
+    assert told["rows"] == len(table)
+    assert told["sets"]["coverage"] == pytest.approx(np.mean(held))
+    assert told["width"] == pytest.approx((made["high"] - made["low"]).mean(), abs=1e-6)
+    right = (made["call"] == names).to_numpy()
+    assert told["referral"]["all"] == pytest.approx(right.mean())
+    unclear = made["refer"] & ~made["far"]
+    if not made["far"].any():
+        assert told["referral"]["share"] == pytest.approx(unclear.mean())
+        assert told["referral"]["kept"] == pytest.approx(right[~unclear].mean())
+    text = (laplace.path / "card.md").read_text()
+    assert "## How sure it is" in text
+    assert f"| sets that hold the right answer (asked: 0.90) | {np.mean(held):.3f} |" in text
+
+
+def test_protected_patients_give_neither_laplace_nor_cuts(tmp_path: Path) -> None:
+    study = private_hearts(evaluation={"seeds": {"first": 1, "count": 1}, "validation_share": 0.25, "every": 0})
+    folder = run_study(study, tmp_path / "runs").folder
+    bundle = load_bundle(make_bundle(folder, arm="private", site="va", out=tmp_path / "va"))
+    how = bundle.uncertainty
+    assert bundle.about["private"]
+    assert how is not None
+    assert (how.method, how.laplace, how.temperature, how.cuts, how.referral) == ("none", None, None, None, None)
+    assert "protects patients" in how.why
+    assert "protects patients" in how.unchosen
+    assert bundle.about["card"]["sure"]["worth"] is None
+    assert "There is no interval" in (bundle.path / "card.md").read_text()
+
+
+def bent() -> ModelBuilder:
+    class Bent(nn.Module):
+        def __init__(self, inputs: int) -> None:
+            super().__init__()
+            self.line = nn.Linear(inputs, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            made: torch.Tensor = self.line(x).tanh()
+            return made
+
+    def build(shape: Shape) -> Model:
+        return from_module(lambda: Bent(shape.inputs[0]), shape)
+
+    return build
+
+
+def test_a_model_that_laplace_does_not_fit_says_so(tmp_path: Path) -> None:
+    study = hearts(model={"kind": "bent"}, arms=[{"name": "fedavg", "algorithm": "fedavg"}])
+    folder = run_study(study, tmp_path / "runs", models={"bent": bent}).folder
+    made = make_bundle(folder, arm="fedavg", site=SITE, out=tmp_path / "b", models={"bent": bent})
+    bundle = load_bundle(made, models={"bent": bent})
+    how = bundle.uncertainty
+    assert how is not None
+    assert (how.method, how.laplace) == ("none", None)
+    assert how.why == "the model has no dropout, and the model's scores do not come from a linear layer with a bias"
+    assert how.cuts is not None  # sets and referral need scores alone
+    assert "low" not in predict_table(bundle, pd.DataFrame({c.written: [None] for c in bundle.recipe.columns}))
+
+
+def test_it_comes_back_as_it_was_written_with_what_is_infinite(laplace: Bundle) -> None:
+    cuts = np.linspace(1, 0, SHARES + 1)
+    cuts[0], cuts[-1] = np.inf, -np.inf
+    how = Uncertainty("none", 30, 7, "why", unchosen="not", referral=Referral(0.2, cuts))
+    how = Uncertainty(**{**vars(how), "cuts": Cuts(0.1, "plain", np.array([np.inf, 0.3]), np.array([3, 40]))})
+    back = read_uncertainty(json.loads(as_text(write_uncertainty(how))), {}, laplace.model, laplace.params, 1)
+    assert back.referral is not None
+    assert back.cuts is not None
+    np.testing.assert_array_equal(back.referral.cuts, cuts)
+    np.testing.assert_array_equal(back.cuts.values, [np.inf, 0.3])
+    assert (back.method, back.seed, back.why, back.unchosen) == ("none", 7, "why", "not")
+    assert (back.cut(0.0), back.cut(1.0), back.cut(0.5)) == (np.inf, -np.inf, 0.5)
+
+
+def otherwise(**changes: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda told: told.update(changes)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        otherwise(method="guess"),
+        otherwise(method="dropout"),  # the model has none
+        otherwise(passes=10**9),
+        lambda told: told["temperature"].update(values=[0.0]),
+        lambda told: told["temperature"].update(values=[1.0, 1.0]),
+        lambda told: told["sets"].update(cuts=[0.1]),
+        lambda told: told["sets"].update(kind="other"),
+        lambda told: told["referral"]["cuts"].pop(),
+        lambda told: told["referral"].update(share=2.0),
+        lambda told: told["laplace"].update(layer="head"),
+        lambda told: told["laplace"].update(prior=0.0),
+        lambda told: told.pop("sets"),
+    ],
+)
+def test_what_does_not_fit_is_refused_when_it_is_opened(
+    laplace: Bundle, tmp_path: Path, change: Callable[[dict[str, Any]], None]
+) -> None:
+    files = {path.name: path.read_bytes() for path in laplace.path.iterdir() if path.name != ABOUT}
+    told = json.loads(files[UNCERTAINTY])
+    change(told)
+    files[UNCERTAINTY] = as_text(told)
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / ABOUT).write_bytes(seal(dict(laplace.about), files))
+    with pytest.raises(BundleError, match="does not hold what a bundle of format 2 holds"):
+        load_bundle(tmp_path)
+    assert WEIGHTS in files
