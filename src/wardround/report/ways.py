@@ -82,7 +82,7 @@ def _how(evidence: Evidence, name: str, arm: Mapping[str, Any]) -> str:
 
 def _protection(evidence: Evidence, name: str) -> Mapping[str, Any]:
     """Nothing where no arm has [privacy]."""
-    found: Mapping[str, Any] = ((evidence.results["privacy"] or {}).get("arms") or {}).get(name) or {}
+    found: Mapping[str, Any] = ((evidence.results.get("privacy") or {}).get("arms") or {}).get(name) or {}
     return found
 
 
