@@ -19,7 +19,6 @@ from tests.bundles.conftest import hearts
 from wardround.bundles.arrays import as_array
 from wardround.bundles.blocks import Block
 from wardround.bundles.bundle import Bundle, load_bundle
-from wardround.bundles.choose_unsure import plausible_priors
 from wardround.bundles.files import ABOUT, UNCERTAINTY, WEIGHTS, as_text, seal
 from wardround.bundles.make import Opened, bundle_from, make_bundle
 from wardround.bundles.predict import How, predict_file, predict_table, wanted
@@ -28,7 +27,6 @@ from wardround.bundles.unsure import (
     SHARES,
     Referral,
     Uncertainty,
-    has_dropout,
     in_sets,
     read_uncertainty,
     unsure_of,
@@ -42,6 +40,8 @@ from wardround.models import Model, ModelBuilder, Shape, from_module
 from wardround.models.joined import joined
 from wardround.uncertainty.calibration import Temperature
 from wardround.uncertainty.conformal import Cuts
+from wardround.uncertainty.fits import has_dropout
+from wardround.uncertainty.laplace import plausible_priors
 
 SITE = "hungarian"
 

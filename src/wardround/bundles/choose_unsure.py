@@ -20,7 +20,6 @@ from wardround.bundles.unsure import (
     Measured,
     Referral,
     Uncertainty,
-    has_dropout,
     measure,
     sets_of,
 )
@@ -29,7 +28,8 @@ from wardround.evaluation.metrics import SMALLEST_GROUP
 from wardround.study import Uncertainty as Settings
 from wardround.uncertainty.calibration import ece, fit_temperature
 from wardround.uncertainty.conformal import coverage, fit_cuts, set_sizes
-from wardround.uncertainty.laplace import PRIORS, Laplace, choose_prior, fit_laplace
+from wardround.uncertainty.fits import has_dropout
+from wardround.uncertainty.laplace import Laplace, choose_prior, fit_laplace
 from wardround.uncertainty.referral import refer, referral_cut
 
 MOST_CELLS = 1 << 26  # numbers of rows that are in memory together; of more rows, so many are drawn
@@ -77,19 +77,10 @@ def _laplace(none: Uncertainty, bundle: Bundle, train: Side, validation: Side) -
         fitted = _fitted(bundle, train)
         if len(validation) >= LEAST_ROWS:
             x, y = _some(bundle, validation)
-            priors = plausible_priors(bundle.params[f"{fitted.layer}.weight" if fitted.layer else "weight"])
-            fitted = choose_prior(fitted, bundle.model, bundle.params, bundle.buffers, x, y, priors)
+            fitted = choose_prior(fitted, bundle.model, bundle.params, bundle.buffers, x, y)
     except StudyError as error:
         return replace(none, why=f"the model has no dropout, and {error.problem}")
     return replace(none, method="laplace", laplace=fitted)
-
-
-def plausible_priors(weight: Tensor) -> tuple[float, ...]:
-    """Those under which the trained weights are not too large: a precision is at most 1 / their mean square (MacKay,
-    Neural Computation 1992). A model that is less sure than it should be is most likely under a prior that leaves no
-    doubt at all, and validation rows alone would choose that one."""
-    most = 1 / max(float(weight.double().square().mean()), 1 / max(PRIORS))
-    return tuple(prior for prior in PRIORS if prior <= most) or (most,)
 
 
 def _fitted(bundle: Bundle, train: Side) -> Laplace:

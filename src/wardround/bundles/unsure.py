@@ -16,10 +16,10 @@ from torch import Tensor
 
 from wardround import seeds
 from wardround.models import Model
-from wardround.models.joined import ABSENT
 from wardround.tree import Tree
 from wardround.uncertainty.calibration import Temperature
 from wardround.uncertainty.conformal import Cuts, prediction_sets
+from wardround.uncertainty.fits import has_dropout
 from wardround.uncertainty.laplace import Laplace, laplace_passes, moderated, score_and_variance
 from wardround.uncertainty.parts import INTERVAL, interval, of_rows
 from wardround.uncertainty.passes import mc_dropout
@@ -71,11 +71,6 @@ class Measured:
     low: np.ndarray
     high: np.ndarray
     unsure: np.ndarray  # (rows,), in bits
-
-
-def has_dropout(model: Model) -> bool:
-    """A party that is left out at times in training is no dropout: here it is there, or it is not."""
-    return any(not (model.cut is not None and name.startswith(ABSENT)) for name in model.mask_shapes)
 
 
 def measure(how: Uncertainty, model: Model, params: Tree, buffers: Tree, x: Tensor, score: np.ndarray) -> Measured:

@@ -95,9 +95,10 @@ def choose_prior(
     buffers: Tree,
     x: Tensor,
     y: Tensor,
-    priors: Sequence[float] = PRIORS,
+    priors: Sequence[float] | None = None,
 ) -> Laplace:
-    """With the prior precision under which validation rows are most likely; the highest of equals.
+    """With the prior precision under which validation rows are most likely; the highest of equals. `priors` are those
+    that are plausible, unless given.
 
     The mean probability is MacKay's: the score divided by sqrt(1 + pi / 8 x variance).
     """
@@ -105,7 +106,7 @@ def choose_prior(
 
 
 def choose_prior_by(
-    fitted: Laplace, model: Model, params: Tree, features: Tensor, y: Tensor, priors: Sequence[float] = PRIORS
+    fitted: Laplace, model: Model, params: Tree, features: Tensor, y: Tensor, priors: Sequence[float] | None = None
 ) -> Laplace:
     """The same from what goes into the last layer, which fits into memory where images do not."""
     scores = _from_features(params, fitted.layer, features)
@@ -114,8 +115,16 @@ def choose_prior_by(
         variance = replace(fitted, prior=prior).variance(features)
         return float(model.row_losses(moderated(scores, variance), y).mean())
 
-    best = min(sorted(priors, reverse=True), key=loss)
-    return replace(fitted, prior=best)
+    known = plausible_priors(params[_leaf(fitted.layer, "weight")]) if priors is None else priors
+    return replace(fitted, prior=min(sorted(known, reverse=True), key=loss))
+
+
+def plausible_priors(weight: Tensor) -> tuple[float, ...]:
+    """Those under which the trained weights are not too large: a precision is at most 1 / their mean square (MacKay,
+    Neural Computation 1992). A model that is less sure than it should be is most likely under a prior that leaves no
+    doubt at all, and validation rows alone would choose that one."""
+    most = 1 / max(float(weight.double().square().mean()), 1 / max(PRIORS))
+    return tuple(prior for prior in PRIORS if prior <= most) or (most,)
 
 
 def moderated(scores: Tensor, variance: Tensor) -> Tensor:
