@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-all check bench bench-study bench-deployment bench-images bench-privacy bench-prediction bench-peers clean
+.PHONY: help setup run demo test test-all check bench bench-study bench-deployment bench-images bench-privacy bench-prediction bench-vertical bench-hierarchical bench-uncertainty bench-peers clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -54,6 +54,16 @@ bench-images: $(STAMP)  ## Time a round of the networks beside a hand-written lo
 bench-privacy: $(STAMP)  ## What clipping and noise cost beside Opacus, and what a secure sum costs a site
 	$(BIN)/python -m benchmarks.privacy
 	$(BIN)/python -m benchmarks.secure_sum
+
+bench-vertical: $(STAMP)  ## Match 100,000 patients; what a second party and blocks of batches are worth
+	$(BIN)/python -m benchmarks.psi
+	$(BIN)/python -m benchmarks.vertical
+
+bench-hierarchical: $(STAMP)  ## Memory and time of 50 sites in 5 regions beside a flat federation
+	$(BIN)/python -m benchmarks.hierarchical
+
+bench-uncertainty: $(STAMP)  ## What 30 passes of dropout cost beside one
+	$(BIN)/python -m benchmarks.uncertainty cost
 
 bench-prediction: $(STAMP)  ## Speed and memory of `predict`, and one row over HTTP
 	$(BIN)/python -m benchmarks.prediction

@@ -128,6 +128,7 @@ def execute(
     plan.check_all()  # what is refused is refused before a file is made
     units = cut(plan, engine)
     environment = {**describe_environment(), "engine": engine, "data_fingerprint": plan.fingerprint}
+    environment["quick"] = study.quick
     with folder.locked():
         log = AuditLog(folder.path / "audit.jsonl")
         if again or not has_begun(folder.path):

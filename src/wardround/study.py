@@ -302,11 +302,12 @@ class Study:
     selection: Selection | None
     claims: tuple[Claim, ...]
     resolved: Mapping[str, Any] = field(compare=False)  # the file again, every default filled in
+    quick: bool = field(default=False, compare=False)  # at the study's own smaller size
 
     @cached_property
     def hash(self) -> str:
         """Names the run. Paths and the device are left out: every hospital computes the same hash."""
-        content = {key: value for key, value in asdict(self).items() if key != "resolved"}
+        content = {key: value for key, value in asdict(self).items() if key not in ("resolved", "quick")}
         if self.evaluation.attack == Evaluation().attack:
             del content["evaluation"]["attack"]
         for arm in content["arms"]:

@@ -138,6 +138,7 @@ def parse_study(
         selection=parse(Selection, raw["selection"], f"{where}: selection", base) if "selection" in raw else None,
         claims=parse(tuple[Claim, ...], raw.get("claims", []), f"{where}: claims", base),
         resolved=resolved,
+        quick=quick,
     )
     check_whole(study, where)
     return study

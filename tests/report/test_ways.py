@@ -99,7 +99,7 @@ def test_each_way_is_told_of_once(evidence: Evidence) -> None:
     for beginning in ("The room between", "Same kind of rows", "A promise to every patient", "The same patients with"):
         assert sum(sentence.startswith(beginning) for sentence in words) == 1
     assert any("coordinator of all carries" in sentence for sentence in words)
-    assert any(sentence.startswith("Who was trained on") for sentence in words)
+    assert any("was trained on" in sentence for sentence in words)
     assert "one set of data with one seed" in words[-1]
 
 
@@ -108,7 +108,7 @@ def test_an_attack_counts_only_where_its_interval_leaves_out_a_guess(evidence: E
     for name, found in attack["membership"].items():
         found["threshold"]["interval"] = [0.52, 0.6] if name == "pooled" else [0.45, 0.55]
     told = Evidence(evidence.results, evidence.study, evidence.environment, evidence.samples, attack)
-    assert any("better than by guessing in pooled; not in local" in sentence for sentence in ways_words(told))
+    assert any("better than by guessing in pooled; in local, fedavg" in sentence for sentence in ways_words(told))
 
 
 def test_table_and_bars(evidence: Evidence) -> None:

@@ -96,6 +96,19 @@ def _noise(arm: str, told: dict[str, Any]) -> str:
     )
 
 
+def privacy_words(evidence: Evidence) -> list[str]:
+    """What left a party, where parties hold different columns."""
+    told = with_parties(evidence)
+    if not told:
+        return []
+    holders = listed(list(dict.fromkeys(topology["labels"] for topology in told.values())))
+    return [
+        f"In {listed(list(told))} no weights were sent: each party sent {holders} an embedding of every training row "
+        "in each epoch, and got the gradient of that row's loss back. Values may be guessed from embeddings, and "
+        "labels from gradients."
+    ]
+
+
 def absent_table(evidence: Evidence) -> Table:
     """With all parties and without each, on the same rows."""
     headline, rows = evidence.headline, []

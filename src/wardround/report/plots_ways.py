@@ -17,10 +17,11 @@ def ways_bars(evidence: Evidence) -> Figure | None:
     ways = ways_of(evidence)
     if not ways or len(ways) > MOST:
         return None
-    word = f"{evidence.headline.word}{' in sites' if evidence.ranked_within else ''}{evidence.headline.unit}"
+    word = f"{evidence.headline.word}{evidence.headline.unit}"
     scale = evidence.headline.scale
     panels: dict[str, Callable[[Way], Mapping[str, Any] | None]] = {
         word: lambda way: _scaled(way.headline, scale),
+        f"{evidence.headline.word} in sites": lambda way: _scaled(way.within, scale),
         "F1": lambda way: way.f1,
         "calibration error": lambda way: _plain(way.error),
         "MB sent and received": lambda way: _plain(way.bytes / 1e6),
@@ -65,8 +66,8 @@ def _measured(attack: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"mean": attack["auc"], "interval": attack.get("interval")}
 
 
-def _scaled(found: Mapping[str, Any], scale: float) -> Mapping[str, Any] | None:
-    if found["mean"] is None:
+def _scaled(found: Mapping[str, Any] | None, scale: float) -> Mapping[str, Any] | None:
+    if found is None or found["mean"] is None:
         return None
     limits = [scale * limit for limit in found["interval"]] if found.get("interval") else None
     return {"mean": scale * found["mean"], "interval": limits}

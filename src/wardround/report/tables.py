@@ -50,7 +50,7 @@ from wardround.report.tables_sure import (
     sure_sites_table,
     sureness_table,
 )
-from wardround.report.topology import link_table, region_table
+from wardround.report.topology import link_table, region_table, with_regions
 from wardround.report.ways import ways_table
 from wardround.report.words import groups_title
 from wardround.report.words_on_data import ranking_words
@@ -340,5 +340,6 @@ def cost_table(evidence: Evidence) -> Table:
     ]
     columns = {"arm": None, "rounds": str, "KB from the sites": one, "KB to the sites": one, "seconds": decimals}
     time = "the rounds' time, waiting included" if evidence.deployed else "this machine's time for training"
-    note = f"Of one seed: tensors without framing, and {time}."
+    regions = " What went between regions is in Topology." if with_regions(evidence) else ""
+    note = f"Of one seed: tensors without framing, and {time}.{regions}"
     return make_table("cost", "Cost", columns, rows, note)

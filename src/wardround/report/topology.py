@@ -80,7 +80,7 @@ def _verdict(evidence: Evidence, topology: dict[str, Any]) -> str | None:
         parts.append(f"the model of all is better in {listed(by['loses'])}")
     if by["no evidence"]:
         where = "any region" if len(by["no evidence"]) == len(known) else listed(by["no evidence"])
-        parts.append(f"there is no evidence of a difference in {where}")
+        parts.append(f"there is no evidence of a difference between the two in {where}")
     if not parts:
         return f"it cannot be told whether a region's own model has a better {word} at home than the model of all"
     return (
@@ -103,7 +103,7 @@ def region_table(evidence: Evidence) -> Table:
             rows.append([name, region, len(found["sites"]), found["train"], test, *figures])
     columns: dict[str, Format | None] = {"arm": None, "region": None, "sites": str, "training rows": str}
     columns |= {"test rows": count_text, headline.above(f"own model: {headline.word}"): headline.shown}
-    columns |= {headline.above(f"model of all: {headline.word}"): headline.shown, "points": points}
+    columns |= {headline.above(f"model of all: {headline.word}"): headline.shown, "own less all, points": points}
     columns |= {"from": points, "to": points, "verdict": None}
     note = (
         "A region's own model is the one that it had before the last average over regions. Both are scored on the test "

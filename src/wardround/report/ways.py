@@ -21,7 +21,8 @@ class Way:
 
     arm: str
     how: str
-    headline: Mapping[str, Any]  # mean and interval
+    headline: Mapping[str, Any] | None  # mean and interval; None: sites' own models have no common scale
+    within: Mapping[str, Any] | None  # the same as a mean over sites, where some arm has such models
     f1: Mapping[str, Any]
     error: float | None  # of calibration
     bytes: float
@@ -39,7 +40,7 @@ def ways_of(evidence: Evidence) -> list[Way]:
 
 
 def _way(evidence: Evidence, name: str, arm: Mapping[str, Any]) -> Way:
-    figures = arm["within_sites"] if evidence.ranked_within else arm["metrics"]
+    metric, apart = evidence.headline.metric, evidence.ranked_within and name in evidence.own_models
     attacked = ((evidence.attack or {}).get("membership") or {}).get(name, {}).get("threshold")
     unsure = arm.get("uncertainty") or {}
     topology = arm.get("topology") or {}
@@ -47,7 +48,8 @@ def _way(evidence: Evidence, name: str, arm: Mapping[str, Any]) -> Way:
     return Way(
         arm=name,
         how=_how(evidence, name, arm),
-        headline=figures[evidence.headline.metric],
+        headline=None if apart else arm["metrics"][metric],
+        within=arm["within_sites"][metric] if evidence.ranked_within else None,
         f1=arm["metrics"]["f1"],
         error=(unsure.get("calibration") or {}).get("ece"),
         bytes=arm["cost"]["bytes"] + beyond.get("bytes_down", 0.0) + beyond.get("bytes_up", 0.0),
@@ -97,20 +99,28 @@ def ways_table(evidence: Evidence) -> Table:
     headline = evidence.headline
     rows = []
     for way in ways_of(evidence):
-        figures = [way.headline["mean"], _limits(way.headline, headline.shown), way.f1["mean"], _limits(way.f1)]
+        figures = [*_figure(way.headline, headline.shown)]
+        figures += _figure(way.within, headline.shown) if evidence.ranked_within else []
+        figures += _figure(way.f1, decimals)
         attack = [None, None] if way.attack is None else [way.attack["auc"], _limits(way.attack)]
         rows.append([way.arm, way.how, *figures, way.error, way.bytes / 1e6, way.seconds, way.epsilon, *attack])
-    word = f"{headline.word} in sites" if evidence.ranked_within else headline.word
-    columns: dict[str, Format | None] = {"arm": None, "how": None, headline.above(word): headline.shown}
-    columns |= {f"95 % of {headline.word}": None, "F1": decimals, "95 % of F1": None}
+    columns: dict[str, Format | None] = {"arm": None, "how": None, headline.above(): headline.shown}
+    columns |= {f"95 % of {headline.word}": None}
+    if evidence.ranked_within:
+        columns |= {f"{headline.word} in sites": headline.shown, "95 % in sites": None}
+    columns |= {"F1": decimals, "95 % of F1": None}
     columns |= {"calibration error": decimals, "MB": one, "seconds": one, "epsilon": one}
     columns |= {"attack: AUC": decimals, "95 % of attack": None}
     note = (
         "Intervals are of 95 %. Calibration error: how far scores are from what happens, on average, before any "
-        "correction. MB: tensors sent and received with one seed, on all links. Attack: telling from losses who was "
-        "trained on; 0.5 is a guess."
+        "correction. MB: tensors sent and received with one seed, on all links. Seconds: of training on this machine, "
+        "arm after arm; the first one also warms it up. Attack: telling from losses who was trained on; 0.5 is a guess."
     )
     return make_table("ways", "Ways to train together, side by side", columns, rows, note)
+
+
+def _figure(found: Mapping[str, Any] | None, shown: Format) -> list[Any]:
+    return [None, None] if found is None else [found["mean"], _limits(found, shown)]
 
 
 def _limits(found: Mapping[str, Any], shown: Format = decimals) -> str | None:
@@ -131,7 +141,10 @@ def _bounds(evidence: Evidence, ways: Mapping[str, Way]) -> str | None:
     named = {arm: name for name, a in evidence.arms.items() if (arm := a["algorithm"]["name"]) in BOUNDS}
     if set(named) != set(BOUNDS):
         return None
-    low, high = (ways[named[kind]].headline["mean"] for kind in ("local", "pooled"))
+    figures = [ways[named[kind]].within or ways[named[kind]].headline for kind in ("local", "pooled")]
+    low, high = (None if one is None else one["mean"] for one in figures)
+    if low is None or high is None:
+        return None
     word = f"{evidence.headline.word}{' within sites' if evidence.ranked_within else ''}"
     return (
         f"The room between training alone and pooling all rows: {word} {evidence.headline.told(low)} to "
@@ -164,7 +177,8 @@ def _private(evidence: Evidence, ways: Mapping[str, Way]) -> str | None:
     told = [
         f"{way.arm} spends epsilon {way.epsilon:.1f} and {_against_reference(evidence, way.arm)}" for way in private
     ]
-    return f"A promise to every patient: {'; '.join(told)}. No other way here promises a patient anything."
+    kept = "" if evidence.deployed else " (what it would cost: a simulation's noise promises nothing)"
+    return f"A promise to every patient{kept}: {'; '.join(told)}. No other way here promises a patient anything."
 
 
 def _vertical(evidence: Evidence, ways: Mapping[str, Way]) -> str | None:
@@ -172,10 +186,18 @@ def _vertical(evidence: Evidence, ways: Mapping[str, Way]) -> str | None:
     if not found:
         return None
     told = [f"{name} {_against_reference(evidence, name)}" for name in found]
+    bound = next((n for n, arm in evidence.arms.items() if arm["algorithm"]["name"] == "pooled"), None)
+    fair = "It trains on all sites' rows of common patients at once, which the others do not"
+    if bound is not None:
+        means = [evidence.figure(name)["mean"] for name in (bound, *found)]
+        shown = ["not known" if mean is None else evidence.headline.told(mean) for mean in means]
+        each = ", ".join(f"{name} {figure}" for name, figure in zip((bound, *found), shown, strict=True))
+        fair += f"; set beside pooled rows, {evidence.headline.word} is: {each}"
+    noisy = [name for name in found if evidence.arms[name]["topology"]["embeddings"] is not None]
+    promise = f" with noise in {listed(noisy)} (see Topology)" if noisy else ", without any promise"
     return (
-        f"The same patients with different columns at different places: no other way can use those columns. "
-        f"{'; '.join(told)}; it trains on all sites' rows of common patients at once, so that it compares with pooled "
-        "rows rather than with the others. Embeddings and gradients of single patients travel, without any promise."
+        "The same patients with different columns at different places: no other way can use those columns. "
+        f"{'; '.join(told)}. {fair}. Embeddings and gradients of single patients travel{promise}."
     )
 
 
@@ -198,9 +220,12 @@ def _attacks(ways: Mapping[str, Way]) -> str | None:
         return None
     caught = [arm for arm, attack in known.items() if attack["interval"] and attack["interval"][0] > 0.5]
     if not caught:
-        return "Who was trained on could not be told from losses better than by guessing, in any arm."
+        return (
+            f"That somebody was trained on was not shown by an attack on losses in {listed(list(known))}. Another "
+            "attack may succeed."
+        )
     safe = [arm for arm in known if arm not in caught]
-    rest = f"; not in {listed(safe)}" if safe else ""
+    rest = f"; in {listed(safe)} this was not shown" if safe else ""
     return f"Who was trained on can be told from losses better than by guessing in {listed(caught)}{rest}."
 
 

@@ -14,6 +14,9 @@ OF_COLUMNS = ("missing", "indicator", "categories", "least_level")  # settings t
 UNLIKE = 20  # per cent by which disease rates must differ to be named as a reason
 
 
+QUICK = "This is the study at its quick size (--quick): fewer rows or rounds than it needs to be believed."
+
+
 def answer(evidence: Evidence) -> list[str]:
     """Three sentences: the arms against the reference, federation against staying alone, and what was published.
 
@@ -24,6 +27,7 @@ def answer(evidence: Evidence) -> list[str]:
         for sentence in (
             *failed_words(evidence),
             SYNTHETIC if evidence.synthetic else None,
+            QUICK if evidence.environment.get("quick") else None,
             _against_reference(evidence),
             _against_alone(evidence),
             _claims(evidence) or _newcomers(evidence),

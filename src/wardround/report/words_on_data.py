@@ -1,6 +1,7 @@
 """The sentences of a report on what left the sites, and on what its figures cannot say."""
 
 from wardround.report.evidence import STAY, Evidence
+from wardround.report.parties import privacy_words as parties_privacy
 from wardround.report.table import listed
 from wardround.report.topology import privacy_words as regions_privacy
 from wardround.report.words_privacy import privacy_limits, protection_words
@@ -24,6 +25,7 @@ def privacy(evidence: Evidence) -> list[str]:
         if evidence.deployed
         else "This was a simulation on one machine that could read all sites' rows. Nothing was sent over a network.",
         *regions_privacy(evidence),
+        *parties_privacy(evidence),
         *protection_words(evidence),
     ]
     own = prepared.get("schema") == "own" and not evidence.of_images
