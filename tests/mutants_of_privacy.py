@@ -317,8 +317,8 @@ MUTANTS = (
     Mutant(
         "losses of sites are told beside their noisy sum",
         "intake.py",
-        "told = self.count and self.mean is None and trial.privacy.site is None",
-        "told = self.count and self.mean is None",
+        "told = self.count and not masked and trial.privacy.site is None",
+        "told = self.count and not masked",
         where=SITES,
     ),
     Mutant(
