@@ -9,17 +9,20 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from wardround import describeparties
 from wardround.catalog import load_study
 from wardround.data.parties import holdings_of, known_patients
 from wardround.data.site import Rows
+from wardround.describeparties import describe_matching, matched_findings, matched_notes
 from wardround.engines import ENGINES
 from wardround.errors import DataError, RunError, StudyError, WardroundError
-from wardround.evaluation.absent import describe_noise, predict_absent, rows_without
+from wardround.evaluation.absent import describe_deployed_noise, describe_noise, predict_absent, rows_without
 from wardround.evaluation.predict import predict
 from wardround.execute import run_study
 from wardround.models import Shape
 from wardround.models.joined import joined
 from wardround.plan import Plan, load_plan
+from wardround.privacy.psi_simulated import match_patients
 from wardround.study import EmbeddingNoise
 from wardround.units import cut
 
@@ -201,6 +204,78 @@ def test_what_noise_on_embeddings_gives() -> None:
     assert nothing is not None
     assert nothing["epsilon"] is None  # a clip alone hides nothing
     assert describe_noise(None, 10) is None
+
+
+def test_noise_of_all_arms_and_seeds_counts_where_embeddings_really_leave() -> None:
+    """Two arms of 2 and 4 epochs with 3 seeds: 18 releases with one noise, mu = 2 sqrt(18) / s as above."""
+    arms: list[dict[str, Any]] = [{"algorithm": "split"}, {"algorithm": "split", "name": "long", "training.rounds": 4}]
+    noisy = study(
+        arms=arms, topology__embeddings={"clip": 1.0, "noise": 20.0}, evaluation__seeds={"first": 1, "count": 3}
+    )
+    parsed = load_study({**noisy, "training": {"rounds": 2, "local_epochs": 1, "lr": 0.1}})[0]
+    told = [describe_deployed_noise(parsed, arm) for arm in parsed.arms]
+    expected = describe_noise(EmbeddingNoise(1.0, 20.0), 18)
+    assert expected is not None
+    assert expected["covers"] == "one seed"
+    assert told == [{**expected, "covers": "all arms and seeds"}] * 2
+    arms[1]["topology.embeddings.noise"] = 0.0
+    bare = describe_deployed_noise(load_study({**noisy, "arms": arms})[0], parsed.arms[0])
+    assert bare is not None
+    assert bare["epsilon"] is None  # the other arm sends the same rows without any
+
+
+def test_dropout_tells_uncertainty_where_embeddings_get_noise(tmp_path: Path) -> None:
+    noisy = study(
+        topology__embeddings={"clip": 1.0, "noise": 0.5}, model__dropout=0.2, uncertainty={"method": "dropout"}
+    )
+    assert (run_study(noisy, out=tmp_path).folder / "results.json").is_file()
+
+
+def files_of_parties(folder: Path, common: int) -> dict[str, Any]:
+    """A clinic of 250 patients and a laboratory of 270, of whom the clinic has some."""
+    rng = np.random.default_rng(0)
+    clinic = [f"P{n:03},{age:.6f},{'yes' if age > 0 else 'no'}" for n, age in enumerate(rng.normal(size=250))]
+    names = [f"P{n:03}" for n in range(common)] + [f"S{n:03}" for n in range(270 - common)]
+    lab = [f"{name},{value:.6f}" for name, value in zip(names, rng.normal(size=270), strict=True)]
+    (folder / "clinic.csv").write_text("\n".join(["pid,age,sick", *clinic]) + "\n", encoding="utf-8")
+    (folder / "lab.csv").write_text("\n".join(["pid,crp", *lab]) + "\n", encoding="utf-8")
+    files = {party: str(folder / f"{party}.csv") for party in ("clinic", "lab")}
+    data = {"source": "csv-parties", "files": files, "patient": "pid", "target": "sick"}
+    return study(data=data, topology__parties={"clinic": ["*"], "lab": ["*"]})
+
+
+def test_each_party_is_counted_with_its_own_patients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And arms that differ in the exchange alone are matched once."""
+    asked: list[dict[str, int]] = []
+
+    def watched(patients: dict[str, list[str]]) -> Any:
+        asked.append({party: len(ids) for party, ids in patients.items()})
+        return match_patients(patients)
+
+    monkeypatch.setattr(describeparties, "match_patients", watched)
+    arms = [{"algorithm": "split"}, {"algorithm": "split", "name": "blocks", "topology.block": 4}]
+    plan = load_plan(*load_study({**files_of_parties(tmp_path, 250), "arms": arms}))
+    found = describe_matching(plan)
+    assert asked == [{"clinic": 250, "lab": 270}]
+    assert found["split"]["patients"] == {"clinic": 250, "lab": 270}
+    assert found["split"]["common"] == 250
+    assert found["blocks"] == found["split"]
+    assert not plan.warnings
+    assert not matched_findings(plan)
+
+
+def test_few_patients_in_common_are_warned_of(tmp_path: Path) -> None:
+    """25 of 250 are a tenth; of those who train, a share near 25 x 0.65 = 16, fewer than 20."""
+    told = files_of_parties(tmp_path, 25)
+    plan = load_plan(*load_study(told))
+    [finding] = matched_findings(plan)
+    assert finding.level == "warning"
+    before, after = finding.of, finding.rows
+    assert after < 20
+    assert matched_notes(plan) == [f"split: all parties have the patients of {after} of {before} training rows"]
+    results = json.loads((run_study(told, out=tmp_path / "runs").folder / "results.json").read_bytes())
+    words = f"arm split: only {after} of {before} training patients are at all parties"
+    assert [line for line in results["warnings"] if line.startswith(words)]
 
 
 def first_trial(changes: dict[str, Any]) -> None:

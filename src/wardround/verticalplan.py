@@ -84,10 +84,15 @@ def sites_of_parties(
 
 
 def present_at(cohort: Cohort, holdings: Holdings, topology: Topology, seed: int) -> dict[str, np.ndarray]:
+    drawn = drawn_at(cohort, holdings, topology, seed)
+    return {party: has & cohort.records.known_to.get(party, has) for party, has in drawn.items()}
+
+
+def drawn_at(cohort: Cohort, holdings: Holdings, topology: Topology, seed: int) -> dict[str, np.ndarray]:
+    """What `known` alone leaves of each other party's patients."""
     rng = seeds.generator(seed, "patients of parties")
     known = topology.known if topology.kind == "vertical" else {}
-    drawn = known_patients(cohort.patient, holdings, known, rng)
-    return {party: has & cohort.records.known_to.get(party, has) for party, has in drawn.items()}
+    return known_patients(cohort.patient, holdings, known, rng)
 
 
 def matched(splits: Sequence[Split], present: Mapping[str, np.ndarray]) -> tuple[Split, ...]:

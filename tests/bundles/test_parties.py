@@ -34,13 +34,13 @@ def bundle(run: Opened, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return load_bundle(bundle_from(run, arm="split", site=SITE, out=tmp_path_factory.mktemp("b") / "split"))
 
 
-def recorded(run: Opened, arm: str) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
+def recorded(run: Opened, arm: str, name: str = SITE) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
     """The site's test rows, their scores in the run, and whom the laboratory knows."""
     plan = run.plan
     trial = plan.trial(plan.study.arm(arm), 42)
-    site = next(one for one in trial.scored if one.name == SITE)
+    site = next(one for one in trial.scored if one.name == name)
     saved = run.folder.predictions()
-    chosen = saved[(saved["arm"] == arm) & (saved["site"] == SITE)].set_index("row").loc[site.test_rows]
+    chosen = saved[(saved["arm"] == arm) & (saved["site"] == name)].set_index("row").loc[site.test_rows]
     flag = next(part.present for part in site.blocks if part.party == "laboratory")
     table = plan.cohort_of(plan.study.arm(arm)).records.features
     assert isinstance(table, pd.DataFrame)
@@ -52,14 +52,30 @@ def recorded(run: Opened, arm: str) -> tuple[pd.DataFrame, np.ndarray, np.ndarra
 def test_rows_are_predicted_as_in_the_run_with_what_each_party_knew(run: Opened, bundle: Bundle) -> None:
     table, expected, known = recorded(run, "split")
     assert 0 < known.sum() < len(known)
-    with_gaps = table.copy()
-    with_gaps.loc[~known, PARTIES["laboratory"]] = None
-    made = predict_table(bundle, with_gaps)
-    # a patient of whom the laboratory has no value at all is one whom it does not know
-    nothing = table[PARTIES["laboratory"]].isna().all(axis=1).to_numpy()
-    same = ~nothing | ~known
-    assert np.abs(made["score"].to_numpy() - expected)[same].max() <= 1e-6
-    assert ((made["absent"] == "laboratory") == (~known | nothing)).all()
+    made = predict_table(bundle, table[known])
+    assert np.abs(made["score"].to_numpy() - expected[known]).max() <= 1e-6
+    assert (made["absent"] == "").all()
+    unknown = predict_table(bundle, table[~known], how=How(without=("laboratory",)))
+    assert np.abs(unknown["score"].to_numpy() - expected[~known]).max() <= 1e-6
+    assert (unknown["absent"] == "laboratory").all()
+
+
+def test_a_party_that_has_only_gaps_is_there_as_in_the_run(run: Opened, tmp_path: Path) -> None:
+    """Of some veterans no value is known of anything that cardiology holds. It knows the patients all the same: their
+    gaps were filled in training, and the run has scored them so."""
+    bundle = load_bundle(bundle_from(run, arm="split", site="va", out=tmp_path / "b"))
+    table, expected, known = recorded(run, "split", "va")
+    nothing = table[PARTIES["cardiology"]].isna().all(axis=1).to_numpy() & known
+    assert nothing.any()
+    made = predict_table(bundle, table[nothing])
+    assert np.abs(made["score"].to_numpy() - expected[nothing]).max() <= 1e-6
+    assert (made["absent"] == "").all()
+    row = {str(name): None if value != value else value for name, value in table[nothing].iloc[0].to_dict().items()}
+    short = {name: value for name, value in row.items() if name not in PARTIES["cardiology"]}
+    found = predict_rows(bundle, [row, short])  # the same request may have both
+    assert [one["absent"] for one in found] == ["", "cardiology"]
+    assert found[0]["score"] == made["score"][0]
+    assert found[1]["score"] != found[0]["score"]
 
 
 def test_all_parties_at_one_place(run: Opened, tmp_path: Path) -> None:
@@ -67,9 +83,8 @@ def test_all_parties_at_one_place(run: Opened, tmp_path: Path) -> None:
     table, expected, known = recorded(run, "pooled")
     assert known.all()
     found = predict_table(made, table)
-    there = (found["absent"] == "").to_numpy()
-    assert there.sum() > 10
-    assert np.abs(found["score"].to_numpy() - expected)[there].max() <= 1e-6
+    assert (found["absent"] == "").all()
+    assert np.abs(found["score"].to_numpy() - expected).max() <= 1e-6
 
 
 def test_a_file_without_a_partys_columns_or_told_to_leave_it_out(run: Opened, bundle: Bundle, tmp_path: Path) -> None:
@@ -81,8 +96,7 @@ def test_a_file_without_a_partys_columns_or_told_to_leave_it_out(run: Opened, bu
     absent = run.folder.absent()
     assert absent is not None
     chosen = absent[(absent["site"] == SITE) & (absent["party"] == "laboratory")].sort_values("row")
-    cardiology = ~table[PARTIES["cardiology"]].isna().all(axis=1).to_numpy()
-    assert np.abs(left_out["score"].to_numpy() - chosen["score"].to_numpy())[cardiology].max() <= 1e-6
+    assert np.abs(left_out["score"].to_numpy() - chosen["score"].to_numpy()).max() <= 1e-6
     table.drop(columns=["chol"]).to_csv(tmp_path / "rows.csv", index=False)
     with pytest.raises(DataError, match="there is no column 'chol'"):
         predict_file(bundle, tmp_path / "rows.csv", tmp_path / "out.csv")
@@ -129,3 +143,14 @@ def test_lines_that_do_not_make_up_a_row_are_refused(bundle: Bundle) -> None:
     ):
         with pytest.raises(ValueError, match=r"party|parties"):
             read_inputs(changed, bundle.recipe)
+
+
+def test_a_model_that_was_scored_through_noise_is_refused(tmp_path: Path) -> None:
+    """In a bundle all parts are at one place, so that it would predict without the noise of the run."""
+    told = study(topology__embeddings={"clip": 1.0, "noise": 1.0}, training__rounds=1)
+    with torch_threads(1):
+        opened = open_for_bundles(run_study(told, tmp_path / "runs", workers=1).folder)
+    with pytest.raises(StudyError, match="scored with noise between the parties") as caught:
+        bundle_from(opened, arm="split", site=SITE, out=tmp_path / "b")
+    assert "without [topology.embeddings]" in caught.value.remedy
+    assert not (tmp_path / "b").exists()

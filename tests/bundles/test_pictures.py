@@ -92,13 +92,17 @@ def test_without_a_party_its_stand_in_is_used(
         predict_file(bundle, files, tmp_path / "out.csv", how=How(without=("radiology",)))
 
 
-def test_an_age_that_is_a_gap_is_filled_and_no_party_is_absent(bundles: dict[str, Bundle], records: Records) -> None:
+def test_gaps_are_filled_and_a_party_is_absent_only_without_its_columns(
+    bundles: dict[str, Bundle], records: Records
+) -> None:
     rows = np.flatnonzero(records.groups["age"].isna())[:4]
     images, table = np.asarray(records.features)[rows], records.groups.iloc[rows]
     made = predict_images(bundles["vertical"], images, table)
     assert (made["absent"] == "").all()
     nothing = predict_images(bundles["vertical"], images, table.assign(sex=None, view=None))
-    assert (nothing["absent"] == "records").all()
+    assert (nothing["absent"] == "").all()
+    without = predict_images(bundles["vertical"], images)
+    assert (without["absent"] == "records").all()
 
 
 def test_an_archive_a_folder_and_memory_give_the_same_to_the_last_bit(

@@ -29,7 +29,6 @@ from wardround.bundles.unsure import (
     Uncertainty,
     in_sets,
     read_uncertainty,
-    unsure_of,
     write_uncertainty,
 )
 from wardround.data.site import Block as Part
@@ -38,7 +37,6 @@ from wardround.errors import BundleError, StudyError
 from wardround.execute import run_study
 from wardround.models import Model, ModelBuilder, Shape, from_module
 from wardround.models.joined import joined
-from wardround.uncertainty.calibration import Temperature
 from wardround.uncertainty.conformal import Cuts
 from wardround.uncertainty.fits import has_dropout
 from wardround.uncertainty.laplace import plausible_priors
@@ -171,18 +169,6 @@ def test_sets_and_referral_are_those_of_validation_rows(
     ]
     assert (shares[0]["refer"] == shares[0]["far"]).all()
     assert shares[1]["refer"].all()
-
-
-def test_the_most_unclear_rows_are_those_near_the_middle() -> None:
-    """The entropy of 0.5 is one bit; a temperature of 2 makes 0.9 (odds 9) as unclear as 0.75 (odds 3)."""
-    scores = np.array([0.5, 0.9, 0.1])
-    unsure = unsure_of(None, scores, False)
-    assert unsure[0] == pytest.approx(1)
-    assert unsure[1] == pytest.approx(unsure[2]) == pytest.approx(0.468996, abs=1e-6)
-    hot = unsure_of(Temperature(np.array([2.0]), np.array([True]), False), scores, False)
-    assert hot[1] == pytest.approx(-(0.75 * np.log2(0.75) + 0.25 * np.log2(0.25)))
-    assert unsure_of(None, np.full((1, 4), 0.25), False) == pytest.approx(2)  # four classes alike
-    assert unsure_of(None, np.array([[0.5, 0.5, 1.0]]), True) == pytest.approx(2 / 3)  # the mean of three findings
 
 
 def test_sets_in_words() -> None:

@@ -156,7 +156,7 @@ def test_a_party_without_visits_counts_for_all_of_them(tmp_path: Path) -> None:
         ({"clinic": VISITS, "lab": EXAMS}, {"visit": "exam", "holder": "lob"}, "no party is called 'lob'"),
         ({"clinic": VISITS, "lab": EXAMS}, {"visit": "exam", "target": None}, "missing"),
         ({"clinic": VISITS, "lab": EXAMS}, {"visit": "exam", "patient": "mrn"}, "there is no column 'mrn'"),
-        ({"clinic": VISITS, "lab": EXAMS}, {"visit": "exam", "visits": {"heart": "x"}}, "no file is of a hospital"),
+        ({"clinic": VISITS, "lab": EXAMS}, {"visit": "exam", "visits": {"heart": "x"}}, "no file is of a party"),
         ({"clinic": VISITS, "lab": EXAMS.replace("crp", "age")}, {"visit": "exam"}, "'age' is in the files of"),
     ],
 )
@@ -173,8 +173,9 @@ def test_what_cannot_be_joined_is_refused(
     ("ids", "words"),
     [
         (("7", "8"), "'lab' has digits"),
-        (("007", "008"), "'lab' has digits, some with leading zeros"),
-        (("Q-007", "Q-008"), "no patient in common"),
+        (("007", "008"), "'lab' has digits, some with leading zeros (3 characters)"),
+        (("Q-007", "Q-0080"), "'lab' has text with capitals (5 to 6 characters)"),
+        (("p-007", "p-008"), "'clinic' has text with capitals (5 characters), 'lab' has text without capitals"),
     ],
 )
 def test_ids_that_never_meet_are_told_by_their_form(tmp_path: Path, ids: tuple[str, str], words: str) -> None:
@@ -185,6 +186,35 @@ def test_ids_that_never_meet_are_told_by_their_form(tmp_path: Path, ids: tuple[s
     assert words in error.problem
     assert "leading zeros" in error.remedy
     assert not [name for name in ("P-007", "P-008", *ids) if len(name) > 1 and name in str(error)]
+
+
+@pytest.mark.parametrize("holder", [None, "clinic", "lab"])
+def test_the_outcome_is_in_one_file(tmp_path: Path, holder: str | None) -> None:
+    """Else the other party's would be a feature, from which it is predicted without a fault."""
+    texts = {"clinic": CLINIC, "lab": "pid,crp,sick\nA1,1.5,yes\nB2,2.5,no\nD4,3.5,no\n"}
+    error = refusal(tmp_path, texts, **({} if holder is None else {"holder": holder}))
+    assert "'sick', the outcome, is in the files of" in error.problem
+    records = load(tmp_path, texts, types={"sick": "ignore"})
+    assert records.held["lab"] == ("crp",)
+
+
+def test_who_has_the_outcome_need_not_be_named(tmp_path: Path) -> None:
+    """It is the only file with that column, and `labels` of the topology may name its party."""
+    records = load(tmp_path, {"lab": LAB.replace("number", "pid"), "clinic": CLINIC})
+    assert records.hospitals == ("clinic",)
+    vertical = Topology("vertical", parties={"lab": ("*",), "clinic": ("*",)}, labels="clinic")
+    assert holdings_of(vertical, records).labels == "clinic"
+
+
+def test_a_missing_column_of_patients_is_not_guessed(tmp_path: Path) -> None:
+    error = refusal(tmp_path, {"clinic": CLINIC, "lab": "pin,crp\nA1,1.5\n"})
+    assert "party 'lab'" in error.problem
+    assert "Did you mean" not in error.remedy
+    assert (
+        'Columns of this file: crp, pin. If it has another name here, write `patients = { lab = "name" }`'
+        in error.remedy
+    )
+    assert "hospital" not in str(error)
 
 
 def test_leading_zeros_at_some_patients_only_are_noticed(tmp_path: Path) -> None:

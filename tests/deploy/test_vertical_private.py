@@ -1,6 +1,6 @@
 """What parties tell each other, and what the coordinator sees of it: every letter of a run is looked through."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import md5, sha1, sha256
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,11 @@ from safetensors.torch import load
 from tests.deploy.parties import Parties, document, federation, own_file, write
 from tests.deploy.together import body_of, key, kind_of, public
 from wardround.data.sources.csv import short_hash
+from wardround.deploy.vertical_matching import as_bytes, as_tensor
 from wardround.deploy.vertical_sealing import Channel
-from wardround.engines.letters import Letter, Sealed, seal
+from wardround.deploy.vertical_session import DEAL, PartySession
+from wardround.deploy.vertical_training import read_tensors, route
+from wardround.engines.letters import Letter, Sealed, seal, tensor_bytes
 from wardround.errors import DeployError, WardroundError
 
 KNOWN_TO_CLINIC = [f"P{number:04}" for number in range(90)]
@@ -253,3 +256,81 @@ def test_answers_that_are_not_what_they_should_be_end_the_run_in_words(
     changing(made, kind, lambda site, said, tensors: ({**said, **body}, {}))
     with pytest.raises(WardroundError):
         made.run()
+
+
+def session_of(made: Parties, party: str) -> PartySession:
+    work = made.post.sites[party].party
+    assert work is not None
+    return work.session
+
+
+def asked_again(made: Parties, then: Callable[[str, Sealed], list[Sealed]], kind: str) -> list[str]:
+    """What the laboratory says to letters that a coordinator, and a holder who helps it, make beside the second of this
+    kind that it answers: the kinds of its answers. They are gone before the run goes on."""
+    said: list[str] = []
+    seen: list[Sealed] = []
+
+    def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
+        if site == "lab" and kind_of(sealed) == kind:
+            seen.append(sealed)
+            if len(seen) == 2 or kind == "shape":
+                for letter in then(site, sealed):
+                    made.restart_site("lab")  # what stands is on disk
+                    said.append(kind_of(made.post.sites["lab"].answer(letter)))
+        return answer
+
+    made.post.after = after
+    made.run()
+    return said
+
+
+def test_a_step_is_taken_with_the_gradients_that_came_first(tmp_path: Path) -> None:
+    """The noise of a step is always the same: of two answers to different gradients the difference would have none."""
+    files = write(tmp_path / "data")
+    parts = document(files)["topology"]
+    noisy = document(files, topology={**parts, "embeddings": {"clip": 1.0, "noise": 2.0}})
+    made = federation(noisy, tmp_path, files)
+
+    def others(site: str, sealed: Sealed) -> list[Sealed]:
+        assert body_of(sealed)["round"] == 1
+        where, before = route("gradients", 0, 0, 0), load(sealed.tensors)["0"]
+        first = session_of(made, "lab").channel.open("clinic", where, as_bytes(before))
+        shape = read_tensors("clinic", first)[0].shape
+        changed = [tensor_bytes({"000000": torch.full(shape, value)}) for value in (0.0, 50.0)]
+        holder = session_of(made, "clinic").channel
+        again = [as_tensor(holder.seal(site, where, content)) for content in (*changed, first)]
+        kept = {name: value for name, value in body_of(sealed).items() if name in ("run", "wave", "round")}
+        return [made.coordinator.sealed(Letter("embed", kept, {"0": one}), site) for one in again]
+
+    assert asked_again(made, others, "embed") == ["failed", "failed", "embedded"]
+    told = made.folder.read_json("results.json")["arms"]["split"]["topology"]["embeddings"]
+    assert (told["releases"], told["covers"]) == (2, "all arms and seeds")
+
+
+def test_rows_are_shared_out_once(tmp_path: Path) -> None:
+    """With other rows in their place the first step would have the same noise on other patients."""
+    files = write(tmp_path / "data")
+    made = federation(document(files), tmp_path, files)
+
+    def others(site: str, sealed: Sealed) -> list[Sealed]:
+        first = session_of(made, "lab").channel.open("clinic", DEAL, as_bytes(load(sealed.tensors)[DEAL]))
+        turned = tensor_bytes({name: rows.flip(0) for name, rows in load(first).items()})
+        holder = session_of(made, "clinic").channel
+        again = [as_tensor(holder.seal(site, DEAL, content)) for content in (turned, first)]
+        body = {"run": made.coordinator.run_name}
+        return [made.coordinator.sealed(Letter("shape", body, {DEAL: one}), site) for one in again]
+
+    assert asked_again(made, others, "shape") == ["failed", "shaped"]
+    assert made.folder.complete
+
+
+@pytest.mark.parametrize("smallest", [1, 20])
+def test_few_rows_without_a_match_are_not_counted_in_the_open(tmp_path: Path, smallest: int) -> None:
+    """The laboratory lacks some patients of the clinic, and of those who train fewer than 20."""
+    files = write(tmp_path / "data", known=0.9)
+    made = federation(document(files, deployment={"smallest_cell": smallest}), tmp_path, files)
+    made.run()
+    (dealt,) = [body_of(answer) for _, _, answer in made.post.carried if kind_of(answer) == "dealt"]
+    told = made.folder.read_json("results.json")["arms"]["split"]["topology"]["matched"]["unmatched_train"]
+    assert dealt["unmatched"] == told
+    assert told is None if smallest == 20 else 0 < told < 20

@@ -27,6 +27,33 @@ def study_of(folder: Path, **changes: Any) -> Any:
     return load_study(document(files, **{**changes, "topology": topology}))[0]
 
 
+def test_images_with_findings_are_refused_before_a_key_is_made(tmp_path: Path) -> None:
+    content = document(write(tmp_path / "data"))
+    content |= {"data": {"source": "chest-xray", "size": 32, "rows": 40}}
+    content["topology"] = {"kind": "vertical", "parties": {"radiology": ["image"], "records": ["age", "sex"]}}
+    with pytest.raises(StudyError, match="images with findings are for simulations"):
+        provision(load_study(content)[0], ("radiology", "records"), tmp_path / "kits", ["127.0.0.1"], 4000)
+    assert not (tmp_path / "kits").exists()
+
+
+def test_the_outcome_in_another_partys_file_is_refused_there(tmp_path: Path) -> None:
+    made, said = both_ends(tmp_path, {"lab": "number,crp,sick\n" + "".join(f"P{n:04},1.5,no\n" for n in range(60))})
+    with pytest.raises(DeployError, match="lab failed: its file has 'sick', which is the outcome at clinic"):
+        made.run()
+    assert "Delete it there" in said["lab"][-1]
+
+
+@pytest.mark.parametrize("name", ["top", "absent", "lab.one"])
+def test_a_name_that_parts_of_the_network_have_is_no_partys(tmp_path: Path, name: str) -> None:
+    """At provisioning, before anybody has rows."""
+    files = write(tmp_path / "data")
+    parties = {"clinic": files["clinic"], name: files["lab"]}
+    study = load_study(document(parties))[0]
+    with pytest.raises(StudyError, match="cannot be a party's name"):
+        provision(study, tuple(parties), tmp_path / "kits", ["127.0.0.1"], 4000)
+    assert not (tmp_path / "kits").exists()
+
+
 @pytest.mark.parametrize(
     ("changes", "where", "words"),
     [
@@ -184,9 +211,15 @@ def test_the_next_start_after_that_begins_anew(tmp_path: Path) -> None:
 
 def test_too_few_in_common_are_told_to_nobody(tmp_path: Path) -> None:
     lines = "".join(f"P{n:04},1.5,2.5,x\n" for n in range(6)) + "".join(f"R{n:04},1.5,2.5,x\n" for n in range(40))
-    made, _ = both_ends(tmp_path, {"lab": "number,crp,lactate,kind\n" + lines}, deployment={"smallest_cell": 10})
-    with pytest.raises(DataError, match="6 patients are common to all of clinic, lab, but 10 are asked for"):
+    made, said = both_ends(tmp_path, {"lab": "number,crp,lactate,kind\n" + lines}, deployment={"smallest_cell": 10})
+    with pytest.raises(DataError) as caught:
         made.run()
+    words = "fewer than 10 patients are common to all of clinic, lab"
+    assert words in caught.value.problem
+    log = (made.folder.path / "audit.jsonl").read_text(encoding="utf-8")
+    assert words in log
+    assert all(said[party][-1].endswith(caught.value.problem) for party in PARTS)
+    assert not [text for text in (log, caught.value.problem) if "6 patients" in text]
 
 
 class Strict(OpenGate):

@@ -18,6 +18,7 @@ from wardround.engines.exchange import (
     Labelled,
     Own,
     Party,
+    noise_of_rows,
     parts_of,
     protection,
     through_channel,
@@ -241,6 +242,46 @@ def test_a_model_predicts_through_the_same_channel() -> None:
     first, second = (noisy.logits(params, buffers, x, None)[0] for _ in range(2))
     assert torch.equal(first, second)
     assert not torch.equal(first, plain)
+
+
+def noisy_scores(seed: int, weights: int, x: Tensor) -> Tensor:
+    model = network((CLINIC, LABORATORY, REGISTRY))
+    params = {name: leaf.double() for name, leaf in model.init(weights)[0].items()}
+    return through_channel(model, EmbeddingNoise(1.0, 1.0), seed).logits(params, {}, x, None)[0]
+
+
+def test_noise_on_a_prediction_is_of_the_row_and_not_of_its_place() -> None:
+    x = lines().train.x
+    whole = noisy_scores(1, 0, x)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(noisy_scores(1, 0, x[order]), whole[order], rtol=0, atol=1e-12)
+    pieces = torch.cat([noisy_scores(1, 0, piece) for piece in torch.split(x, 7)])
+    torch.testing.assert_close(pieces, whole, rtol=0, atol=1e-12)
+    for other in (noisy_scores(2, 0, x), noisy_scores(1, 0, x + 1e-9)):
+        assert float((other - whole).abs().min(dim=1).values.min()) > 1e-6
+
+
+def test_noise_on_predictions_is_normal_and_differs_by_row_party_key_and_weights() -> None:
+    """20,000 draws: the SD of their mean is 1 / sqrt(20,000), that of their SD 1 / sqrt(40,000)."""
+    x = torch.tensor(np.random.default_rng(0).normal(size=(4000, 9)))
+    weights = {"a": torch.ones(2, 3), "b": torch.zeros(2)}
+    drawn = noise_of_rows(7, weights, x, 5)
+    assert abs(float(drawn.mean())) < 5 / np.sqrt(20_000)
+    assert abs(float(drawn.std()) - 1) < 5 / np.sqrt(40_000)
+    assert float(torch.corrcoef(drawn.T).fill_diagonal_(0).abs().max()) < 5 / np.sqrt(4000)
+    changed = {**weights, "b": torch.tensor([0.0, 1e-6])}
+    for other in (noise_of_rows(8, weights, x, 5), noise_of_rows(7, changed, x, 5), drawn.roll(1, 0)):
+        assert abs(float(torch.corrcoef(torch.stack([drawn.flatten(), other.flatten()]))[0, 1])) < 5 / np.sqrt(20_000)
+    swapped = noise_of_rows(7, weights, x[:, [1, 0, *range(2, 9)]], 5)
+    assert not torch.isclose(swapped, drawn).any(dim=1).all()
+
+
+def test_noise_on_predictions_passes_through_vmap() -> None:
+    """As for Monte Carlo dropout: the weights may have an axis of their own, the rows have none."""
+    x, two = lines().train.x, {"a": torch.tensor([[1.0, 2.0], [3.0, 4.0]])}
+    both_at_once = torch.func.vmap(lambda own: noise_of_rows(7, own, x, 3))(two)
+    for number in range(2):
+        assert torch.equal(both_at_once[number], noise_of_rows(7, {"a": two["a"][number]}, x, 3))
 
 
 def test_a_block_of_one_batch_is_computed_once() -> None:

@@ -8,17 +8,27 @@ import pytest
 from scipy import stats
 from scipy.special import expit
 
+from wardround.catalog import load_study
 from wardround.evaluation.intervals import Resampling
 from wardround.evaluation.sure_rows import MEASURES, SeedRows, put_together, seeds_of
-from wardround.evaluation.sure_scores import describe_calibration, describe_sets, expected_coverage
+from wardround.evaluation.sure_scores import coverage_moments, describe_calibration, describe_sets, expected_coverage
 from wardround.evaluation.sure_use import describe_errors, describe_referral, describe_shifted
-from wardround.evaluation.sureness import describe_arm
+from wardround.evaluation.sureness import describe_arm, score_sureness
 from wardround.study import Uncertainty
 from wardround.uncertainty.conformal import coverage_interval
 from wardround.uncertainty.parts import entropy_parts
 
 FEW = pd.DataFrame({"row": []})  # patients are not known: each row is one
 ONE = Resampling(0.0)
+STUDY: dict[str, Any] = {
+    "name": "sure",
+    "data": {"source": "heart"},
+    "model": {"kind": "logistic"},
+    "training": {"rounds": 1, "lr": 0.1},
+    "evaluation": {"validation_share": 0.2},
+    "uncertainty": {},
+}
+FIRST = ["arm", "seed", "site", "side", "row", "label_0", "score_0", *(f"{measure}_0" for measure in MEASURES)]
 
 
 def table(score: np.ndarray, label: np.ndarray, **columns: Any) -> pd.DataFrame:
@@ -130,6 +140,41 @@ def test_expected_coverage_of_two_labels_is_that_of_a_sum() -> None:
     low, high = np.quantile(numbers, [0.005, 0.995])
     found = expected_coverage(counts, 0.1)
     assert found == pytest.approx((low / 120, high / 120), abs=1.01 / 120)
+
+
+def test_moments_of_expected_coverage_are_those_of_the_beta_binomial() -> None:
+    """Of 99 rows the cut has rank 90: beta(90, 10), whose mean is 0.9. With 8 rows nothing is excluded."""
+    mean, sd = coverage_moments(((99, 200),), 0.1)
+    assert mean == pytest.approx(0.9)
+    # variance of a beta-binomial share: ab / (a + b)^2 / n x (a + b + n) / (a + b + 1)
+    assert sd == pytest.approx(np.sqrt(0.09 / 200 * 300 / 101))
+    assert coverage_moments(((99, 200), (8, 200)), 0.1) == pytest.approx((0.95, sd / 2))
+    assert np.isnan(coverage_moments(((99, 0),), 0.1)).all()
+
+
+def findings_of(rows: int, alike: bool) -> pd.DataFrame:
+    """Sixteen findings, independent of each other, or all the same one."""
+    sides = []
+    for number, side in enumerate(("validation", "test")):
+        score, label = drawn(rows, number, findings=1 if alike else 16)
+        wide = [np.repeat(one, 16, axis=1) if alike else one for one in (score, label)]
+        sides.append(table(wide[0], wide[1], side=side, row=np.arange(rows) + number * rows))
+    return pd.concat(sides, ignore_index=True)
+
+
+def test_the_mean_of_findings_strays_less_the_less_they_go_together() -> None:
+    """Sixteen findings that are one stray as one does; sixteen independent ones a quarter as far. Correlations of 400
+    rows stray from 0 by 0.05, and 240 of them add up to some tenths of that."""
+    names = [str(number) for number in range(16)]
+    width = {}
+    for alike in (True, False):
+        found = describe_sets([only(findings_of(400, alike))], 0.1, names)["sites"]["here"]
+        low, high = found["expected"]
+        width[alike] = high - low
+        assert low < 0.9 < high
+    single = describe_sets([only(findings_of(400, True)[FIRST])], 0.1, names[:1])["sites"]["here"]["expected"]
+    assert width[True] == pytest.approx(single[1] - single[0], rel=1e-6)
+    assert width[False] == pytest.approx(width[True] / 4, rel=0.35)
 
 
 def test_a_patient_counts_once_in_what_is_expected() -> None:
@@ -261,3 +306,20 @@ def test_a_seed_whose_model_has_diverged_is_left_out() -> None:
     lost.loc[0, "score"] = np.nan
     assert [one.seed for one in seeds_of(pd.concat([good, lost]), FEW, ensemble=False)] == [1]
     assert describe_arm(list(seeds_of(lost, FEW, ensemble=False)), Uncertainty(), ONE) is None
+
+
+def test_auc_is_of_one_kind_in_all_arms_that_stand_beside_each_other() -> None:
+    """One arm's sites have models of their own: then AUC of every arm is the mean of its sites' own. The second site's
+    scores are ten times lower, so that over all rows another figure comes out."""
+    first, second = both_sides(), both_sides().assign(site="there")
+    second["score"] /= 10
+    whole = pd.concat([first, second], ignore_index=True).assign(arm="fedavg")
+    study, _ = load_study({**STUDY, "arms": [{"algorithm": "fedavg"}, {"algorithm": "local"}]})
+    found = {}
+    for own_models in (True, False):
+        arms = {"fedavg": {"own_models": False}, "local": {"own_models": own_models}}
+        told = score_sureness({"arms": arms, "findings": []}, study, whole, FEW)["arms"]["fedavg"]["uncertainty"]
+        found[own_models] = told["referral"]["at"]["figures"]["auc"]["all"]["mean"]
+    alone = describe_referral([only(first)], 0.2, ONE, within=False)["at"]["figures"]["auc"]["all"]["mean"]
+    assert found[True] == pytest.approx(alone)
+    assert found[False] < found[True] - 0.02

@@ -132,8 +132,8 @@ def test_the_prior_is_that_under_which_validation_rows_are_most_likely() -> None
     right = (model.logits(params, buffers, x, None)[0][:, 0] > 0).long()
     coin = torch.arange(ROWS) % 2
     fitted = fit_laplace(model, params, buffers, x, right)
-    assert choose_prior(fitted, model, params, buffers, x, coin).prior == min(PRIORS)
-    assert choose_prior(fitted, model, params, buffers, x, right).prior == max(PRIORS)
+    assert choose_prior(fitted, model, params, buffers, x, coin, PRIORS).prior == min(PRIORS)
+    assert choose_prior(fitted, model, params, buffers, x, right, PRIORS).prior == max(PRIORS)
     scores, variance = score_and_variance(fitted, model, params, buffers, x)
     best = choose_prior(fitted, model, params, buffers, x, coin, (0.5, 5.0, 50.0))
     losses = {}
@@ -141,6 +141,21 @@ def test_the_prior_is_that_under_which_validation_rows_are_most_likely() -> None
         variance = score_and_variance(replace(fitted, prior=prior), model, params, buffers, x)[1]
         losses[prior] = float(model.row_losses(moderated(scores, variance), coin).mean())
     assert best.prior == min(losses, key=lambda prior: losses[prior])
+
+
+def test_unless_told_otherwise_no_prior_is_above_what_the_weights_allow() -> None:
+    """Weights of 1 and -1 have a mean square of 1, so that a precision is at most 1. Rows that are all called right
+    would choose the highest that there is."""
+    model, params, buffers, x, _ = made("logistic", TABLE, {}, (2, False))
+    weight = torch.ones_like(params["weight"])
+    weight[:, ::2] = -1
+    params = {**params, "weight": weight}
+    right = (model.logits(params, buffers, x, None)[0][:, 0] > 0).long()
+    fitted = fit_laplace(model, params, buffers, x, right)
+    assert choose_prior(fitted, model, params, buffers, x, right, PRIORS).prior == max(PRIORS)
+    assert choose_prior(fitted, model, params, buffers, x, right).prior == pytest.approx(1)
+    large = {**params, "weight": 100 * weight}  # a mean square of 10,000 is beyond all that are tried
+    assert choose_prior(fitted, model, large, buffers, x, right).prior == pytest.approx(1e-4)
 
 
 def test_passes_have_the_mean_and_variance_of_the_scores() -> None:

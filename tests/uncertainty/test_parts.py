@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 from scipy.stats import entropy
 
 from wardround.errors import StudyError
-from wardround.uncertainty.parts import about_threshold, entropy_parts, interval, of_rows, score_spread, variance_parts
+from wardround.uncertainty.parts import (
+    about_threshold,
+    doubt_of,
+    entropy_parts,
+    interval,
+    of_rows,
+    score_spread,
+    variance_parts,
+)
 
 ROUNDING = 1e-12
 
@@ -148,3 +156,14 @@ def test_the_spread_of_scores_by_hand() -> None:
     classes = np.random.default_rng(1).normal(size=(5, 4, 3))
     shifted = classes + np.random.default_rng(2).normal(size=(5, 4, 1))
     assert score_spread(shifted, several_classes=True) == pytest.approx(score_spread(classes, several_classes=True))
+
+
+def test_a_call_is_most_in_doubt_at_its_threshold() -> None:
+    """The entropy of 0.5 is one bit, that of 0.9 is 0.469. A finding that is called from 0.1 on (odds 1 : 9) is as much
+    in doubt at one half (odds 1 : 1, nine times as high) as 0.9 is about one half."""
+    found = doubt_of(np.array([0.5, 0.9, 0.1]), False, 0.5)
+    assert found == pytest.approx([1, 0.468996, 0.468996], abs=1e-6)
+    findings = doubt_of(np.array([[0.1, 0.5], [0.5, 0.1]]), True, np.array([0.1, 0.5]))
+    assert findings == pytest.approx(np.array([[1, 1], [0.468996, 0.468996]]), abs=1e-6)
+    assert doubt_of(np.full((1, 4), 0.25), False, 0.5) == pytest.approx([2])  # four classes alike
+    assert doubt_of(np.zeros((0, 3)), True, np.full(3, 0.5)).shape == (0, 3)

@@ -112,3 +112,8 @@ def test_a_cut_refers_about_as_many_rows_that_come_later() -> None:
     rng = np.random.default_rng(7)
     cut = referral_cut(rng.gamma(2.0, size=1000), 0.2)
     assert refer(rng.gamma(2.0, size=4000), cut).mean() == pytest.approx(0.2, abs=0.057)
+
+
+def test_without_any_row_nobody_is_referred() -> None:
+    assert referral_cut(np.zeros(0), 0.2) == np.inf
+    assert not refer(np.array([0.0, 1.0]), referral_cut(np.zeros(0), 1.0)).any()

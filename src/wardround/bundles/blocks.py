@@ -40,6 +40,8 @@ class Block:
     commas: bool = False  # a comma may be the decimal sign, because it is not the separator
     images: np.ndarray | None = field(default=None, repr=False)  # bytes (rows, 1, height, width)
     unreadable: Mapping[int, str] = field(default_factory=dict)  # by row: why nothing could be read of its image
+    # by header: rows that were given without this column, which is not the same as a gap in it
+    ungiven: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
 
 
 Unread = Callable[[], Block]  # reads when it is called, so that several blocks can be read side by side

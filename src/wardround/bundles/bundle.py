@@ -22,6 +22,7 @@ from wardround.data.prepare import Encoded, Recipe
 from wardround.data.site import Block
 from wardround.data.written import read_recipe
 from wardround.errors import BundleError, StudyError, suggest
+from wardround.evaluation.metrics import THRESHOLD
 from wardround.models import MODELS, Model, Shape
 from wardround.settings import Factory, parse_settings, settings_of
 from wardround.tree import Tree, unflatten
@@ -114,6 +115,12 @@ class Bundle:
                 logits, _ = self.model.logits(self.params, self.buffers, part, None)
                 made.append(self.model.probabilities(logits).numpy())
         return np.concatenate(made)
+
+    @property
+    def thresholds(self) -> np.ndarray | float:
+        """About which calls are in doubt: of each finding its own. Classes are in doubt where they are equally
+        probable, wherever a site has put its threshold."""
+        return np.array([one.threshold for one in self.findings]) if self.findings else THRESHOLD
 
     def calls(self, scores: np.ndarray) -> np.ndarray:
         """Class numbers: by the threshold for two classes, the highest score otherwise. Of each finding 1 or 0."""

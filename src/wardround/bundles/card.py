@@ -180,7 +180,12 @@ def card_of(
         "at_threshold": None if about["private"] else at_threshold(bundle, score, label),
         "findings": findings_of(bundle, about, told.findings, score, label),
         "calibration": _calibration(bundle, about, score, label),
-        "sure": {"words": sure_words(bundle.uncertainty), "worth": None if worth is None else dict(worth)},
+        "sure": {
+            "words": sure_words(
+                bundle.uncertainty, None if told.arm.uncertainty is None else told.arm.uncertainty.method
+            ),
+            "worth": None if worth is None else dict(worth),
+        },
         "privacy": told.privacy,
         "columns": [_column(column, bundle, about["unrecorded"]) for column in bundle.recipe.columns],
         "gaps": gap_words(bundle.recipe),

@@ -13,6 +13,10 @@ from wardround.evaluation.intervals import CONFIDENCE
 from wardround.evaluation.metrics import SMALLEST_GROUP, metrics
 
 Row = dict[str, Any]
+ENSEMBLE = (
+    "The study tells how sure an ensemble of its seeds' models is. This bundle is one of these models: what the report "
+    "says of uncertainty is the ensemble's, and what is said here is of this model alone."
+)
 
 
 def findings_told(found: Mapping[str, Any], site: str) -> dict[str, Any]:
@@ -98,8 +102,8 @@ def from_what(bundle: Bundle) -> str:
     return "from an image" if images else "from the columns listed below"
 
 
-def sure_words(how: Uncertainty | None) -> list[str]:
-    """What each of the columns means, or why it is not there."""
+def sure_words(how: Uncertainty | None, asked: str | None = None) -> list[str]:
+    """What each of the columns means, or why it is not there. `asked` is the method of the study, if it names one."""
     if how is None:
         return []
     lines = {
@@ -110,6 +114,8 @@ def sure_words(how: Uncertainty | None) -> list[str]:
         "none": f"There is no interval: {how.why}.",
     }
     told = [lines[how.method]]
+    if asked == "ensemble":
+        told.insert(0, ENSEMBLE)
     if how.method != "none":
         told.append("An interval says how much the model itself wavers. It does not say that the truth lies within it.")
     if how.cuts is not None:

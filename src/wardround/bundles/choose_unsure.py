@@ -35,17 +35,21 @@ from wardround.uncertainty.referral import refer, referral_cut
 MOST_CELLS = 1 << 26  # numbers of rows that are in memory together; of more rows, so many are drawn
 MOST_NUMBERS = 1 << 20  # in Laplace's matrices: 8 MB of the bundle; beyond, their diagonals are kept
 PIECE = 1 << 22
+NOT_ASKED = 'the study asks for one score of each row ([uncertainty] method = "none")'
 PRIVATE = "in a study that protects patients nothing is read off rows without noise"
 
 
 def choose_uncertainty(
     bundle: Bundle, train: Side, validation: Side, private: bool, asked: Settings | None
 ) -> Uncertainty:
-    """`asked` is what the study says of it. `private`: patients are protected."""
+    """`asked` is what the study says of it; None: nothing, and then what fits the model is taken. A bundle is one
+    member of an ensemble, so that for one it is the same. `private`: patients are protected."""
     passes = PASSES if asked is None else asked.passes
     wanted = None if asked is None else asked.method
     none = Uncertainty("none", passes, int(bundle.about.get("seed", 0)), "")
-    if has_dropout(bundle.model) and wanted != "laplace":
+    if wanted == "none":
+        how = replace(none, why=NOT_ASKED)
+    elif has_dropout(bundle.model) and wanted != "laplace":
         how = replace(none, method="dropout")
     elif private:
         how = replace(none, why=f"the model has no dropout, and {PRIVATE}")
@@ -108,7 +112,7 @@ def measured(bundle: Bundle, how: Uncertainty, x: Any, score: np.ndarray) -> Mea
     for start in range(0, len(score), piece):
         part = torch.from_numpy(np.ascontiguousarray(x[start : start + piece])).to(bundle.dtype)
         own = score[start : start + piece]
-        made.append(measure(how, bundle.model, bundle.params, bundle.buffers, part, own))
+        made.append(measure(how, bundle.model, bundle.params, bundle.buffers, part, own, bundle.thresholds))
     if not made:
         return Measured(score, score, score, np.zeros(0))
     return Measured(

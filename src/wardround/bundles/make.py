@@ -89,6 +89,7 @@ def bundle_from(
     plan = opened.plan
     chosen_seed = seed_of(plan.study, seed)
     chosen = arm_of(plan.study, opened.results, arm, chosen_seed)
+    _refuse_noise(chosen)
     trial = plan.trial(chosen, chosen_seed)
     name = _site(trial, site)
     _refuse_other_region(trial, name, region)
@@ -107,6 +108,16 @@ def _site(trial: Trial, name: str | None) -> str:
     if name not in known:
         raise StudyError("--site", f"the run has no site {name!r}", suggest(name, known, "Sites"))
     return name
+
+
+def _refuse_noise(arm: Arm) -> None:
+    """What parties send each other has noise in it, and whoever holds a bundle holds all parts and sends nothing."""
+    if arm.topology.kind == "vertical" and arm.topology.embeddings is not None:
+        problem = (
+            "its model was scored with noise between the parties ([topology.embeddings]); a bundle, in which all parts "
+            "are at one place, would predict without it, and no figure of the run would hold for it"
+        )
+        raise StudyError(f"arm {arm.name}", problem, "Take an arm without [topology.embeddings].")
 
 
 def _refuse_other_region(trial: Trial, site: str, region: str | None) -> None:

@@ -6,7 +6,7 @@ cannot be read is counted and named at the end; nothing of what else a file says
 
 import stat
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,7 +151,8 @@ def _files(folder: Path, files: Sequence[str], images: Images, keep: Sequence[st
         pictures = [_decoded(folder / name, images) for name in files[start:stop]]
         said = pd.DataFrame({word: [one.said.get(word, "") for one in pictures] for word in TAGS}, dtype=object)
         kept = {name: _texts_or_gaps(said[name].tolist()) for name in keep}
-        return block_of_pictures(list(files[start:stop]), pictures, images, columns_of(said), kept)
+        ungiven = _unsaid(pictures, WORDS)
+        return block_of_pictures(list(files[start:stop]), pictures, images, columns_of(said), kept, ungiven=ungiven)
 
     return _Pieces(where, len(files), read)
 
@@ -192,8 +193,9 @@ def _table(
             return block_without_images(labels[start:stop], columns_of(told), own)
         pictures = [_decoded(path.parent / name, images) for name in files[start:stop]]
         tagged = {w: [one.said.get(w, "") for one in pictures] for w in WORDS if w not in told}
-        told = told.assign(**{word: pd.Series(cells, dtype=object) for word, cells in tagged.items() if any(cells)})
-        return block_of_pictures(labels[start:stop], pictures, images, columns_of(told), own)
+        told = told.assign(**{word: pd.Series(cells, dtype=object) for word, cells in tagged.items()})
+        ungiven = _unsaid(pictures, tagged)
+        return block_of_pictures(labels[start:stop], pictures, images, columns_of(told), own, ungiven=ungiven)
 
     return _Pieces(str(path), len(table.cells), read)
 
@@ -289,6 +291,7 @@ def block_of_pictures(
     columns: Mapping[str, pa.Array],
     kept: Mapping[str, pa.Array],
     where: Callable[[int], str] | None = None,
+    ungiven: Mapping[str, np.ndarray] | None = None,
 ) -> Block:
     size = images.shape[1]
     pixels = np.zeros((len(pictures), 1, size, size), dtype=np.uint8)
@@ -299,7 +302,8 @@ def block_of_pictures(
         else:
             pixels[row, 0] = picture.pixels
     named = {IMAGE: pa.array(labels, pa.string()), **columns, **kept}
-    return Block(len(labels), named, where or (lambda row: labels[row]), images=pixels, unreadable=unreadable)
+    place = where or (lambda row: labels[row])
+    return Block(len(labels), named, place, images=pixels, unreadable=unreadable, ungiven=ungiven or {})
 
 
 def block_without_images(
@@ -307,9 +311,16 @@ def block_without_images(
     columns: Mapping[str, pa.Array],
     kept: Mapping[str, pa.Array],
     where: Callable[[int], str] | None = None,
+    ungiven: Mapping[str, np.ndarray] | None = None,
 ) -> Block:
     named = {IMAGE: pa.array(labels, pa.string()), **columns, **kept}
-    return Block(len(labels), named, where or (lambda row: labels[row]))
+    return Block(len(labels), named, where or (lambda row: labels[row]), ungiven=ungiven or {})
+
+
+def _unsaid(pictures: Sequence[Picture], words: Iterable[str]) -> dict[str, np.ndarray]:
+    """A DICOM file has the columns, with or without a value in them; a file of another kind has none."""
+    silent = np.array([not one.said for one in pictures], dtype=bool)
+    return dict.fromkeys(words, silent)
 
 
 def columns_of(said: pd.DataFrame) -> dict[str, pa.Array]:

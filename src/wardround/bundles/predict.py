@@ -158,7 +158,8 @@ def predict_rows(bundle: Bundle, rows: Sequence[Mapping[str, Any]], how: How | N
     else:
         named = (*asked.needed, *optional)
         columns = {name: as_array([row.get(name) for row in rows], name, where) for name in named}
-        block = Block(len(rows), columns, where)
+        ungiven = {name: np.array([name not in row for row in rows], dtype=bool) for name in parties}
+        block = Block(len(rows), columns, where, ungiven=ungiven)
     sheet = sheet_of(bundle, (), how)
     with torch_threads(1):
         made = predict_block(bundle, block, sheet.keep, how)

@@ -86,7 +86,7 @@ def predict_block(bundle: Bundle, block: Block, keep: Sequence[str] = (), how: H
     recipe, inputs, how = bundle.recipe, bundle.inputs, How() if how is None else how
     read = read_block(recipe, block, bundle.unrecorded)
     every = np.arange(block.rows)
-    absent = absent_parties(bundle, block, read, how.without)
+    absent = absent_parties(bundle, block, how.without)
     with np.errstate(over="ignore", invalid="ignore"):  # a number beyond all bounds is told as `why`
         columns = recipe.apply(read.table, every)
         x = inputs.prepared(columns, block.images, absent, bundle.dtype)
@@ -152,18 +152,21 @@ def predict_block(bundle: Bundle, block: Block, keep: Sequence[str] = (), how: H
     )
 
 
-def absent_parties(bundle: Bundle, block: Block, read: Read, without: Sequence[str]) -> dict[str, np.ndarray]:
-    """By party: rows of which nothing of it is known, because it has no value there or is left out."""
+def absent_parties(bundle: Bundle, block: Block, without: Sequence[str]) -> dict[str, np.ndarray]:
+    """By party: rows that come without its columns, or for which it is left out. Gaps are gaps, as in training: a
+    party that knows a patient and has no value of any column is there, and its gaps are filled."""
     found = {}
+    every = np.ones(block.rows, dtype=bool)
     for party in bundle.inputs.others:
         if party in without:
-            found[party] = np.ones(block.rows, dtype=bool)
+            found[party] = every
         elif party == bundle.inputs.image_at:
             found[party] = np.full(block.rows, block.images is None)
         else:
             own = (bundle.inputs.columns or {}).get(party, ())
-            held = [place for place, column in enumerate(bundle.recipe.columns) if column.name in own]
-            found[party] = np.asarray(read.table.missing[:, held].all(axis=1))
+            held = [column.written for column in bundle.recipe.columns if column.name in own]
+            lacking = [block.ungiven.get(name, ~every) if name in block.columns else every for name in held]
+            found[party] = np.all([every, *lacking], axis=0) if held else ~every
     return found
 
 
@@ -191,7 +194,7 @@ def _numbers(bundle: Bundle, x: np.ndarray, how: How) -> _Numbers:
     def work(part: np.ndarray) -> np.ndarray:
         score = bundle.scores(part)
         numbers = torch.from_numpy(part).to(bundle.dtype)
-        found = measure(unsure, bundle.model, bundle.params, bundle.buffers, numbers, score)
+        found = measure(unsure, bundle.model, bundle.params, bundle.buffers, numbers, score, bundle.thresholds)
         return np.column_stack([score.astype(np.float64), found.mean, found.low, found.high, found.unsure])
 
     every = in_tiles(work, x, tile)

@@ -65,9 +65,10 @@ def block_of_rows(
     said = pd.DataFrame(
         {w: _as_texts([row.get(w) for row in rows]) for w in WORDS if any(w in row for row in rows)}, dtype=object
     )
+    ungiven = {w: np.array([w not in row for row in rows], dtype=bool) for w in WORDS}
     labels = [""] * len(rows)
     if bundle.inputs.parts and bundle.inputs.image_at in without:
-        return block_without_images(labels, columns_of(said), {}, where)
+        return block_without_images(labels, columns_of(said), {}, where, ungiven)
     pictures = []
     with ONE_AT_A_TIME, without_warnings():
         for number, row in enumerate(rows):
@@ -76,7 +77,7 @@ def block_of_rows(
                 problem = "there is no 'image'" if content is None else "'image' is not a text"
                 raise DataError(where(number), problem, "Give the content of a PNG, JPEG or DICOM file in base64.")
             pictures.append(sent_picture(content, images, where(number)))
-    return block_of_pictures(labels, pictures, images, columns_of(said), {}, where)
+    return block_of_pictures(labels, pictures, images, columns_of(said), {}, where, ungiven)
 
 
 def sent_picture(text: str, images: Images, where: str) -> Picture:

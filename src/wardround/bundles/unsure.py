@@ -2,7 +2,8 @@
 
 The interval says where the middle 90 % of many thinned networks (dropout) or of likely last layers (Laplace) put the
 score. The set holds the right answer as often as was asked for. A row is referred if it is among the least clear, by
-the entropy of its probabilities after the site's temperature. All that is chosen is chosen on validation rows.
+the doubt of its calls (`uncertainty.parts.doubt_of`), as a study measures it. All that is chosen is chosen on
+validation rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from scipy.special import entr, expit, ndtri
+from scipy.special import expit, ndtri
 from torch import Tensor
 
 from wardround import seeds
@@ -21,7 +22,7 @@ from wardround.uncertainty.calibration import Temperature
 from wardround.uncertainty.conformal import Cuts, prediction_sets
 from wardround.uncertainty.fits import has_dropout
 from wardround.uncertainty.laplace import Laplace, laplace_passes, moderated, score_and_variance
-from wardround.uncertainty.parts import INTERVAL, interval, of_rows
+from wardround.uncertainty.parts import INTERVAL, doubt_of, interval, of_rows
 from wardround.uncertainty.passes import mc_dropout
 
 Method = Literal["dropout", "laplace", "none"]
@@ -73,8 +74,17 @@ class Measured:
     unsure: np.ndarray  # (rows,), in bits
 
 
-def measure(how: Uncertainty, model: Model, params: Tree, buffers: Tree, x: Tensor, score: np.ndarray) -> Measured:
-    """`score` is the bundle's own of the same rows: an interval is widened where it would not hold it."""
+def measure(
+    how: Uncertainty,
+    model: Model,
+    params: Tree,
+    buffers: Tree,
+    x: Tensor,
+    score: np.ndarray,
+    thresholds: np.ndarray | float,
+) -> Measured:
+    """`score` is the bundle's own of the same rows: an interval is widened where it would not hold it. `thresholds` are
+    those of findings."""
     mean, low, high = score.astype(np.float64), score.astype(np.float64), score.astype(np.float64)
     if how.method == "laplace" and how.laplace is not None and (model.findings or model.classes == 2):
         z, variance = score_and_variance(how.laplace, model, params, buffers, x)
@@ -94,17 +104,11 @@ def measure(how: Uncertainty, model: Model, params: Tree, buffers: Tree, x: Tens
     # numbers beyond all bounds may have a score; how sure it is cannot be computed
     lost = ~(np.isfinite(mean) & np.isfinite(low) & np.isfinite(high))
     mean, low, high = np.where(lost, score, mean), np.where(lost, 0.0, low), np.where(lost, 1.0, high)
-    unsure = unsure_of(how.temperature, mean, model.findings)
+    # a row without a score has no doubt that could be computed: it is referred for that
+    known = np.where(np.isfinite(mean), mean, 0.5)
+    unsure = of_rows(doubt_of(known, model.findings, thresholds))
     unsure = np.where(lost.reshape(len(lost), -1).any(axis=1), np.inf, unsure)
     return Measured(mean, np.minimum(low, score), np.maximum(high, score), unsure)
-
-
-def unsure_of(temperature: Temperature | None, mean: np.ndarray, findings: bool) -> np.ndarray:
-    """Entropy of each row in bits; of findings their mean."""
-    p = mean if temperature is None else temperature.of(mean)
-    several = mean.ndim == 2 and not findings
-    nats = entr(p).sum(axis=1) if several else entr(p) + entr(1 - p)
-    return of_rows(np.asarray(nats / np.log(2)))
 
 
 def sets_of(how: Uncertainty, mean: np.ndarray) -> np.ndarray | None:

@@ -18,6 +18,7 @@ def check(
     from wardround.catalog import load_study
     from wardround.cli import render
     from wardround.describe import describe_sites
+    from wardround.describeparties import matched_findings, matched_notes
     from wardround.errors import CheckError
     from wardround.estimate import estimate
     from wardround.plan import check_study, load_plan, rehearse
@@ -26,15 +27,18 @@ def check(
     plan = load_plan(parsed, families)
     findings = check_study(plan)
     refused = any(finding.level == "error" for finding in findings)
+    notes = plan.notes
     if not refused:
         rehearse(plan)
+        findings += matched_findings(plan)
+        notes = (*notes, *matched_notes(plan))
     sites = [] if refused else describe_sites(plan)
     kinds = estimate(plan) if time and not refused else []
     if json:
         render.show_json(
             {
                 "study": {"name": parsed.name, "hash": parsed.hash, "arms": [arm.name for arm in parsed.arms]},
-                "notes": plan.notes,
+                "notes": notes,
                 "findings": findings,
                 "sites": sites,
                 "refused": refused,
@@ -42,7 +46,7 @@ def check(
             }
         )
     else:
-        render.show_check(parsed, plan.notes, findings, sites)
+        render.show_check(parsed, notes, findings, sites)
         render.show_estimate(kinds)
     if refused:
         raise typer.Exit(CheckError.exit_code)

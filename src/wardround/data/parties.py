@@ -22,6 +22,7 @@ from wardround.sweep import NAME
 IMAGE = "image"
 ALL = "*"  # in place of names: every column of the party's own file
 WHERE = "topology: parties"
+RESERVED = ("top", "absent")
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,7 @@ def holdings_of(topology: Topology, records: Records) -> Holdings:
     parties = {party: columns_held(party, names, records) for party, names in topology.parties.items()}
     named: dict[str, str] = {}
     for party, names in parties.items():
-        if not NAME.fullmatch(party) or "." in party or party in ("top", "absent"):
-            problem = f"{party!r} cannot be a party's name"
-            raise StudyError(WHERE, problem, "Use letters, digits, '_' and '-', and neither `top` nor `absent`.")
+        refuse_party_name(party)
         for name in names:
             if name not in possible:
                 problem = f"no column is called {name!r}" if name != IMAGE else "these data have no images"
@@ -83,6 +82,13 @@ def holdings_of(topology: Topology, records: Records) -> Holdings:
         raise StudyError("topology: labels", problem, "Name the party that is the `holder` in [data].")
     # an arm leaves a party out by giving it no columns
     return Holdings({name: own for name, own in parties.items() if own or name == labels}, labels)
+
+
+def refuse_party_name(party: str) -> None:
+    """Leaves of a model are called PARTY.leaf, beside those of the parts that are nobody's."""
+    if not NAME.fullmatch(party) or "." in party or party in RESERVED:
+        problem = f"{party!r} cannot be a party's name"
+        raise StudyError(WHERE, problem, "Use letters, digits, '_' and '-', and neither `top` nor `absent`.")
 
 
 def columns_held(party: str, names: Sequence[str], records: Records) -> tuple[str, ...]:

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 
+from wardround.data.parties import refuse_party_name
 from wardround.errors import StudyError
 from wardround.study import Arm, Study
 
 PARTITION = "by-hospital"
+WITH_FINDINGS = ("chest-xray", "phantom")  # sources whose images may have several findings each
 
 
 def is_vertical(study: Study) -> bool:
@@ -26,6 +28,8 @@ def holder_of(study: Study) -> str:
 def refuse_undeployable_parties(study: Study, sites: Sequence[str]) -> None:
     """`sites` are the hospitals that take part, by name: each is a party."""
     first = study.arms[0]
+    for party in parties_of(study):
+        refuse_party_name(party)
     for arm in study.trained_arms:
         _refuse_other_parties(arm, study)
         _refuse_settings(arm, first)
@@ -65,6 +69,9 @@ def _refuse_settings(arm: Arm, first: Arm) -> None:
     if arm.data != first.data:
         problem = f"has other data than {first.name}, and a party brings one file"
         raise StudyError(f"{where}: data", problem, "Leave this arm out.")
+    if arm.data.name in WITH_FINDINGS:
+        problem = "images with findings are for simulations; a deployment takes images of one class a row"
+        raise StudyError(f"{where}: data: source", problem, "Deploy a study of one class a row, or simulate this one.")
     if arm.sites.name != PARTITION:
         problem = f"partition {arm.sites.name!r} moves rows between sites; here each party keeps its own"
         raise StudyError(f"{where}: sites: partition", problem, f'Write `partition = "{PARTITION}"` in [sites].')

@@ -44,7 +44,7 @@ class Matched:
     common: int
     sent: int  # bytes of the matching
     train: list[int]  # rows that train, by kind of arm
-    unmatched: int
+    unmatched: int | None  # None: withheld, because they are few
     described: dict[str, Any]
     shapes: dict[str, list[list[int]]]  # by party, for each kind of arm
 
@@ -143,7 +143,7 @@ class VerticalCoordinator(Coordinator):
             common=common,
             sent=self.carried,
             train=[int(rows) for rows in dealt.body["train"]],
-            unmatched=int(dealt.body["unmatched"]),
+            unmatched=None if dealt.body["unmatched"] is None else int(dealt.body["unmatched"]),
             described=dict(dealt.body["described"]),
             shapes={party: letter.body["shapes"] for party, (letter, _) in shaped.items()},
         )
@@ -173,7 +173,7 @@ class VerticalCoordinator(Coordinator):
             waiting = {}
             for message in said:
                 self.carried += len(message.content)
-                for one in matcher.take(message):
+                for one in _carried(matcher, message):
                     waiting.setdefault(one.receiver, []).append(one.encode())
             if COORDINATOR in waiting:
                 raise DeployError("matching patients", "a message has nowhere to go", "Begin a new run.")
@@ -292,6 +292,18 @@ class VerticalCoordinator(Coordinator):
             problem = f"{late} did not answer within {deadline:g} seconds, and every party is needed in every block"
             raise DeployError("coordinator", problem, "Start it again when they are there: it goes on from here.")
         return False
+
+
+def _carried(matcher: Matcher, message: Message) -> list[Message]:
+    """What goes on. How few patients are common, where it is too few, stands in no log and is told to nobody."""
+    try:
+        return matcher.take(message)
+    except DataError as error:
+        if not matcher.common:
+            raise
+        least, names = matcher.terms.least_common, ", ".join(matcher.terms.roster)
+        problem = f"fewer than {least} patients are common to all of {names}, and {least} are asked for"
+        raise DataError(error.where, problem, error.remedy) from None
 
 
 def tensors_of(site: str, sealed: Sealed) -> Tree:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from wardround.artifacts.folder import RunFolder, write_atomically
+from wardround.evaluation.absent import describe_deployed_noise
 from wardround.evaluation.benefit import BENEFIT, correct, difference_of
 from wardround.evaluation.intervals import Resampling, summarise_metrics
 from wardround.study import METRICS, Study
@@ -34,7 +35,12 @@ def topology_facts(
     without = [line for path, _ in parts for line in json.loads(path.read_bytes())]
     whole = [line for _, path in parts for line in json.loads(path.read_bytes()) if line["side"] == "test"]
     return {
-        arm.name: {"matched": dict(matched), "absent": _absent(study, arm.name, without, whole)} for arm in study.arms
+        arm.name: {
+            "matched": dict(matched),
+            "absent": _absent(study, arm.name, without, whole),
+            "embeddings": describe_deployed_noise(study, arm),
+        }
+        for arm in study.arms
     }
 
 

@@ -99,6 +99,11 @@ class VerticalPlan(DeployedPlan):
             return named
         held = {name: tuple(column.name for column in records.columns)}
         found = columns_held(name, named, replace(records, held=held))
+        outcome = arm.data.options.get("target")
+        if name != self.holder and outcome in found:
+            problem = f"its file has {outcome!r}, which is the outcome at {self.holder}"
+            remedy = "Delete it there, or rename it if it is something else."
+            raise StudyError(f"topology: parties: {name}", problem, remedy)
         for column in found:
             if column not in held[name]:
                 remedy = suggest(column, held[name], "Columns of its file")

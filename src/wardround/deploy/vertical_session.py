@@ -15,6 +15,7 @@ A session is kept as files, so that a process that died goes on in the middle of
 
 import json
 from collections.abc import Callable, Mapping
+from hashlib import sha256
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -173,11 +174,15 @@ class PartySession:
         described = own_counts(self.plan.own_split_dealt(first), cohort, self.study.deployment.smallest_cell)
         trained = [len(self.plan.dealt[kind].rows["train"]) for kind in self.plan.kinds]
         drawn = len(self.plan.splits(self.study.arm(first[0]), first[1])[0].train)
-        return {"train": trained, "unmatched": drawn - trained[0], "described": described}, sealed
+        left = drawn - trained[0]
+        few = 0 < left < self.study.deployment.smallest_cell  # so few would be told apart
+        return {"train": trained, "unmatched": None if few else left, "described": described}, sealed
 
     def shape(self, tensors: Tree) -> dict[str, Any]:
         if not self.is_holder:
-            rows = load(self.channel.open(self.holder, DEAL, as_bytes(tensors[DEAL])))
+            content = self.channel.open(self.holder, DEAL, as_bytes(tensors[DEAL]))
+            self.stand_by(DEAL, "", sha256(content).digest())
+            rows = load(content)
             self._take_rows(rows)
             write_leaves(self.folder / "rows.safetensors", rows, {})
         self.gate.enough(min(len(self.plan.dealt[kind].rows["train"]) for kind in self.plan.kinds))
@@ -200,6 +205,14 @@ class PartySession:
         self.plan.agree(shapes_told(self.study, self.plan.kinds, told))
         self.plan.refuse_unsound_arms()
         self.waves = self.plan.waves()
+
+    def stand_by(self, kind: str, place: str, digest: bytes) -> None:
+        """What was said once of this place stands, on disk before anything follows from it. Another word is refused."""
+        if self.commitments.commit(kind, place.encode(), digest) != digest:
+            problem = f"sends other numbers for a {kind} than before, and two answers would show more than one"
+            if kind == DEAL:
+                problem = "shares out rows otherwise than before, and two answers would show more than one"
+            raise DeployError("coordinator", problem, "Ask the coordinator and the others why, and begin a new run.")
 
     def _numbers(self, party: str) -> np.ndarray:
         """Of each row of the holder the number by which another party knows it, or -1."""

@@ -4,7 +4,8 @@ A step is one block of batches of every trial of the wave. What a party holds af
 leaves, and the answer is too. So whoever dies goes on with the same numbers, and the same question gets the same bytes.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -210,23 +211,31 @@ class Wave:
         self._keep(step)
 
     def _learn_last(self, step: int, tensors: Tree) -> None:
-        for place, one in self.trials.items():
-            if 0 < step <= one.steps:
-                got = self._opened(self.session.holder, "gradients", step - 1, place, tensors, str(place))
-                with torch_threads(threads_for(one.trial)):
-                    one.learn(step - 1, got)
+        learning = [place for place, one in self.trials.items() if 0 < step <= one.steps]
+        got = {
+            place: self._opened(self.session.holder, "gradients", step - 1, place, tensors, str(place))
+            for place in learning
+        }
+        self._stand_by(step, got.values())
+        for place, content in got.items():
+            one = self.trials[place]
+            with torch_threads(threads_for(one.trial)):
+                one.learn(step - 1, read_tensors(self.session.holder, content))
 
     def learn(self, step: int, tensors: Tree) -> tuple[dict[str, float], Tree]:
         """At the holder: a step for each batch of the block; the losses of rounds that end with it."""
         losses: dict[str, float] = {}
         leaving: Tree = {}
-        for place, one in self.trials.items():
-            if step >= one.steps:
-                continue
-            given = {
-                party: self._opened(party, "embeddings", step, place, tensors, f"{place}/{party}")
-                for party in self.session.others
-            }
+        learning = [place for place, one in self.trials.items() if step < one.steps]
+        got = {
+            (place, party): self._opened(party, "embeddings", step, place, tensors, f"{place}/{party}")
+            for place in learning
+            for party in self.session.others
+        }
+        self._stand_by(step, got.values())
+        for place in learning:
+            one = self.trials[place]
+            given = {party: read_tensors(party, got[place, party]) for party in self.session.others}
             with torch_threads(threads_for(one.trial)):
                 back, loss = one.learn(step, given)
             for party, gradients in back.items():
@@ -240,11 +249,16 @@ class Wave:
         content = tensor_bytes({f"{number:06}": one.cpu() for number, one in enumerate(made)})
         return as_tensor(self.session.channel.seal(receiver, route(what, self.number, step, place), content))
 
-    def _opened(self, sender: str, what: str, step: int, place: int, tensors: Tree, name: str) -> list[Tensor]:
+    def _opened(self, sender: str, what: str, step: int, place: int, tensors: Tree, name: str) -> bytes:
         if name not in tensors:
             raise DeployError("coordinator", f"leaves out what {sender} sent", AGAIN)
-        content = self.session.channel.open(sender, route(what, self.number, step, place), as_bytes(tensors[name]))
-        return read_tensors(sender, content)
+        return self.session.channel.open(sender, route(what, self.number, step, place), as_bytes(tensors[name]))
+
+    def _stand_by(self, step: int, contents: Iterable[bytes]) -> None:
+        """A step is taken with what came for it first, and with nothing else: the noise of a step is always the same,
+        and the difference of two answers would be without it."""
+        said = sha256(b"".join(sha256(content).digest() for content in contents)).digest()
+        self.session.stand_by("step", f"{self.number} {step}", said)
 
     def _keep(self, step: int) -> None:
         """The step before stays too, until the answer to this one is written."""

@@ -10,19 +10,24 @@ embeddings that were made before the block, and a party steps with gradients tha
 a staler view. Both sides step with the same optimiser, whose state begins anew each round.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from wardround import tree
+from wardround import seeds, tree
 from wardround.models.joined import TOP, below, numbers_of, prefixed, presence
 from wardround.models.model import Cut, Model
 from wardround.optimisers import Optimiser
-from wardround.privacy.noise import SeededStream, Stream, with_noise
+from wardround.privacy.noise import Stream, with_noise
 from wardround.study import EmbeddingNoise
 from wardround.tree import State, Tree
+
+# SplitMix64 in signed numbers (Steele, Lea and Flood, OOPSLA 2014); the first is 2**64 over the golden ratio
+STEP = 0x9E3779B97F4A7C15 - 2**64
+FIRST, SECOND = 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
 
 
 @dataclass(frozen=True)
@@ -140,8 +145,7 @@ def protection(settings: EmbeddingNoise | None, stream: Stream) -> Callable[[Ten
         return torch.Tensor.clone
 
     def protect(embedding: Tensor) -> Tensor:
-        length = embedding.norm(dim=1, keepdim=True)
-        cut: Tensor = embedding * (settings.clip / length.clamp(min=settings.clip))
+        cut = clipped(embedding, settings.clip)
         if not settings.noise:
             return cut
         return with_noise(stream, {"": cut}, settings.noise * settings.clip)[""]
@@ -149,25 +153,77 @@ def protection(settings: EmbeddingNoise | None, stream: Stream) -> Callable[[Ten
     return protect
 
 
+def clipped(embedding: Tensor, clip: float) -> Tensor:
+    length = embedding.norm(dim=1, keepdim=True)
+    cut: Tensor = embedding * (clip / length.clamp(min=clip))
+    return cut
+
+
 def through_channel(model: Model, settings: EmbeddingNoise, seed: int) -> Model:
-    """The model as it predicts where embeddings are clipped and get noise on their way: in use they travel as well."""
+    """The model as it predicts where embeddings are clipped and get noise on their way: in use they travel as well.
+
+    The noise of a row comes from the seed, the party, its weights and the row's own numbers, so that what is predicted
+    of it depends on no other row, on no order and on no piece in which rows are taken.
+    """
     cut = model.cut
     if cut is None:
         raise ValueError("a model without parts has nothing that travels")
+    keys = {part.party: seeds.number(seed, "noise on predictions", site=part.party) for part in cut.parts}
 
     def logits(params: Tree, buffers: Tree, x: Tensor, masks: Tree | None) -> tuple[Tensor, Tree]:
         if masks is not None:
             return model.logits(params, buffers, x, masks)
-        protect = protection(settings, SeededStream(seed, "noise on predictions", 0, ""))
         seen = {}
         for part in cut.parts:
             prefix = f"{part.party}."
             bottom, own, kept = cut.bottoms[part.party], below(params, prefix), below(buffers, prefix)
             made, _ = bottom.logits(own, kept, numbers_of(part, x), None)
-            seen[part.party] = made if part.party == cut.labels else protect(made)
+            if part.party != cut.labels:
+                made = clipped(made, settings.clip)
+                if settings.noise:
+                    drawn = noise_of_rows(keys[part.party], own, x, cut.width) * (settings.noise * settings.clip)
+                    made = (made + drawn).to(made.dtype)
+            seen[part.party] = made
         return cut.top(params, seen, presence(cut.parts, x), None, below(buffers, TOP)), buffers
 
     return replace(model, logits=logits)
+
+
+def noise_of_rows(key: int, own: Tree, x: Tensor, width: int) -> Tensor:
+    """Standard normal numbers in double precision, `width` for each row of `x`, as a function of the key, a party's
+    weights and the row. Integers on tensors alone: exact everywhere, and `torch.func.vmap` takes it. Nothing is hidden
+    by it from who knows the key: it is for simulations."""
+    half = -(-width // 2)
+    counters = torch.arange(1, 2 * half + 1, device=x.device) * STEP
+    drawn = _mixed((hash_of_rows(key, x) + hash_of_weights(key, own))[:, None] + counters)
+    uniform = (_shifted(drawn, 11) + 1).double() * 2.0**-53  # never 0, of which there is no logarithm
+    radius, angle = (-2 * uniform[:, :half].log()).sqrt(), uniform[:, half:] * (2 * math.pi)
+    return torch.cat([radius * angle.cos(), radius * angle.sin()], dim=1)[:, :width]  # Box and Muller (1958)
+
+
+def hash_of_rows(key: int, x: Tensor) -> Tensor:
+    """64 bits for each row. Numbers are mixed with their places before they are added up: two that change places make
+    another row."""
+    bits = (x.reshape(len(x), -1).double() + 0.0).view(torch.int64)  # -0 becomes 0
+    places = _mixed(torch.arange(bits.shape[1], device=x.device) * STEP + key)
+    return _mixed(_mixed(bits + places).sum(dim=1) + key)
+
+
+def hash_of_weights(key: int, own: Tree) -> Tensor:
+    """One number. Every seed trains other weights, so that no two seeds have the same noise."""
+    return torch.stack([hash_of_rows(key, own[name].reshape(1, -1)) for name in sorted(own)]).cumsum(0).sum()
+
+
+def _mixed(whole: Tensor) -> Tensor:
+    """The last steps of SplitMix64: every bit depends on every other."""
+    whole = (whole ^ _shifted(whole, 30)) * FIRST
+    whole = (whole ^ _shifted(whole, 27)) * SECOND
+    return whole ^ _shifted(whole, 31)
+
+
+def _shifted(whole: Tensor, by: int) -> Tensor:
+    """To the right, with zeros from the left."""
+    return (whole >> by) & ((1 << (64 - by)) - 1)
 
 
 def parts_of(cut: Cut, leaves: Tree) -> tuple[dict[str, Tree], Tree]:

@@ -70,7 +70,7 @@ def describe_exchange(arm: Arm, records: pd.DataFrame) -> dict[str, Any]:
 
 
 def releases_of(arm: Arm) -> int:
-    """How often each training row's embedding leaves its party: once an epoch."""
+    """How often each training row's embedding leaves its party with one seed: once an epoch."""
     return arm.training.rounds * arm.training.local_epochs
 
 
@@ -81,13 +81,29 @@ def describe_noise(settings: EmbeddingNoise | None, releases: int) -> dict[str, 
     what leaves of this row's numbers; that they also shaped the party's weights, and so the embeddings of others, is
     not covered, and neither are the gradients that come back, which tell of labels.
     """
+    return None if settings is None else _told(settings, [(settings.noise, releases)], "one seed")
+
+
+def describe_deployed_noise(study: Study, arm: Arm) -> dict[str, Any] | None:
+    """As `describe_noise`, where embeddings really left: all arms and seeds release the same party's rows, and whoever
+    holds the labels has them all. A row that is tested on with one seed trains with another, and leaves less often for
+    it: once, at the end. So what is told holds for every row."""
+    settings, seeds = arm.topology.embeddings, len(list(study.evaluation.seeds))
     if settings is None:
         return None
-    told = epsilon([Charge(1.0, settings.noise, releases)], DELTA, "replace") if settings.noise else math.inf
+    left = [(other.topology.embeddings, seeds * releases_of(other)) for other in study.trained_arms]
+    return _told(settings, [(0.0 if one is None else one.noise, count) for one, count in left], "all arms and seeds")
+
+
+def _told(settings: EmbeddingNoise, left: Sequence[tuple[float, int]], covers: str) -> dict[str, Any]:
+    """`left`: how often embeddings left with which noise. One of them without any leaves nothing to tell."""
+    charges = [Charge(1.0, noise, count) for noise, count in left]
+    told = epsilon(charges, DELTA, "replace") if all(noise for noise, _ in left) else math.inf
     return {
         "clip": settings.clip,
         "noise": settings.noise,
-        "releases": releases,
+        "releases": sum(count for _, count in left),
+        "covers": covers,
         "delta": DELTA,
         "epsilon": told if math.isfinite(told) else None,
     }

@@ -15,7 +15,7 @@ from wardround.evaluation.findings import choose_thresholds, untested
 from wardround.evaluation.metrics import THRESHOLD, calls
 from wardround.evaluation.scores import label_columns, score_columns
 from wardround.uncertainty.calibration import Temperature, fit_temperature
-from wardround.uncertainty.parts import about_threshold, entropy_parts
+from wardround.uncertainty.parts import doubt_of
 from wardround.uncertainty.rows import SIDES, of_probabilities
 
 PARTS = ("total", "aleatoric", "epistemic")
@@ -103,11 +103,7 @@ class SeedRows:
 
     def doubt(self, rows: Sided) -> np.ndarray:
         """How unclear a call is, in bits: entropy, for findings about the threshold at which they are called."""
-        if not self.findings:
-            return rows.measures["total"]
-        if not len(rows):
-            return np.zeros(rows.score.shape)
-        return entropy_parts(about_threshold(rows.score[None], self.cut)).total
+        return doubt_of(rows.score, self.findings, self.cut)
 
     @cached_property
     def wrong(self) -> np.ndarray:

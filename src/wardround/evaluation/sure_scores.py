@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from scipy import stats
 from scipy.signal import fftconvolve
 
@@ -94,7 +95,11 @@ def describe_sets(seeds: Sequence[SeedRows], alpha: float, findings: Sequence[st
         held_here = [
             coverage(sets[one.test.site == site], one.test.label[one.test.site == site]) for one, sets in there
         ]
-        low, high = (_mean([float(np.nanmean(band[..., end])) for band in bands]) for end in (0, 1))
+        ends = [
+            _of_all_findings(one, sets, site, alpha) if one.findings else band
+            for (one, sets), band in zip(there, bands, strict=True)
+        ]
+        low, high = (_mean([float(end[place]) for end in ends]) for place in (0, 1))
         told["sites"][site] = {
             **_coverage([(one.test.label[one.test.site == site], sets[one.test.site == site]) for one, sets in there]),
             "expected": [low, high],
@@ -168,14 +173,65 @@ def _expected(one: SeedRows, site: str, alpha: float) -> np.ndarray:
     )
 
 
+def _of_all_findings(one: SeedRows, sets: np.ndarray, site: str, alpha: float) -> tuple[float, float]:
+    """The interval of the mean over findings. Where one finding of a patient is missed, others may be too: the SD of
+    the mean follows from each finding's own and from how misses of two findings go together in the test patients."""
+    validation, test = one.validation.at(site), one.test.at(site)
+    missed = np.where(test.label >= 0, ~held(sets[one.test.site == site], test.label), np.nan)
+    found = [
+        coverage_moments(_counts(validation.label[:, f], validation.patient, test.label[:, f], test.patient, 2), alpha)
+        for f in range(test.label.shape[1])
+    ]
+    known = np.array([not np.isnan(mean) for mean, _ in found])
+    if not known.any():
+        return float("nan"), float("nan")
+    mean, sd = (np.array(each)[known] for each in zip(*found, strict=True))
+    together = _correlation(missed[:, known], test.patient)
+    half = float(stats.norm.ppf((1 + INSIDE) / 2) * np.sqrt(sd @ together @ sd) / len(sd))
+    return max(0.0, float(mean.mean()) - half), min(1.0, float(mean.mean()) + half)
+
+
+def _correlation(missed: np.ndarray, patient: np.ndarray) -> np.ndarray:
+    """Of patients' shares of misses, between findings. What is not known counts as the mean, what never varies as
+    independent, so that no variance comes out below 0."""
+    shares = pd.DataFrame(missed).groupby(patient).mean()
+    apart = (shares - shares.mean()).fillna(0.0).to_numpy()
+    size = np.sqrt(np.square(apart).sum(axis=0))
+    scaled = apart / np.where(size > 0, size, 1.0)
+    together: np.ndarray = scaled.T @ scaled
+    np.fill_diagonal(together, 1.0)
+    return together
+
+
 def _band(
     label: np.ndarray, patient: np.ndarray, truth: np.ndarray, tested: np.ndarray, labels: int, alpha: float
 ) -> tuple[float, float]:
+    return expected_coverage(_counts(label, patient, truth, tested, labels), alpha)
+
+
+def _counts(
+    label: np.ndarray, patient: np.ndarray, truth: np.ndarray, tested: np.ndarray, labels: int
+) -> tuple[tuple[int, int], ...]:
     """`labels` that have a cut of their own; 0: one cut for all. A patient counts once, with however many rows: these
     are alike, so that they say less than as many patients would."""
     chosen = [(label >= 0, truth >= 0)] if not labels else [(label == one, truth == one) for one in range(labels)]
-    counts = tuple((len(np.unique(patient[a])), len(np.unique(tested[b]))) for a, b in chosen)
-    return expected_coverage(counts, alpha)
+    return tuple((len(np.unique(patient[a])), len(np.unique(tested[b]))) for a, b in chosen)
+
+
+def coverage_moments(counts: tuple[tuple[int, int], ...], alpha: float) -> tuple[float, float]:
+    """Mean and SD of the share covered, with `counts` as in `expected_coverage`. NaN without test rows."""
+    total = sum(tested for _, tested in counts)
+    if not total:
+        return float("nan"), float("nan")
+    covered, variance = 0.0, 0.0
+    for rows, tested in counts:
+        place = rank(rows, alpha)
+        if place > rows:
+            covered += tested
+        elif tested:
+            number = stats.betabinom(tested, place, rows + 1 - place)
+            covered, variance = covered + float(number.mean()), variance + float(number.var())
+    return covered / total, float(np.sqrt(variance)) / total
 
 
 @lru_cache(maxsize=4096)

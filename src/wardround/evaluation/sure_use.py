@@ -24,13 +24,14 @@ ALL, KEPT, BETWEEN = "all", "kept", "\x1f"  # the last stands between these and 
 
 
 def describe_referral(seeds: Sequence[SeedRows], share: float, resampling: Resampling, within: bool) -> dict[str, Any]:
-    """`within`: sites have models of their own, so that AUC is the mean of the sites' own.
+    """`within`: in this arm, or in one that it is compared with, sites have models of their own, so that AUC is the
+    mean of the sites' own.
 
     The curve ranks the test rows themselves, to show what the order of doubt is worth. `at` is what a hospital would
     do: it refers above a cut that its own validation rows have chosen.
     """
     curves = [_curves(one, within) for one in seeds]
-    kept = [_kept(one, share) for one in seeds]
+    kept = [kept_rows(one, share) for one in seeds]
     sites = list(dict.fromkeys(site for one in seeds for site in one.sites))
     return {
         "curve": {
@@ -72,7 +73,7 @@ def _figures(rows: Sided, cut: np.ndarray | float, within: bool) -> dict[str, fl
     return whole
 
 
-def _kept(one: SeedRows, share: float) -> np.ndarray:
+def kept_rows(one: SeedRows, share: float) -> np.ndarray:
     """Whether each test row is left to the model: by its site's cut, by that of all where it has no rows for one."""
     known, doubt = of_rows(one.doubt(one.validation)), of_rows(one.doubt(one.test))
     made = np.ones(len(doubt), dtype=bool)

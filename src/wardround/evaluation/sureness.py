@@ -19,6 +19,8 @@ def score_sureness(content: dict[str, Any], study: Study, unsure: pd.DataFrame, 
     """`content` is a whole results.json; it comes back with the `uncertainty` of arms that ask for it. `unsure` has the
     selected arms already."""
     of_arm = {str(name): part for name, part in unsure.groupby("arm", sort=False)}
+    # one figure for all arms: an AUC within sites beside one over all rows could not be compared
+    within = any(told["own_models"] for told in content["arms"].values())
     for name, told in content["arms"].items():
         arm = origin_of(study, name)
         if arm.uncertainty is None or name not in of_arm:
@@ -26,9 +28,7 @@ def score_sureness(content: dict[str, Any], study: Study, unsure: pd.DataFrame, 
         seeds = list(seeds_of(of_arm[name], groups, arm.uncertainty.method == "ensemble"))
         resampling = Resampling.of(study.evaluation_of(arm))
         members = study.evaluation.seeds.count if arm.uncertainty.method == "ensemble" else None
-        told["uncertainty"] = describe_arm(
-            seeds, arm.uncertainty, resampling, content["findings"], told["own_models"], members
-        )
+        told["uncertainty"] = describe_arm(seeds, arm.uncertainty, resampling, content["findings"], within, members)
     return content
 
 
@@ -37,10 +37,11 @@ def describe_arm(
     asked: Uncertainty,
     resampling: Resampling,
     findings: Sequence[str] = (),
-    own_models: bool = False,
+    within: bool = False,
     members: int | None = None,
 ) -> dict[str, Any] | None:
-    """None where every seed's model has diverged. `members` are those of an ensemble."""
+    """None where every seed's model has diverged. `within`: AUC is the mean of the sites' own, because in some arm
+    sites predict with models of their own. `members` are those of an ensemble."""
     if not seeds:
         return None
     passes = {"none": 1, "ensemble": members}.get(asked.method, asked.passes)
@@ -51,7 +52,7 @@ def describe_arm(
         "parts": _parts(seeds, findings),
         "calibration": describe_calibration(seeds, findings),
         "sets": describe_sets(seeds, asked.alpha, findings),
-        "referral": describe_referral(seeds, asked.refer, resampling, own_models),
+        "referral": describe_referral(seeds, asked.refer, resampling, within),
         "errors": describe_errors(seeds, resampling, findings),
         "shifted": describe_shifted(seeds[0]),
     }

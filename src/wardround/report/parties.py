@@ -86,13 +86,17 @@ def _absent(evidence: Evidence, arm: str, topology: dict[str, Any]) -> list[str]
 
 
 def _noise(arm: str, told: dict[str, Any]) -> str:
+    cut = f"In {arm}, embeddings are cut to a length of {told['clip']:g} and get"
+    if not told["noise"]:
+        return f"{cut} no noise, which hides nothing."
+    cut += f" noise of SD {told['noise']:g} clips."
     if told["epsilon"] is None:
-        return f"In {arm}, embeddings are cut to a length of {told['clip']:g} and get no noise, which hides nothing."
+        return f"{cut} Another arm sends those of the same rows without any, so that nothing is hidden."
+    covers = told.get("covers", "one seed")
     return (
-        f"In {arm}, embeddings are cut to a length of {told['clip']:g} and get noise of SD {told['noise']:g} clips. "
-        f"Each row's leaves {told['releases']:,} times in training: together they tell of its numbers with epsilon "
-        f"{told['epsilon']:.1f} at delta {told['delta']:g}, given the party's weights. What the row did to those, and "
-        "the gradients that come back, are not covered."
+        f"{cut} Each row's leaves {told['releases']:,} times in training, with {covers}: together they tell of its "
+        f"numbers with epsilon {told['epsilon']:.1f} at delta {told['delta']:g}, given the party's weights. What the "
+        "row did to those, and the gradients that come back, are not covered."
     )
 
 

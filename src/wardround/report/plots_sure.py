@@ -8,7 +8,7 @@ from matplotlib.ticker import MaxNLocator
 
 from wardround.report.evidence import Evidence
 from wardround.report.style import COLOURS, figure, heat, legend, looks, name_rows, small_panels
-from wardround.report.sure import MEASURES, with_uncertainty
+from wardround.report.sure import MEASURES, has_cuts, with_uncertainty
 
 MOST_ARMS = 12  # with a panel or a mark of their own
 MOST_SITES = 20
@@ -45,7 +45,8 @@ def reliability(evidence: Evidence) -> Figure | None:
 
 
 def coverage(evidence: Evidence) -> Figure | None:
-    """How often sets hold the right answer at each site, beside where chance would put it."""
+    """How often sets hold the right answer at each site, beside where chance would put it. A site with so few
+    validation rows that its bundle would have no sets has a hollow mark."""
     told = dict(list(with_uncertainty(evidence).items())[:MOST_ARMS])
     sites = list(dict.fromkeys(site for one in told.values() for site in one["sets"]["sites"]))
     if not told or len(sites) > MOST_SITES:
@@ -67,8 +68,11 @@ def coverage(evidence: Evidence) -> Figure | None:
             if found is None or found["coverage"] is None:
                 continue
             y, label, colour = place + offset, name if place == 0 else None, looks(evidence, name)["color"]
-            axes.plot(100 * found["coverage"], y, "o", color=colour, markersize=4.5, label=label, linestyle="none")
-    name_rows(axes, sites)
+            inside = colour if has_cuts(one, site) else "white"
+            shown = {"color": colour, "markerfacecolor": inside, "markersize": 4.5, "linestyle": "none"}
+            axes.plot(100 * found["coverage"], y, "o", label=label, **shown)
+    few = {site for one in told.values() for site in one["sets"]["sites"] if not has_cuts(one, site)}
+    name_rows(axes, [f"{site} (few rows)" if site in few else site for site in sites])
     axes.set_xlabel("test rows whose set holds the right answer, %")
     legend(drawn, loc="outside lower center", ncols=4)
     return drawn
@@ -76,7 +80,8 @@ def coverage(evidence: Evidence) -> Figure | None:
 
 def _band(site: str, told: dict[str, dict[str, Any]]) -> tuple[float | None, float | None]:
     """What is expected at a site of any arm: mostly they have the same rows, and so the same."""
-    known = [one["sets"]["sites"][site]["expected"] for one in told.values() if site in one["sets"]["sites"]]
+    those = [one for one in told.values() if site in one["sets"]["sites"] and has_cuts(one, site)]
+    known = [one["sets"]["sites"][site]["expected"] for one in those]
     known = [ends for ends in known if ends[0] is not None]
     return (min(low for low, _ in known), max(high for _, high in known)) if known else (None, None)
 

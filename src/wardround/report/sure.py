@@ -6,6 +6,7 @@ from typing import Any
 from wardround.evaluation.compare import in_words
 from wardround.report.evidence import Evidence
 from wardround.report.table import listed
+from wardround.uncertainty.calibration import LEAST_ROWS
 
 # AUC from which strange images are told from usual ones, below which they are not, and are even taken for clearer
 NOTICED, UNNOTICED, SURER = 0.8, 0.6, 0.4
@@ -44,8 +45,14 @@ def sure_words(evidence: Evidence) -> list[str]:
         return []
     arm = shown_arm(evidence)
     said = [_made(told), _calibrated(arm, told), _sets(evidence, arm, told[arm]), _referred(evidence, arm, told[arm])]
-    said += [_others(evidence, arm, told), _errors(arm, told), *_strange(told)]
+    said += [_without_cuts(arm, told[arm]), _others(evidence, arm, told), _errors(arm, told), *_strange(told)]
     return [sentence for sentence in said if sentence]
+
+
+def has_cuts(told: dict[str, Any], site: str) -> bool:
+    """Whether a bundle for the site would have sets and a cut for referral; from fewer rows it chooses none."""
+    rows = told["calibration"]["sites"][site]["validation"]
+    return rows is not None and rows >= LEAST_ROWS
 
 
 def how_made(told: dict[str, Any]) -> str:
@@ -73,9 +80,13 @@ def _calibrated(arm: str, told: dict[str, dict[str, Any]]) -> str:
     before, after, chance = (100 * found[name] for name in ("ece", "ece_after", "by_chance"))
     said = (
         f"Does a score come true? In {arm}, scores are off by {before:.1f} points on average. With as many rows, "
-        f"scores that are exactly right would be off by {chance:.1f} by chance. With a temperature at each site it is "
-        f"{after:.1f}."
+        f"scores that are exactly right would be off by {chance:.1f} by chance."
     )
+    unfitted = [site for site, one in found["sites"].items() if one["temperature"] is None]
+    sites = len(found["sites"])
+    if len(unfitted) < sites:
+        where = f"{sites - len(unfitted)} of {sites} sites" if unfitted else "each site" if sites > 1 else "the site"
+        said += f" With a temperature at {where} it is {after:.1f}."
     worse = [
         site
         for site, one in found["sites"].items()
@@ -83,7 +94,6 @@ def _calibrated(arm: str, told: dict[str, dict[str, Any]]) -> str:
     ]
     if worse:
         said += f" At {listed(worse)} the temperature made it worse: its validation rows were not like its test rows."
-    unfitted = [site for site, one in found["sites"].items() if one["temperature"] is None]
     if unfitted:
         said += f" {listed(unfitted)} had too few validation rows for one."
     return said
@@ -110,7 +120,10 @@ def _sets(evidence: Evidence, arm: str, told: dict[str, Any]) -> str:
     low = {
         site: one
         for site, one in found["sites"].items()
-        if one["expected"][0] is not None and one["coverage"] is not None and one["coverage"] < one["expected"][0]
+        if has_cuts(told, site)
+        and one["expected"][0] is not None
+        and one["coverage"] is not None
+        and one["coverage"] < one["expected"][0]
     }
     if low:
         where = [
@@ -137,6 +150,21 @@ def _referred(evidence: Evidence, arm: str, told: dict[str, Any]) -> str:
     if changes:
         said += f" On the rest, {'; '.join(changes)}."
     return f"{said} The model is no better for it: it is left with the easier rows."
+
+
+def _without_cuts(arm: str, told: dict[str, Any]) -> str:
+    few = [site for site in told["calibration"]["sites"] if not has_cuts(told, site)]
+    if not few:
+        return ""
+    return (
+        f"In {arm}, {listed(few)} had fewer than {LEAST_ROWS} validation rows: a bundle made there has no sets, and "
+        "refers only rows that are far. The figures over all sites have its rows in them, by cuts that stand on very "
+        "little; the table of sites leaves them out."
+        if len(few) == 1
+        else f"In {arm}, {listed(few)} had fewer than {LEAST_ROWS} validation rows each: bundles made there have no "
+        "sets, and refer only rows that are far. The figures over all sites have their rows in them, by cuts that "
+        "stand on very little; the table of sites leaves them out."
+    )
 
 
 def _metrics(evidence: Evidence) -> list[str]:

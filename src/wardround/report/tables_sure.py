@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from wardround.report.evidence import Evidence
-from wardround.report.sure import MEASURES, how_made, shown_arm, with_uncertainty
+from wardround.report.sure import MEASURES, has_cuts, how_made, shown_arm, with_uncertainty
 from wardround.report.table import (
     FEWEST,
     Format,
@@ -12,12 +12,14 @@ from wardround.report.table import (
     count_text,
     decimals,
     limits,
+    listed,
     make_table,
     percent,
     points,
     without_empty,
 )
 from wardround.report.tables_findings import is_small
+from wardround.uncertainty.calibration import LEAST_ROWS
 
 CALIBRATION: dict[str, Format | None] = {
     "scores off by, points": percent,
@@ -77,6 +79,11 @@ def referral_table(evidence: Evidence) -> Table:
         f"with the 95 % interval.{headline.point} Doubt in bits; AUC of telling wrong calls from right ones by doubt. "
         "Scores are means over passes, so that figures on all rows may differ a little from those above."
     )
+    if evidence.own_models:
+        note += (
+            f" AUC is the mean of the sites' own in every arm, because in {listed(evidence.own_models)} sites predict "
+            "with models of their own."
+        )
     return make_table(
         "referral",
         "What is left when the least clear rows are referred, and whether doubt points at errors",
@@ -90,7 +97,14 @@ def sure_sites_table(evidence: Evidence) -> Table:
     rows = []
     for name, one in with_uncertainty(evidence).items():
         for site, found in one["calibration"]["sites"].items():
-            sets = one["sets"]["sites"][site]
+            sets, usable = one["sets"]["sites"][site], has_cuts(one, site)
+            at_cuts = [
+                sets["coverage"],
+                _between(sets["expected"]),
+                among_positive(sets),
+                sets["one"],
+                one["referral"]["at"]["sites"].get(site),
+            ]
             rows.append(
                 [
                     name,
@@ -99,11 +113,7 @@ def sure_sites_table(evidence: Evidence) -> Table:
                     _whole(found["test"]),
                     found["temperature"],
                     *_calibration(found),
-                    sets["coverage"],
-                    _between(sets["expected"]),
-                    among_positive(sets),
-                    sets["one"],
-                    one["referral"]["at"]["sites"].get(site),
+                    *(at_cuts if usable else [None] * len(at_cuts)),
                 ]
             )
     columns: dict[str, Format | None] = {
@@ -117,6 +127,7 @@ def sure_sites_table(evidence: Evidence) -> Table:
     note = (
         f"{OFF}Temperature: above 1 the model was too sure of itself. Expected: where 99 of 100 runs would lie if "
         "validation and test patients were alike; a patient counts once."
+        f" Sets and referral are left out where a site has fewer than {LEAST_ROWS} validation rows, as its bundle does."
     )
     return without_empty(make_table("sureness-at-sites", "How sure it is at each site", columns, rows, note))
 

@@ -69,6 +69,13 @@ def about_threshold(probabilities: np.ndarray, threshold: np.ndarray | float) ->
     return moved
 
 
+def doubt_of(mean: np.ndarray, findings: bool, threshold: np.ndarray | float) -> np.ndarray:
+    """How unclear the call of each row is, in bits: entropy of the mean probability, and for findings (rows, findings)
+    about the threshold of each. What a report measures and a bundle refers by."""
+    p = about_threshold(mean[None], threshold) if findings else np.asarray(mean)[None]
+    return entropy_parts(p, several_classes=mean.ndim == 2 and not findings).total
+
+
 def score_spread(scores: np.ndarray, several_classes: bool = False) -> np.ndarray:
     """The standard deviation of scores (not probabilities) over the passes: (rows, outputs) of (passes, rows, outputs).
     Of several classes only differences between their scores count, so that each pass's mean is taken off."""

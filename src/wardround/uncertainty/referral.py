@@ -64,11 +64,14 @@ def referred_rows(rows: int, share: float) -> int:
 
 def referral_cut(uncertainty: np.ndarray, share: float) -> float:
     """Above which uncertainty a row is referred, so that of these validation rows a share is, or less where several
-    are equally uncertain. It lies midway between two that occur, so that rounding elsewhere turns nothing round."""
+    are equally uncertain. It lies midway between two that occur, so that rounding elsewhere turns nothing round.
+    Without any row nothing can be chosen, and nobody is referred."""
     if not 0 <= share <= 1:
         raise StudyError("uncertainty: refer", "is not a share", "Write 0.2 to refer one row in five.")
     ranked = np.sort(uncertainty.astype(np.float64))
     keep = len(ranked) - referred_rows(len(ranked), share)
+    if not len(ranked):
+        return np.inf
     if keep <= 0:
         return -np.inf
     if keep == len(ranked):

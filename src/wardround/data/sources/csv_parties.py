@@ -24,9 +24,9 @@ from wardround.data.sources.csv import (
     rows_with_target,
     short_hash,
 )
-from wardround.data.sources.party_rows import Keys, keys_of, known_patients, notes_of, place_of_rows
+from wardround.data.sources.party_rows import Keys, PartyRecords, keys_of, known_patients, notes_of, place_of_rows
 from wardround.data.sources.source import Source
-from wardround.data.sources.table import Separator, Table, checked_names, read_table
+from wardround.data.sources.table import Separator, Table, checked_names, looks_like_data, read_table
 from wardround.data.sources.vocabulary import Wanted, read_target
 from wardround.errors import DataError, StudyError, suggest
 
@@ -51,7 +51,7 @@ def csv_parties(
     age: str | None = None,
     sex: str | None = None,
 ) -> Source:
-    """Rows of `files`, by party. `holder` is the party whose file has the `target`; it is the first unless named.
+    """Rows of `files`, by party. `holder` is the party whose file has the `target`; it need not be named.
 
     `patient` is the column that says whose a row is, `visit` the one that tells rows of one patient apart, where a
     file has it; `patients` and `visits` are for parties with names of their own for them. A party without a column of
@@ -59,22 +59,25 @@ def csv_parties(
     for the classes. The rest is as the source `csv` has it.
     """
     known = Known(dict(types or {}), dict(ranges or {}), dict(levels or {}))
-    check_settings(files, known, {"patients": patients or {}, "visits": visits or {}})
-    labelled = next(iter(files)) if holder is None else holder
-    if labelled not in files:
-        raise StudyError("data: holder", f"no party is called {labelled!r}", suggest(labelled, files, "Parties"))
+    _check_parties(files, {"patients": patients or {}, "visits": visits or {}})
+    check_settings(files, known, {})
+    if holder is not None and holder not in files:
+        raise StudyError("data: holder", f"no party is called {holder!r}", suggest(holder, files, "Parties"))
     if target is None and len(files) > 1:
-        raise StudyError("data: target", "missing", f"Name the column at {labelled!r} that is to be predicted.")
-    wanted = Wanted(positive, classes, {labelled: labels} if labels is not None else {})
-    wanted.check()
+        problem = f"Name the column at {holder or next(iter(files))!r} that is to be predicted."
+        raise StudyError("data: target", "missing", problem)
+    Wanted(positive, classes, {} if labels is None else {holder or next(iter(files)): labels}).check()
     patient_of = {party: (patients or {}).get(party, patient) for party in files}
 
     def load() -> Records:
         whole = {party: read_table(path, separator, checked_names) for party, path in files.items()}
+        labelled = _labelled(whole, holder, target)
+        wanted = Wanted(positive, classes, {} if labels is None else {labelled: labels})
         for party, table in whole.items():
-            require_column("patient", patient_of[party], table, files[party], len(files) > 1)
+            _require_patients(party, patient_of[party], table, files[party], len(files) > 1)
         if target is not None:
             require_column("target", target, whole[labelled], files[labelled], False)
+            _refuse_outcome_elsewhere(whole, labelled, target, known)
         visit_of = _visit_columns(whole, visit, visits or {}, files)
         dropped: list[str] = []
         if target is not None:
@@ -93,7 +96,7 @@ def csv_parties(
         notes += [*dropped, *(note for part in parts.values() for note in part.notes)]
         for party, places in rows.items():
             notes += notes_of(keys[labelled], keys[party], places)
-        joined = _joined(parts, rows, keys[labelled], labelled)
+        joined = _joined(parts, rows, keys, labelled)
         if target is not None:
             found = read_target({labelled: target}, {labelled: whole[labelled][target]}, wanted)
             joined = replace(joined, target=found.numbers[labelled], classes=found.classes, vocabulary=found.vocabulary)
@@ -132,22 +135,25 @@ def _read(party: str, whole: Table, table: Table, known: Known, age: str | None,
     return Part(found.values, found.columns, groups, tuple(notes))
 
 
-def _joined(parts: Mapping[str, Part], rows: Mapping[str, np.ndarray], keys: Keys, labelled: str) -> Records:
+def _joined(
+    parts: Mapping[str, Part], rows: Mapping[str, np.ndarray], keys: Mapping[str, Keys], labelled: str
+) -> PartyRecords:
     """All columns, party by party, on the rows of the party with the labels. The labels are still to come."""
-    own = np.arange(len(keys.patients))
+    own = np.arange(len(keys[labelled].patients))
     placed = {party: rows.get(party, own) for party in parts}
     values = [_at(part.values, placed[party]) for party, part in parts.items()]
     groups = pd.concat([_at(part.groups, placed[party]) for party, part in parts.items()], axis=1)
-    return Records(
+    return PartyRecords(
         features=pd.concat(values, axis=1),
         target=np.zeros(len(own), dtype=np.int64),
         classes=UNLABELLED,
         hospital=np.full(len(own), labelled, dtype=object),
         columns=tuple(column for part in parts.values() for column in part.columns),
-        patient=np.array([short_hash(patient) for patient in keys.patients.tolist()], dtype=object).astype(str),
+        patient=np.array([short_hash(one) for one in keys[labelled].patients.tolist()], dtype=object).astype(str),
         groups=groups.loc[:, ~groups.columns.duplicated()],
         known_to=known_patients(rows),
         held={party: tuple(column.name for column in part.columns) for party, part in parts.items()},
+        people={party: frozenset(short_hash(one) for one in own.people) for party, own in keys.items()},
     )
 
 
@@ -162,6 +168,49 @@ def _at(table: pd.DataFrame, places: np.ndarray) -> pd.DataFrame:
         column[there] = values[places[there]]
         found[name] = pd.Series(column, dtype=kind)
     return pd.DataFrame(found, index=pd.RangeIndex(len(places)))
+
+
+def _check_parties(files: Mapping[str, Path], by_party: Mapping[str, Mapping[str, str]]) -> None:
+    if not files:
+        raise StudyError("data: files", "no party is named", 'Write `files = { party = "file.csv" }`.')
+    for setting, names in by_party.items():
+        for party in names:
+            if party not in files:
+                remedy = suggest(party, files, "Parties")
+                raise StudyError(f"data: {setting}: {party}", "no file is of a party with this name", remedy)
+
+
+def _labelled(tables: Mapping[str, Table], holder: str | None, target: str | None) -> str:
+    """The party with the outcome: the one that is named, or the only one whose file has it, or the first."""
+    having = [party for party, table in tables.items() if target in table]
+    if holder is not None:
+        return holder
+    return having[0] if len(having) == 1 else next(iter(tables))
+
+
+def _require_patients(party: str, name: str, table: Table, path: Path, several: bool) -> None:
+    """Nothing is guessed: a column that merely looks alike would match nobody, or the wrong ones."""
+    if name in table:
+        return
+    if looks_like_data(table):  # then its "names" are values
+        remedy = "Its first line holds numbers or dates: add a line above it that names the columns."
+    else:
+        remedy = f"Columns of this file: {', '.join(sorted(table))}."
+        if several:
+            remedy += f' If it has another name here, write `patients = {{ {party} = "name" }}`.'
+    problem = f"there is no column {name!r}, which says whose a row of party {party!r} is"
+    raise DataError(str(path), problem, remedy)
+
+
+def _refuse_outcome_elsewhere(tables: Mapping[str, Table], labelled: str, target: str, known: Known) -> None:
+    """Else the outcome would be predicted from itself."""
+    for party, table in tables.items():
+        if party != labelled and target in table and known.types.get(target) != "ignore":
+            problem = f"{target!r}, the outcome, is in the files of {labelled!r} and {party!r}"
+            remedy = (
+                f"Delete it at {party!r}, or name the party that has the labels (`holder`) and delete it elsewhere."
+            )
+            raise DataError("data: files", problem, remedy)
 
 
 def _visit_columns(

@@ -9,11 +9,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from wardround.data.records import Records
 from wardround.data.sources.table import Cells
 from wardround.errors import DataError
 
 DIGITS, LEADING_ZEROS, TEXT = "digits", "digits, some with leading zeros", "text"
 NOBODY = -1  # in the place of a row's number
+
+
+@dataclass(frozen=True)
+class PartyRecords(Records):
+    """Rows of the party with the labels, joined to what others have of them. `people` are hashes of all patients of
+    each party's file, also of those whom no row is of."""
+
+    people: Mapping[str, frozenset[str]] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -74,12 +83,12 @@ def place_of_rows(holder: Keys, other: Keys) -> np.ndarray:
 
 
 def nothing_in_common(holder: Keys, other: Keys) -> DataError:
-    forms = {keys.party: form_of(keys.people) for keys in (holder, other)}
     problem = f"{holder.party!r} and {other.party!r} have no patient in common"
     if set(holder.people) & set(other.people):
         problem = f"{holder.party!r} and {other.party!r} have patients in common and no visit"
-    elif len(set(forms.values())) > 1:
-        problem += "; their ids differ in form: " + ", ".join(f"{party!r} has {form}" for party, form in forms.items())
+    else:
+        forms = ", ".join(f"{keys.party!r} has {looks_of(keys.people)}" for keys in (holder, other))
+        problem += f". What their ids look like: {forms}"
     remedy = (
         "Compare how both write them: leading zeros, prefixes, capitals, another numbering. "
         "They must match to the character."
@@ -112,6 +121,16 @@ def form_of(ids: list[str]) -> str:
     if not all(name.isascii() and name.isdigit() for name in ids):
         return TEXT
     return LEADING_ZEROS if any(name.startswith("0") and name != "0" for name in ids) else DIGITS
+
+
+def looks_of(ids: list[str]) -> str:
+    """As `form_of`, with lengths and capitals; of all ids together, so that none is shown."""
+    form, shortest, longest = form_of(ids), min(map(len, ids)), max(map(len, ids))
+    if form == TEXT:
+        capitals = sum(name != name.lower() for name in ids)
+        form += " without capitals" if not capitals else " with capitals" if capitals == len(ids) else ", some capitals"
+    length = f"{shortest}" if shortest == longest else f"{shortest} to {longest}"
+    return f"{form} ({length} characters)"
 
 
 def known_patients(places: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -1,0 +1,52 @@
+"""What the report says of sites with so few validation rows that nothing could be chosen there."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+
+from tests.evaluation.test_sureness import FEW, ONE, both_sides
+from wardround.evaluation.sure_rows import seeds_of
+from wardround.evaluation.sureness import describe_arm
+from wardround.report import sure
+from wardround.report.evidence import Evidence
+from wardround.report.tables_sure import sure_sites_table
+from wardround.study import Uncertainty
+
+
+def told_of(*sizes: int) -> dict[str, Any]:
+    """An arm with sites of so many validation rows, and as many test rows."""
+    parts = [both_sides(rows=size).assign(site=f"site-{size}") for size in sizes]
+    whole = pd.concat([part.assign(row=part["row"] + 10_000 * place) for place, part in enumerate(parts)])
+    described = describe_arm(list(seeds_of(whole, FEW, ensemble=False)), Uncertainty(), ONE)
+    assert described is not None
+    return described
+
+
+def evidence_of(told: dict[str, Any]) -> Evidence:
+    """As much of it as the table of sites looks at."""
+    arms = {"fedavg": {"uncertainty": told}}
+    return cast(Evidence, SimpleNamespace(arms=arms, findings=[], classes=["well", "ill"]))
+
+
+def test_it_says_how_many_sites_have_a_temperature() -> None:
+    told = {"fedavg": told_of(400, 25, 20)}
+    said = sure._calibrated("fedavg", told)
+    assert "With a temperature at 1 of 3 sites it is" in said
+    assert "site-25 and site-20 had too few validation rows for one." in said
+    assert "With a temperature at each site it is" in sure._calibrated("fedavg", {"fedavg": told_of(400, 300)})
+    assert "With a temperature" not in sure._calibrated("fedavg", {"fedavg": told_of(25, 20)})
+
+
+def test_sets_and_referral_that_no_bundle_would_have_are_not_shown() -> None:
+    told = told_of(400, 29, 30)
+    assert [sure.has_cuts(told, f"site-{size}") for size in (400, 29, 30)] == [True, False, True]
+    assert "site-29 had fewer than 30 validation rows" in sure._without_cuts("fedavg", told)
+    assert sure._without_cuts("fedavg", told_of(400, 30)) == ""
+    made = sure_sites_table(evidence_of(told))
+    place = [column.partition(",")[0] for column in made.columns].index("sets hold")
+    shown = {row[1]: row[place] for row in made.rows}
+    assert shown["site-29"] in (None, "", "-", "–")
+    assert shown["site-400"] not in (None, "", "-", "–")
+    assert not np.isnan(told["sets"]["coverage"])
