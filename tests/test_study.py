@@ -181,7 +181,8 @@ def test_set_takes_toml_values_and_bare_words() -> None:
         (
             'source = "heart"',
             "",
-            "study.toml: data: source: missing\n  Possible values: at-sites, chest-xray, csv, csv-parties, fashion-mnist, heart",
+            "study.toml: data: source: missing\n"
+            "  Possible values: at-sites, chest-xray, csv, csv-parties, fashion-mnist, heart",
         ),
         ('"heart"\nhosp', '"hart"\nhosp', "data: source: 'hart' is not known\n  Did you mean 'heart'?"),
         ('["cleveland"]', '["clevland"]', "data: hospitals[0]: 'clevland' is not a possible value\n  Did you mean"),
