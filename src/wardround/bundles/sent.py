@@ -58,16 +58,13 @@ def block_of_arrays(bundle: Bundle, given: np.ndarray, table: pd.DataFrame | Non
 def block_of_rows(
     bundle: Bundle, rows: Sequence[Mapping[str, Any]], without: Sequence[str], where: Callable[[int], str]
 ) -> Block:
-    """Of a request: an image is the content of its file in base64."""
+    """Of a request: an image is the content of its file in base64. What a row does not say, a DICOM file may."""
     images = bundle.inputs.images
     if images is None:
         raise ValueError("a bundle of images is needed")
-    said = pd.DataFrame(
-        {w: _as_texts([row.get(w) for row in rows]) for w in WORDS if any(w in row for row in rows)}, dtype=object
-    )
-    ungiven = {w: np.array([w not in row for row in rows], dtype=bool) for w in WORDS}
     labels = [""] * len(rows)
     if bundle.inputs.parts and bundle.inputs.image_at in without:
+        said, ungiven = _said(rows, [{}] * len(rows))
         return block_without_images(labels, columns_of(said), {}, where, ungiven)
     pictures = []
     with ONE_AT_A_TIME, without_warnings():
@@ -77,7 +74,20 @@ def block_of_rows(
                 problem = "there is no 'image'" if content is None else "'image' is not a text"
                 raise DataError(where(number), problem, "Give the content of a PNG, JPEG or DICOM file in base64.")
             pictures.append(sent_picture(content, images, where(number)))
+    said, ungiven = _said(rows, [picture.said for picture in pictures])
     return block_of_pictures(labels, pictures, images, columns_of(said), {}, where, ungiven)
+
+
+def _said(
+    rows: Sequence[Mapping[str, Any]], in_files: Sequence[Mapping[str, str]]
+) -> tuple[pd.DataFrame, dict[str, np.ndarray]]:
+    """What is known of each row's patient, and by word the rows that come without it. As in a folder, a DICOM file has
+    the words, with or without a value."""
+    pairs = list(zip(rows, in_files, strict=True))
+    ungiven = {w: np.array([w not in row and not file for row, file in pairs], dtype=bool) for w in WORDS}
+    given = [word for word in WORDS if not ungiven[word].all()]
+    cells = {w: _as_texts([row[w] if w in row else file.get(w) for row, file in pairs]) for w in given}
+    return pd.DataFrame(cells, dtype=object), ungiven
 
 
 def sent_picture(text: str, images: Images, where: str) -> Picture:
