@@ -7,12 +7,11 @@ import numpy as np
 import torch
 
 from wardround import seeds
-from wardround.data.cohort import Cohort, prepare_sites
+from wardround.data.cohort import Cohort, prepare_sites, site_of
 from wardround.data.parties import Holdings, holdings_of, joined_sites, known_patients, table_of
 from wardround.data.site import Rows, Site
 from wardround.data.split import Split
 from wardround.errors import DataError, StudyError
-from wardround.models import Model
 from wardround.study import Arm, Privacy, Topology
 
 JOINED, SPLIT = "joined", "split"
@@ -111,17 +110,4 @@ def _without_numbers(cohort: Cohort, split: Split) -> Site:
         people = torch.from_numpy(cohort.patient[chosen])
         return Rows(torch.zeros((len(chosen), 0)), cohort.labels[chosen], patients=people)
 
-    return Site(
-        split.site,
-        rows(split.train),
-        rows(split.validation),
-        rows(split.test),
-        cohort.row_numbers[split.validation],
-        cohort.row_numbers[split.test],
-    )
-
-
-def refuse_uncut(arm: Arm, model: Model) -> None:
-    if arm.topology.kind == "vertical" and model.cut is None:
-        problem = f"{arm.model.name} cannot be cut into a part for each party"
-        raise StudyError(f"arms: {arm.name}: model", problem, 'Use model "joined".')
+    return site_of(cohort, split, rows)

@@ -198,7 +198,7 @@ def table_site(cohort: Cohort, split: Split, recipe: Recipe, dtype: torch.dtype)
         people = torch.from_numpy(cohort.patient[chosen])
         return Rows(torch.from_numpy(prepared).to(dtype), cohort.labels[chosen], patients=people)
 
-    return replace(_site(cohort, split, rows), recipe=recipe)
+    return replace(site_of(cohort, split, rows), recipe=recipe)
 
 
 def image_site(cohort: Cohort, split: Split, scale: np.ndarray | None) -> Site:
@@ -209,10 +209,10 @@ def image_site(cohort: Cohort, split: Split, scale: np.ndarray | None) -> Site:
         people = torch.from_numpy(cohort.patient[chosen])
         return Rows(cohort.images, cohort.labels, torch.from_numpy(chosen), found, people)
 
-    return _site(cohort, split, rows)
+    return site_of(cohort, split, rows)
 
 
-def _site(cohort: Cohort, split: Split, rows: Callable[[np.ndarray], Rows]) -> Site:
+def site_of(cohort: Cohort, split: Split, rows: Callable[[np.ndarray], Rows]) -> Site:
     return Site(
         split.site,
         rows(split.train),
