@@ -1,6 +1,6 @@
 """What a second party's columns are worth, and what blocks of batches cost, by AUC on the same test patients.
 
-    python -m benchmarks.vertical [--data FILE.npz] [--size 28] [--rounds 20] [--seeds 3]
+    python -m benchmarks.vertical [--data FILE.npz] [--size 28] [--rounds 20] [--seeds 3] [--arms image split]
 
 Without data, phantoms stand in. `image` is the same network without the second party, trained on all rows; `whole` is
 the network of both on joined rows, of which `split` with blocks of one batch is the same thing in parts.
@@ -12,10 +12,16 @@ from typing import Any
 
 from wardround import run_study
 
-BLOCKS = (1, 4, 16, 64)
+ARMS: dict[str, dict[str, Any]] = {
+    "image": {"algorithm": "pooled", "topology.parties.records": []},
+    "whole": {"algorithm": "pooled"},
+    "split": {"algorithm": "split", "topology.kind": "vertical"},
+    "blocks": {"algorithm": "split", "topology.kind": "vertical", "topology.block": [4, 16, 64]},
+    "absent": {"algorithm": "split", "topology.kind": "vertical", "model.absent": 0.2},
+}
 
 
-def study(path: str | None, cache: str, size: int, rounds: int, seeds: int) -> dict[str, Any]:
+def study(path: str | None, cache: str, size: int, rounds: int, seeds: int, arms: list[str]) -> dict[str, Any]:
     rows = {"path": path, "cache": cache} if path else {"rows": 6000}
     bottom = {"kind": "residual", "widths": [16, 32, 64], "reduce": 2}
     return {
@@ -40,12 +46,7 @@ def study(path: str | None, cache: str, size: int, rounds: int, seeds: int) -> d
             "seeds": {"first": 42, "count": seeds},
             "reference": "image",
         },
-        "arms": [
-            {"name": "image", "algorithm": "pooled", "topology.parties.records": []},
-            {"name": "whole", "algorithm": "pooled"},
-            {"name": "split", "algorithm": "split", "topology.kind": "vertical", "topology.block": list(BLOCKS)},
-            {"name": "absent", "algorithm": "split", "topology.kind": "vertical", "model.absent": 0.2},
-        ],
+        "arms": [{"name": name, **ARMS[name]} for name in arms],
     }
 
 
@@ -59,29 +60,26 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     told = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        run = run_study(study(told.data, f"{folder}/cache", told.size, told.rounds, told.seeds), out=folder)
+        asked = study(told.data, f"{folder}/cache", told.size, told.rounds, told.seeds, told.arms)
+        run = run_study(asked, out=folder)
     arms, tests = run.results["arms"], {t["arm"]: t for t in run.results["tests"] if t["metric"] == "auc"}
     print(f"{'arm':18} {'AUC':>7} {'against image':>14} {'95 % interval':>20} {'exchanges':>10} {'seconds':>8}")
     for name, arm in arms.items():
         test = tests.get(name)
         against = "" if test is None else f"{100 * test['difference']:+.2f}"
-        limits = (
-            "" if test is None or not test["interval"] else " to ".join(f"{100 * x:+.2f}" for x in test["interval"])
-        )
+        limits = "" if test is None else interval(test)
         exchanges = "" if arm["topology"] is None else f"{arm['topology']['cost']['exchanges']:.0f}"
         print(
             f"{name:18} {arm['metrics']['auc']['mean']:7.4f} {against:>14} {limits:>20} {exchanges:>10} "
             f"{arm['cost']['seconds']:8.1f}"
         )
-    for name in ("split[block=1]", "absent"):
+    for name in {"split", "absent"} & set(arms):
         for party, found in arms[name]["topology"]["absent"].items():
             entry = found["difference"]["auc"]
-            limits = (
-                "no interval" if not entry["interval"] else " to ".join(f"{100 * x:+.2f}" for x in entry["interval"])
-            )
-            print(f"{name} without {party}: {100 * entry['difference']:+.2f} points of AUC ({limits})")
+            print(f"{name} without {party}: {100 * entry['difference']:+.2f} points of AUC ({interval(entry)})")
     print("Differences in points of 0.01. Intervals over seeds on fixed test rows, or with one seed over patients.")
 
 
