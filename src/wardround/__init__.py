@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from wardround.adaptation.adapt import adapt as adapt
     from wardround.bundles.bundle import load_bundle as load_bundle
+    from wardround.bundles.every import make_bundles as make_bundles
     from wardround.bundles.make import make_bundle as make_bundle
     from wardround.bundles.predict import How as How
     from wardround.bundles.predict import predict_file as predict_file
@@ -38,6 +39,7 @@ _HOMES = {
     "load_shared": "wardround.bundles.shared",
     "load_study": "wardround.catalog",
     "make_bundle": "wardround.bundles.make",
+    "make_bundles": "wardround.bundles.every",
     "make_shared": "wardround.bundles.shared",
     "How": "wardround.bundles.predict",
     "predict_file": "wardround.bundles.predict",
@@ -58,6 +60,7 @@ __all__ = [
     "load_shared",
     "load_study",
     "make_bundle",
+    "make_bundles",
     "make_shared",
     "predict_file",
     "predict_images",

@@ -96,11 +96,21 @@ def run_plan(
         if folder.read_json("environment.json").get("data_fingerprint") != plan.fingerprint:
             remedy = "Give another --out, or --again to replace it."
             raise RunError(str(folder.path), "holds a complete run of this study on other data", remedy)
+        keep_bundles(plan, folder)
         return StudyRun(folder.path, folder.read_json("results.json"), fresh=False)
     for step in execute(plan, folder, engine, again, workers):
         if progress is not None:
             progress(step)
+    keep_bundles(plan, folder)
     return StudyRun(folder.path, folder.read_json("results.json"), fresh=True)
+
+
+def keep_bundles(plan: Plan, folder: RunFolder) -> None:
+    """Those that the study asks for and that are not there yet."""
+    if plan.study.evaluation.bundles:
+        from wardround.bundles.every import keep_bundles as keep
+
+        keep(plan, folder)
 
 
 def resume_study(

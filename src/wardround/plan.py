@@ -172,7 +172,11 @@ class Plan:
         """Every set of sites with every seed, before anything trains: what is refused costs no training."""
         for name in dict.fromkeys(self.alike.values()):
             for seed in self.data_seeds(self.study.arm(name)):
-                self.sites_of(name, seed)
+                known = [site.name for site in self.sites_of(name, seed)]
+                for site in self.study.evaluation.bundles:
+                    if site not in known:
+                        remedy = suggest(site, known, "Sites")
+                        raise StudyError("evaluation: bundles", f"no site is called {site!r}", remedy)
 
     def data_seeds(self, arm: Arm) -> list[int]:
         return list(dict.fromkeys(self._data_seed(arm, seed) for seed in self.study.evaluation.seeds))

@@ -127,6 +127,7 @@ class Evaluation:
     on_training: bool = False  # after the last round, loss and accuracy on training rows as well
     samples: WholeNumber = 0  # images of each site's training rows in the report; 0 where images must not travel
     attack: Literal["none", "membership"] = "none"  # at the end of a run, as `wardround attack` without shadow models
+    bundles: tuple[str, ...] = ()  # sites for which a bundle of every arm is kept in the run's folder
 
     def seed_for(self, purpose: Varied, seed: int) -> int:
         """What a seed does not vary stays as the first seed made it."""
@@ -310,6 +311,7 @@ class Study:
         content = {key: value for key, value in asdict(self).items() if key not in ("resolved", "quick")}
         if self.evaluation.attack == Evaluation().attack:
             del content["evaluation"]["attack"]
+        del content["evaluation"]["bundles"]  # made of a run, they change nothing in it
         for arm in content["arms"]:
             if arm["topology"] == asdict(Topology()):
                 del arm["topology"]  # a study that says nothing of it keeps the name that it always had

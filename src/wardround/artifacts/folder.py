@@ -77,7 +77,7 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         for name in WRITTEN_ANEW:
             (self.path / name).unlink(missing_ok=True)
-        for name in ("state", "models", "figures", "tables"):  # first what a resumed run would go by
+        for name in ("state", "models", "figures", "tables", "bundles"):  # first what a resumed run would go by
             rmtree(self.path / name, ignore_errors=True)
         write_atomically(self.path / "study.toml", tomli_w.dumps(dict(study.resolved)).encode())
         self.write_json("environment.json", environment)

@@ -15,7 +15,10 @@ def bundle(
             metavar="RUN", help="The folder of a complete run, or a hospital's own folder of a deployed one."
         ),
     ],
-    arm: Annotated[str, typer.Option("--arm", metavar="ARM", help="Whose model.")],
+    arm: Annotated[str | None, typer.Option("--arm", metavar="ARM", help="Whose model.")] = None,
+    every_arm: Annotated[
+        bool, typer.Option("--every-arm", help="A bundle of each arm, in one folder for all; one that is there stays.")
+    ] = False,
     site: Annotated[
         str | None, typer.Option("--site", metavar="SITE", help="For which hospital. Not needed where there is one.")
     ] = None,
@@ -23,7 +26,12 @@ def bundle(
         int | None, typer.Option("--seed", metavar="N", help="Of which training; the study's first, unless given.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="A new folder; bundles/STUDY-ARM-SITE, unless given.")
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="A new folder; bundles/STUDY-ARM-SITE, unless given.",
+        ),
     ] = None,
     region: Annotated[
         str | None,
@@ -44,6 +52,9 @@ def bundle(
     from wardround.cli import render, render_bundle
     from wardround.errors import StudyError
 
+    if every_arm or arm is None:
+        _every_arm(run, arm, every_arm, site, seed, out, region, onnx, site_file, json)
+        return
     if (run / "session.json").is_file():
         from wardround.deploy.sitebundle import make_site_bundle
 
@@ -63,3 +74,34 @@ def bundle(
         render.show_json({"bundle": str(made), **found.about})
     else:
         render_bundle.show_bundle(found)
+
+
+def _every_arm(
+    run: Path,
+    arm: str | None,
+    asked: bool,
+    site: str | None,
+    seed: int | None,
+    out: Path | None,
+    region: str | None,
+    onnx: bool,
+    site_file: Path | None,
+    json: bool,
+) -> None:
+    from wardround.bundles.every import make_bundles
+    from wardround.cli import render, render_bundle
+    from wardround.errors import StudyError
+
+    if not asked:
+        raise StudyError("--arm", "whose model is it to be?", "Name an arm, or give --every-arm.")
+    for name, given in {"--arm": arm, "--region": region, "--site-file": site_file}.items():
+        if given is not None:
+            raise StudyError(name, "does not go with --every-arm", "Leave one of them out.")
+    if site is None:
+        raise StudyError("--site", "missing: a bundle is for one site", "Name it.")
+    made = make_bundles(run, sites=[site], seed=seed, out=out, onnx=onnx)
+    if json:
+        folders = {name: str(folder) for (name, _), folder in made.folders.items()}
+        render.show_json({"bundles": folders, "refused": {name: why for (name, _), why in made.refused.items()}})
+    else:
+        render_bundle.show_bundles(made)

@@ -9,6 +9,15 @@ from wardround.cli.render import console
 
 if TYPE_CHECKING:
     from wardround.bundles.bundle import Bundle
+    from wardround.bundles.every import Made
+
+
+def show_bundles(made: "Made") -> None:
+    out = console()
+    for (arm, site), folder in made.folders.items():
+        out.print(Text(f"{arm}, for {site}: {folder}"), soft_wrap=True)
+    for (arm, site), reason in made.refused.items():
+        out.print(Text(f"{arm}, for {site}: none. {reason}"), soft_wrap=True)
 
 
 def show_bundle(bundle: "Bundle") -> None:

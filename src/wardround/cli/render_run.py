@@ -117,6 +117,8 @@ def show_run(run: "StudyRun", report: str | None) -> None:
     out.print(f"\nRun folder: {run.folder}", soft_wrap=True)
     if report is not None:
         out.print(f"Report:     {report}", soft_wrap=True, style="bold")
+    if (run.folder / "bundles").is_dir():
+        out.print(f"Bundles:    {run.folder / 'bundles'}", soft_wrap=True)
 
 
 def show_report(report: Path) -> None:

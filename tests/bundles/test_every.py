@@ -1,0 +1,100 @@
+"""A bundle of every arm: by the study, by the command, and where one arm gives none."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.bundles.conftest import hearts
+from tests.cli.test_commands import wardround
+from wardround.bundles.bundle import load_bundle
+from wardround.bundles.every import bundles_from, make_bundles
+from wardround.bundles.make import Opened, bundle_from
+from wardround.catalog import load_study
+from wardround.errors import BundleError, StudyError
+from wardround.execute import run_study
+
+
+def test_a_study_that_asks_for_them_has_them_in_its_run(tmp_path: Path) -> None:
+    wanted = hearts()
+    wanted["evaluation"] = {**wanted["evaluation"], "bundles": ["va", "cleveland"]}
+    plain = run_study(hearts(), tmp_path / "plain")
+    run = run_study(wanted, tmp_path / "asked")
+    assert run.folder.name == plain.folder.name  # what is made of a run is no part of its name
+    arms = list(run.results["arms"])
+    assert len(arms) >= 2
+    for arm in arms:
+        for site in ("va", "cleveland"):
+            [folder] = (run.folder / "bundles").glob(f"*-{arm}-{site}")
+            bundle = load_bundle(folder)
+            assert (bundle.about["arm"], bundle.about["site"]) == (arm, site)
+    assert not (plain.folder / "bundles").exists()
+    # a complete run that lacks one gets it back, and the others stay
+    gone, stays = sorted((run.folder / "bundles").iterdir())[:2]
+    kept = (stays / "bundle.json").stat().st_mtime_ns
+    for path in gone.iterdir():
+        path.unlink()
+    assert not run_study(wanted, tmp_path / "asked").fresh
+    assert (gone / "bundle.json").is_file()
+    assert (stays / "bundle.json").stat().st_mtime_ns == kept
+
+
+def test_a_site_that_is_not_there_is_refused_before_training(tmp_path: Path) -> None:
+    wanted = hearts()
+    wanted["evaluation"] = {**wanted["evaluation"], "bundles": ["clevland"]}
+    with pytest.raises(StudyError, match=r"no site is called 'clevland'") as found:
+        run_study(wanted, tmp_path)
+    assert "cleveland" in str(found.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_arm_that_gives_none_does_not_keep_the_others(
+    opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_fedavg(opened: Opened, *, arm: str, **more: object) -> Path:
+        if arm == "fedavg":
+            raise BundleError("here", "refused for a test", "None.")
+        return bundle_from(opened, arm=arm, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("wardround.bundles.every.bundle_from", without_fedavg)
+    made = bundles_from(opened, ["va"], tmp_path)
+    assert set(made.refused) == {("fedavg", "va")}
+    assert "refused for a test" in made.refused["fedavg", "va"]
+    assert {arm for arm, _ in made.folders} == set(opened.results["arms"]) - {"fedavg"}
+    assert not list(tmp_path.glob("*fedavg*"))
+
+
+def test_none_at_all_is_an_error(opened: Opened, tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="no bundle at all") as found:
+        make_bundles(opened.folder.path, sites=["nowhere"], out=tmp_path / "b")
+    assert "nowhere" in str(found.value)
+
+
+def test_the_command(opened: Opened, tmp_path: Path) -> None:
+    run = str(opened.folder.path)
+    done = wardround("bundle", run, "--every-arm", "--site", "va", "--out", str(tmp_path / "b"), "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert list(told["bundles"]) == list(opened.results["arms"])
+    assert told["refused"] == {}
+    again = wardround("bundle", run, "--every-arm", "--site", "va", "--out", str(tmp_path / "b"))
+    assert again.returncode == 0
+    assert all(arm in again.stdout for arm in told["bundles"])
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ((), "--every-arm"),
+        (("--every-arm", "--arm", "fedavg", "--site", "va"), "does not go with"),
+        (("--every-arm",), "--site"),
+    ],
+)
+def test_the_command_refuses(opened: Opened, options: tuple[str, ...], word: str) -> None:
+    done = wardround("bundle", str(opened.folder.path), *options)
+    assert done.returncode == StudyError.exit_code
+    assert word in done.stderr
+
+
+def test_the_study_of_five_ways_asks_for_them() -> None:
+    assert load_study("five-ways")[0].evaluation.bundles == ("site-01",)
