@@ -23,8 +23,6 @@ from wardround.data.sources.source import Source
 from wardround.errors import DataError, StudyError
 from wardround.settings import Count, Range, WholeNumber, settings_of
 
-PHANTOMS = 4000  # that stand in where a study says nothing else
-
 
 def chest_xray(
     path: Path | None = None,
@@ -38,6 +36,7 @@ def chest_xray(
     cache: Path | None = None,
     rows: Count | None = None,
     seed: WholeNumber = 0,
+    phantoms: Count = 4000,
 ) -> Source:
     """`path` is a folder of images, their table, or an .npz file. Images become `size` x `size` bytes, bone bright.
     Without a path, synthetic phantoms stand in, so that a study can be tried before there are data.
@@ -45,10 +44,11 @@ def chest_xray(
     `labels` is the table of a folder; NIH's is found by itself, and so are its `boxes`. `uncertain` says what a label
     of -1 counts as. `accept` lists the problems with which the study goes on. `cache` is where converted images are
     kept, by default `.wardround-cache` beside the data. `rows` keeps so many images, by patients drawn by `seed`.
+    `phantoms` is how many stand in.
     """
     check_findings(findings)
     if path is None:
-        return _stand_in(size, findings, labels, boxes, rows, seed)
+        return _stand_in(size, findings, labels, boxes, rows or phantoms, seed)
     wanted = Wanted(size, findings, uncertain, clahe, accept, rows, seed)
 
     def load() -> Records:
@@ -59,7 +59,7 @@ def chest_xray(
 
 
 def _stand_in(
-    size: int, findings: tuple[str, ...], labels: Path | None, boxes: Path | None, rows: int | None, seed: int
+    size: int, findings: tuple[str, ...], labels: Path | None, boxes: Path | None, rows: int, seed: int
 ) -> Source:
     if labels is not None or boxes is not None:
         raise StudyError("data: path", "is missing, but `labels` or `boxes` is there", "Name the folder of images too.")
@@ -72,7 +72,7 @@ def _stand_in(
         raise StudyError("data: size", f"{size} pixels are not drawn", f"Add `path`, or write a size {limits}.")
 
     def load() -> Records:
-        drawn = phantom(rows=PHANTOMS if rows is None else rows, size=size, seed=seed).load()
+        drawn = phantom(rows=rows, size=size, seed=seed).load()
         boxes_of = drawn.boxes
         if boxes_of is not None:
             number = {old: new for new, old in enumerate(places)}
