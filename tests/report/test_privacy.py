@@ -172,6 +172,16 @@ def test_what_chance_does_not_explain_is_named(evidence: Evidence) -> None:
     assert " After Holm's correction, chance does not explain epsilon 1. " in told
 
 
+def test_an_interval_without_zero_that_holms_correction_calls_chance_is_explained(evidence: Evidence) -> None:
+    results = copy.deepcopy(dict(evidence.results))
+    for test in results["tests"]:
+        low = 0.1 if test["arm"] == "closed[epsilon=1.0]" else -0.1
+        test |= {"p_value_holm": 0.2, "difference": low + 0.2, "interval": [low, low + 0.4]}
+    [told] = [line for line in answer(replace(evidence, results=results)) if line.startswith("No arm differs")]
+    count = len({test["arm"] for test in results["tests"]})
+    assert told.endswith(f"+10.0 to +50.0 for this arm by itself: of {count} arms, one may look so by chance).")
+
+
 def test_without_a_reference_the_cost_has_no_interval_and_says_so(evidence: Evidence) -> None:
     study, results = copy.deepcopy(dict(evidence.study)), {**evidence.results, "tests": []}
     del study["evaluation"]["reference"]

@@ -74,10 +74,11 @@ def _against_reference(evidence: Evidence) -> str:
         return f"Against {clear[0]['reference']}, these arms differ in {word}{fixed}, after Holm's correction: {found}."
     largest = max(tests, key=lambda test: abs(test["difference"]))
     low, high = largest["interval"]
+    alone = f" for this arm by itself: of {len(tests)} arms, one may look so by chance" if low > 0 or high < 0 else ""
     return (
         f"No arm differs from {largest['reference']} in {word}{fixed} by more than chance can explain; the largest "
         f"difference is {in_words(largest['difference'], metric)} ({largest['arm']}, 95 % interval "
-        f"{in_words(low, metric, False)} to {in_words(high, metric, False)})."
+        f"{in_words(low, metric, False)} to {in_words(high, metric, False)}{alone})."
     )
 
 
