@@ -113,6 +113,8 @@ def trained(path: Path, seeds: int, rounds: int, folder: Path) -> tuple[Any, lis
 
 def strange_images(chests: torch.Tensor) -> dict[str, torch.Tensor]:
     """What is no upright chest radiograph, scaled image by image as these are."""
+    from wardround.uncertainty.limbs import drawn_limbs
+
     some = chests[:STRANGE]
     rng = np.random.default_rng(0)
     made = {
@@ -120,6 +122,7 @@ def strange_images(chests: torch.Tensor) -> dict[str, torch.Tensor]:
         "inverted": -some,
         "upside down": some.flip(2),
         "lying": some.rot90(1, (2, 3)),
+        "limb": as_scaled(255 * drawn_limbs(STRANGE, 28, 28, rng)[:, None]),
     }
     if FASHION.is_dir():
         import gzip

@@ -209,9 +209,9 @@ def test_the_report_tells_it_in_words_and_tables(run: StudyRun) -> None:
 def test_images_with_findings_are_told_of_one_by_one(chests: StudyRun, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = pd.read_parquet(chests.folder / "uncertainty.parquet")
     counts = kept[kept["arm"] == "fedavg"]["side"].value_counts().to_dict()
-    assert counts == {"validation": 40, "test": 40, "inverted": 40, "noise": 40, "upside down": 40}
+    assert counts == {"validation": 40, "test": 40, "inverted": 40, "noise": 40, "upside down": 40, "limb": 40}
     told = chests.results["arms"]["fedavg"]["uncertainty"]
-    assert list(told["shifted"]) == ["inverted", "noise", "upside down"]
+    assert list(told["shifted"]) == ["inverted", "noise", "upside down", "limb"]
     for found in told["shifted"].values():
         assert found["images"] == 40
         assert all(0 <= found[name] <= 1 for name in ("total", "epistemic", "spread"))

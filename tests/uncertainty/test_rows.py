@@ -22,7 +22,7 @@ from wardround.uncertainty import rows as module
 from wardround.uncertainty.laplace import choose_prior, fit_laplace, laplace_passes
 from wardround.uncertainty.passes import mc_dropout
 from wardround.uncertainty.rows import of_probabilities, unsure_rows
-from wardround.uncertainty.shifted import chosen_images, shifted_rows
+from wardround.uncertainty.shifted import SHIFTS, chosen_images, shifted_rows
 
 
 def with_sides(sites: tuple[Site, ...]) -> tuple[Site, ...]:
@@ -182,7 +182,7 @@ def test_changed_images_are_inverted_upside_down_or_noise() -> None:
 
 def test_changed_images_are_scaled_by_what_they_have_become_where_each_is_scaled_by_itself() -> None:
     site, chosen = images(6), np.arange(6)
-    for shift in ("inverted", "noise", "upside down"):
+    for shift in SHIFTS:
         x = shifted_rows(site, chosen, shift, 0, each_image=True).take(torch.arange(6), torch.float32)[0]
         assert torch.allclose(x.mean((1, 2, 3)), torch.zeros(6), atol=1e-5)
         assert torch.allclose(x.std((1, 2, 3), unbiased=False), torch.ones(6), atol=1e-4)

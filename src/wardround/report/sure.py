@@ -16,7 +16,12 @@ METHODS = {
     "laplace": "passes by Laplace's approximation at the last layer",
     "ensemble": "models of several seeds as an ensemble",
 }
-SHIFTED = {"inverted": "inverted images", "noise": "images of noise", "upside down": "images upside down"}
+SHIFTED = {
+    "inverted": "inverted images",
+    "noise": "images of noise",
+    "upside down": "images upside down",
+    "limb": "drawn limbs",
+}
 MEASURES = {"total": "entropy of the score", "epistemic": "disagreement of passes", "spread": "spread of passes"}
 
 
@@ -232,7 +237,7 @@ def _strange(told: dict[str, dict[str, Any]]) -> list[str]:
         return []
     made = [
         "Does it notice images that are no radiographs of this kind? The same test images were inverted, turned upside "
-        "down, or replaced by noise. In a model that notices, uncertainty is higher on these."
+        "down, or replaced by noise or by a drawn limb. In a model that notices, uncertainty is higher on these."
     ]
     for measure, text in MEASURES.items():
         values = {

@@ -1,4 +1,5 @@
-"""Test images that are no longer what a model was trained on: inverted, upside down, or noise in their place."""
+"""Test images that are no longer what a model was trained on: inverted, upside down, or in their place noise or a
+drawn limb: another part of the body."""
 
 from collections.abc import Sequence
 from typing import Literal, get_args
@@ -10,8 +11,9 @@ from torch import Tensor
 from wardround import seeds
 from wardround.data.pixels import LEAST_SPREAD
 from wardround.data.site import Rows, Site, as_numbers
+from wardround.uncertainty.limbs import drawn_limbs
 
-Shift = Literal["inverted", "noise", "upside down"]
+Shift = Literal["inverted", "noise", "upside down", "limb"]
 SHIFTS: tuple[Shift, ...] = get_args(Shift)
 MOST_IMAGES = 500  # of all sites together
 
@@ -53,4 +55,8 @@ def _changed(pixels: Tensor, shift: Shift, rng: np.random.Generator) -> Tensor:
         return 1 - pixels
     if shift == "upside down":
         return pixels.flip(2)
+    if shift == "limb":
+        count, channels, height, width = pixels.shape
+        limbs = torch.from_numpy(drawn_limbs(count, height, width, rng)).to(pixels)
+        return limbs.unsqueeze(1).expand(-1, channels, -1, -1)
     return torch.from_numpy(rng.random(tuple(pixels.shape), dtype=np.float32)).to(pixels)
