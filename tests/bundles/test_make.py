@@ -269,7 +269,8 @@ def test_the_command(run: Path, tmp_path: Path) -> None:
     assert json.loads(told.stdout)["id"] == package.load_bundle(tmp_path / "x").id
     wrong = wardround("bundle", run, "--arm", "fedavg", "--site", "vaa", cwd=tmp_path)
     assert (wrong.returncode, "Did you mean 'va'?" in wrong.stderr) == (3, True)
-    assert wardround("bundle", run, "--site", "va").returncode == 2
+    unnamed = wardround("bundle", run, "--site", "va")
+    assert (unnamed.returncode, "Name an arm, or give --every-arm." in unnamed.stderr) == (3, True)
     misplaced = wardround("bundle", run, "--arm", "fedavg", "--site", "va", "--site-file", tmp_path / "x", cwd=tmp_path)
     assert misplaced.returncode == 3
     assert package.make_bundle is make_bundle
