@@ -14,6 +14,9 @@ def region(
     listen: Annotated[
         str, typer.Option("--listen", metavar="ADDRESS", help="Where its hospitals connect; 0.0.0.0 for all networks.")
     ] = "127.0.0.1",
+    check: Annotated[
+        bool, typer.Option("--check", help="Look at study, keys, certificates, port and connection; send nothing.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Take part with a region's hospitals, until it is stopped. Started again, it goes on where it stopped."""
@@ -21,10 +24,19 @@ def region(
     from wardround.deploy.files import need_cryptography
     from wardround.deploy.region_run import coordinate_region
     from wardround.deploy.regionfile import RegionFile
+    from wardround.errors import CheckError
 
     os.umask(0o077)  # what hospitals send, and what they keep, is for this user alone
     need_cryptography()
     loaded = RegionFile.load(region)
+    if check:
+        from wardround.deploy.region_check import preflight_region
+
+        found = preflight_region(loaded, listen)
+        render_deploy.show_preflight(loaded.name, found, json, what="region")
+        if not all(one.ok for one in found if one.needed):
+            raise typer.Exit(CheckError.exit_code)
+        return
     notice, watch = render_deploy.region_lines(loaded, listen, json)
     try:
         with render_deploy.ends_on_request():

@@ -164,9 +164,9 @@ def ends_on_request() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def show_preflight(site: str, found: Sequence["Condition"], as_json: bool) -> None:
+def show_preflight(site: str, found: Sequence["Condition"], as_json: bool, what: str = "site") -> None:
     if as_json:
-        show_json({"site": site, "ok": all(c.ok for c in found if c.needed), "found": [vars(c) for c in found]})
+        show_json({what: site, "ok": all(c.ok for c in found if c.needed), "found": [vars(c) for c in found]})
         return
     table = Table("", "what", "found", title=f"{site}: nothing was sent", title_justify="left", title_style="bold")
     for one in found:

@@ -231,17 +231,21 @@ def _spending(site: SiteFile, plan: DeployedPlan) -> list[Condition]:
 
 
 def _connection(site: SiteFile) -> Condition:
+    return connection_to(site.coordinator, site.ca)
+
+
+def connection_to(coordinator: str, ca: Path) -> Condition:
     """A TLS handshake and nothing more."""
-    host, _, port = site.coordinator.rpartition(":")
-    context = ssl.create_default_context(cafile=str(site.ca))
+    host, _, port = coordinator.rpartition(":")
+    context = ssl.create_default_context(cafile=str(ca))
     remedy = "Is the coordinator running, and may this machine connect to it (outgoing TCP)?"
     try:
         plain = socket.create_connection((host.strip("[]"), int(port)), CONNECT_WITHIN)
         with plain, context.wrap_socket(plain, server_hostname=host.strip("[]")) as secured:
-            return Condition("connection", True, f"{site.coordinator} answers, {secured.version()}")
+            return Condition("connection", True, f"{coordinator} answers, {secured.version()}")
     except ssl.SSLCertVerificationError:
-        problem = f"{site.coordinator} shows a certificate that is not of this study's authority or address"
+        problem = f"{coordinator} shows a certificate that is not of this study's authority or address"
         return Condition("connection", False, problem, "Ask the coordinator for the right kit and address.")
     except OSError as error:
-        problem = f"{site.coordinator} cannot be reached ({error.strerror or type(error).__name__})"
+        problem = f"{coordinator} cannot be reached ({error.strerror or type(error).__name__})"
         return Condition("connection", False, problem, remedy)

@@ -2,7 +2,8 @@
 
 OUT/coordinator/             stays with the coordinator of all
 OUT/regions/NAME/            goes to that region: its own key towards the coordinator of all, and
-OUT/regions/NAME/coordinator/    the kit with which it coordinates its hospitals
+OUT/regions/NAME/coordinator/    the kit with which it coordinates its hospitals; beside it a systemd unit and a compose
+                                 file that start it
 OUT/sites/NAME/              goes to that hospital, which trusts its region's coordinator and nobody else
 """
 
@@ -12,6 +13,7 @@ from pathlib import Path
 import tomli_w
 
 from wardround.deploy.kitmaking import Address, Purpose, fill_site_kit, make_coordinator_kit, make_key
+from wardround.deploy.region_services import running_files
 from wardround.deploy.regions import regions_of
 
 
@@ -27,6 +29,8 @@ def make_region_kits(
         kit = folder / "regions" / region
         own = {site: public[site] for site in members}
         (kit / "region.toml").write_text(region_template(purpose, region, sites, top), encoding="utf-8")
+        for file, text in running_files(purpose.study.name, region, addresses[region].port).items():
+            (kit / file).write_text(text, encoding="utf-8")
         for file, content in trust.items():
             (kit / file).write_bytes(content)
         trusted = make_coordinator_kit(kit / "coordinator", purpose, addresses[region], own)

@@ -26,6 +26,16 @@ def study_of(kit: CoordinatorKit, families: Families) -> Study:
     return study
 
 
+def hospitals_of(region: RegionFile, study: Study, families: Families) -> tuple[str, ...]:
+    """Those of the region, in the order that numbers them; refused where study and kit do not fit."""
+    refuse_undeployable(study, families, region.hospitals)
+    sites = regions_of(study, region.hospitals).get(region.name, ())
+    if set(sites) != set(region.kit.sites):
+        problem = f"{region.name!r} has other hospitals in the study than in its kit"
+        raise DeployError(str(region.path), problem, "Write `name` and `hospitals` as the kit had them.")
+    return sites
+
+
 def coordinate_region(
     region: RegionFile,
     notice: Notice,
@@ -39,11 +49,10 @@ def coordinate_region(
 
     families, kit = known_families(), region.kit
     study = study_of(kit, families)
-    refuse_undeployable(study, families, region.hospitals)
-    sites = regions_of(study, region.hospitals).get(region.name, ())
-    if set(sites) != set(kit.sites):
-        problem = f"{region.name!r} has other hospitals in the study than in its kit"
-        raise DeployError(str(region.path), problem, "Write `name` and `hospitals` as the kit had them.")
+    sites = hospitals_of(region, study, families)
+    if not kit.active:
+        remedy = "Without hospitals there is no region: ask the coordinator of all for a study without it."
+        raise DeployError(str(kit.path), f"all hospitals of {region.name} are revoked", remedy)
     public = {site: read_public_key(kit.sites[site], f"{site}.pub") for site in sites}
     coordinator_key = read_public_key(region.coordinator_key.read_bytes(), region.coordinator_key)
 
