@@ -17,6 +17,8 @@ from tests.mutants_of_evidence import MUTANTS as MUTANTS_OF_EVIDENCE
 from tests.mutants_of_imaging import MUTANTS as MUTANTS_OF_IMAGING
 from tests.mutants_of_privacy import MUTANTS as MUTANTS_OF_PRIVACY
 from tests.mutants_of_schemas import MUTANTS as MUTANTS_OF_SCHEMAS
+from tests.mutants_of_topology import MUTANTS as MUTANTS_OF_TOPOLOGY
+from tests.mutants_of_uncertainty import MUTANTS as MUTANTS_OF_UNCERTAINTY
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "wardround"
@@ -45,6 +47,8 @@ MUTANTS = (
     *MUTANTS_OF_DEPLOYMENT,
     *MUTANTS_OF_PRIVACY,
     *MUTANTS_OF_SCHEMAS,
+    *MUTANTS_OF_TOPOLOGY,
+    *MUTANTS_OF_UNCERTAINTY,
     Mutant(
         "scaffold drops the memory that it returns",
         "algorithms/scaffold.py",

@@ -72,9 +72,9 @@ MUTANTS = (
     ),
     Mutant(
         "figures of a few rows leave in every round",
-        "deploy/sitetrain.py",
-        "and len(made.rows) >= session.study.deployment.smallest_cell",
-        "and len(made.rows)",
+        "evaluation/finding_summary.py",
+        "    if patients_in(prediction.people) < max(smallest, 1):\n        return {}",
+        "    if patients_in(prediction.people) < 1:\n        return {}",
         where=(PATIENTS,),
     ),
     Mutant(

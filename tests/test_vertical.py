@@ -16,7 +16,13 @@ from wardround.data.site import Rows
 from wardround.describeparties import describe_matching, matched_findings, matched_notes
 from wardround.engines import ENGINES
 from wardround.errors import DataError, RunError, StudyError, WardroundError
-from wardround.evaluation.absent import describe_deployed_noise, describe_noise, predict_absent, rows_without
+from wardround.evaluation.absent import (
+    describe_deployed_noise,
+    describe_noise,
+    predict_absent,
+    releases_of,
+    rows_without,
+)
 from wardround.evaluation.predict import predict
 from wardround.execute import run_study
 from wardround.models import Shape
@@ -359,3 +365,20 @@ def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
 def test_the_network_needs_parties() -> None:
     with pytest.raises(StudyError, match="names no parties"):
         joined()(Shape((4,), 2))
+
+
+def test_a_rows_embedding_leaves_once_an_epoch() -> None:
+    """3 rounds of 4 epochs with one seed."""
+    parsed = load_study(study(training={"rounds": 3, "local_epochs": 4, "lr": 0.1}))[0]
+    assert releases_of(parsed.arms[0]) == 12
+
+
+def test_an_arm_that_sends_embeddings_as_they_are_leaves_nothing_to_tell() -> None:
+    """The same rows leave in both arms, with noise in one of them only."""
+    noisy = {"algorithm": "split", "topology.embeddings.clip": 1.0, "topology.embeddings.noise": 20.0}
+    parsed = load_study(study(arms=[noisy, {"algorithm": "split", "name": "plain"}]))[0]
+    told = describe_deployed_noise(parsed, parsed.arms[0])
+    assert told is not None
+    assert told["epsilon"] is None
+    assert told["releases"] == 2 * len(list(parsed.evaluation.seeds)) * releases_of(parsed.arms[0])
+    assert describe_deployed_noise(parsed, parsed.arms[1]) is None

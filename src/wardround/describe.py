@@ -168,8 +168,9 @@ def site_counts(split: Split, cohort: Cohort) -> dict[str, Any]:
         "test": len(split.test),
         "classes": counted,
     }
-    known = known_ages(split, cohort)
-    if known is not None:
+    ages = known_ages(split, cohort)
+    if ages is not None:
+        known = ages[~np.isnan(ages)]
         described["age"] = {
             "mean": float(known.mean()) if len(known) else None,
             "sd": float(known.std(ddof=1)) if len(known) > 1 else None,
@@ -178,11 +179,11 @@ def site_counts(split: Split, cohort: Cohort) -> dict[str, Any]:
 
 
 def known_ages(split: Split, cohort: Cohort) -> np.ndarray | None:
-    """Of a site's rows; None where the source records no ages."""
+    """Of a site's rows, NaN where it is not known; None where the source records no ages."""
     if "age" not in cohort.records.groups:
         return None
-    ages = pd.to_numeric(cohort.records.groups["age"], errors="coerce").to_numpy(dtype=float)[split.rows]
-    return np.asarray(ages[~np.isnan(ages)])
+    ages = pd.to_numeric(cohort.records.groups["age"], errors="coerce").to_numpy(dtype=float)
+    return np.asarray(ages[split.rows])
 
 
 def _flat(rows: Rows, rng: np.random.Generator, most: int = 500) -> np.ndarray:

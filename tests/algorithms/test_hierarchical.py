@@ -11,8 +11,8 @@ from tests.support import after, assert_same, assert_same_tree, each_round, ragg
 from wardround.algorithms import ALGORITHMS, Algorithm
 from wardround.algorithms.fedavg import fedavg
 from wardround.algorithms.fedprox import fedprox
-from wardround.algorithms.hierarchical import as_merged, as_regional, hierarchical, part_of
-from wardround.algorithms.regions import Regions, form_regions
+from wardround.algorithms.hierarchical import as_merged, as_regional, heard, hierarchical, part_of
+from wardround.algorithms.regions import Regions, Sent, between_regions, form_regions
 from wardround.engines.serial import SERIAL, train_sites
 from wardround.engines.stacked import STACKED
 from wardround.errors import StudyError
@@ -289,3 +289,29 @@ def test_an_algorithm_within_keeps_nothing_but_its_model_and_settings() -> None:
         made = ALGORITHMS[name]()
         assert set(made.init({"w": torch.ones(1)}, 2)) == {"params", "settings"}
         assert made.init_memory({"w": torch.ones(1)}) == {}
+
+
+@BOTH_ENGINES
+def test_a_region_that_diverges_leaves_the_others_as_they_are(engine: Any) -> None:
+    """A number beyond all bounds at one site of the first region, in a round after which nothing is averaged."""
+    sites = list(ragged_sites())
+    x = sites[0].train.x.clone()
+    x[0, 0] = float("inf")
+    spoilt = [replace(sites[0], train=replace(sites[0].train, x=x)), *sites[1:]]
+    (bad,), _ = last(engine, [in_regions("fedavg", IN_THREE, 2, sites=spoilt, rounds=1)])
+    (good,), _ = last(engine, [in_regions("fedavg", IN_THREE, 2, sites=sites, rounds=1)])
+    assert any(not bool(leaf.isfinite().all()) for leaf in bad.server[part_of("r0")].values())
+    for region in ("r1", "r2"):
+        assert_same_tree(bad.server[part_of(region)], good.server[part_of(region)])
+
+
+def test_a_region_that_heard_from_nobody_sends_nothing_up() -> None:
+    """Nobody came in the south in two rounds: one model of 8 bytes goes up, and two came down before."""
+    algorithm, server = two_regions()
+    assert algorithm.aggregate_regions is not None
+    for number in range(2):
+        server = algorithm.aggregate_regions(server, [moved(1.0), None], [10.0, 0.0], number)
+    assert int(heard(server)) == 1
+    assert algorithm.regions is not None
+    assert between_regions(algorithm.regions, 0, 1, 8) == Sent((2, 0), (16, 0))
+    assert between_regions(algorithm.regions, 1, 1, 8) == Sent((0, 1), (0, 8))

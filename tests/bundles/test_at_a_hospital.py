@@ -131,7 +131,7 @@ def test_the_command_needs_the_site_file_and_its_own_site(
     file.touch()
 
     class Own:
-        name = "alder"
+        name, data = "alder", {"source": "wards"}
 
         @classmethod
         def load(cls, path: Path) -> "Own":

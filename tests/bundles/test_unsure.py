@@ -16,6 +16,7 @@ from torch import nn
 from tests.attacks.studies import heart as private_hearts
 from tests.bundles.by_hand import made as by_hand
 from tests.bundles.conftest import hearts
+from wardround.bundles import choose_unsure
 from wardround.bundles.arrays import as_array
 from wardround.bundles.blocks import Block
 from wardround.bundles.bundle import Bundle, load_bundle
@@ -23,6 +24,7 @@ from wardround.bundles.files import ABOUT, UNCERTAINTY, WEIGHTS, as_text, seal
 from wardround.bundles.make import Opened, bundle_from, make_bundle
 from wardround.bundles.predict import How, predict_file, predict_table, wanted
 from wardround.bundles.reading import read_block
+from wardround.bundles.side import Side
 from wardround.bundles.unsure import (
     SHARES,
     Referral,
@@ -332,3 +334,13 @@ def test_what_does_not_fit_is_refused_when_it_is_opened(
     with pytest.raises(BundleError, match="does not hold what a bundle of format 2 holds"):
         load_bundle(tmp_path)
     assert WEIGHTS in files
+
+
+def test_laplace_of_some_rows_speaks_for_all_of_them(laplace: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty rows that are all alike, of which ten are in memory: the sum over rows is that of forty."""
+    width = laplace.params["weight"].shape[1]
+    side = Side(np.tile(np.linspace(-1, 1, width, dtype=np.float32), (40, 1)), np.arange(40) % 2)
+    whole = choose_unsure._fitted(laplace, side)
+    monkeypatch.setattr(choose_unsure, "MOST_CELLS", 10 * width)
+    assert len(choose_unsure._some(laplace, side)[0]) == 10
+    torch.testing.assert_close(choose_unsure._fitted(laplace, side).values, whole.values)

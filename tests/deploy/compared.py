@@ -7,7 +7,7 @@ from typing import Any
 
 from safetensors.torch import load_file
 
-from tests.deploy import hospitals
+from tests.deploy import hospitals, radiology
 from tests.deploy.together import Federation, federation, kind_of
 from tests.support import assert_same_tree
 from wardround.artifacts.checkpoint import read_leaves
@@ -23,7 +23,7 @@ from wardround.tree import Tree
 from wardround.trial import Run, Trial
 
 Sources = Mapping[str, Callable[[], Source]]
-KNOWN: dict[str, Factory] = {"wards": hospitals.wards, "dots": hospitals.all_dots}
+KNOWN: dict[str, Factory] = {"wards": hospitals.wards, "dots": hospitals.all_dots, "radiographs": radiology.all_of_them}
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.deploy.together import ByHand, OpenGate, key, public
 from wardround.artifacts.folder import RunFolder
 from wardround.catalog import load_study
@@ -21,6 +23,7 @@ from wardround.settings import Factory
 from wardround.study import Study
 from wardround.studyfile import Families
 
+FROM_COUNTS = ("accuracy", "brier", "loss", "f1", "sensitivity", "specificity", "ppv", "npv")
 Sources = Mapping[str, Callable[[], Source]]
 
 
@@ -106,3 +109,24 @@ def hierarchy(
     study, families = load_study(document, sources=known_sources)
     refuse_undeployable(study, families, list(sources))
     return Hierarchy(folder, study, families, sources, gates or {})
+
+
+def assert_same_regions(theirs: dict[str, Any], ours: dict[str, Any]) -> None:
+    """All but AUC to single precision, accuracy and rows to the last bit; AUC within what the deployment says."""
+    assert list(theirs) == list(ours)
+    for region, told in theirs.items():
+        assert set(told) == set(ours[region])
+        assert told["sites"] == ours[region]["sites"]
+        assert told["test"] == ours[region]["test"]
+        for kind in ("regional", "global"):
+            here, there = told["metrics"][kind], ours[region]["metrics"][kind]
+            assert here["accuracy"] == there["accuracy"], (region, kind)
+            for metric in FROM_COUNTS:
+                assert here[metric]["mean"] == pytest.approx(there[metric]["mean"], rel=1e-6), (region, kind, metric)
+                assert here[metric]["seeds"] == there[metric]["seeds"]
+            off = abs(here["auc"]["mean"] - there["auc"]["mean"])
+            assert off <= told["auc_uncertain_by"][kind] + 1e-12, (region, kind)
+        assert told["difference"]["accuracy"] == ours[region]["difference"]["accuracy"]
+        assert told["difference"]["brier"]["interval"] == pytest.approx(
+            ours[region]["difference"]["brier"]["interval"], abs=1e-6
+        )

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from tests.deploy.compared import KNOWN, simulated
 from tests.deploy.hospitals import NAMES, at_sites, study
-from tests.deploy.regional import Hierarchy, hierarchy
+from tests.deploy.regional import Hierarchy, assert_same_regions, hierarchy
 from tests.deploy.together import body_of, federation, kind_of
 from tests.support import assert_same_tree
 from wardround.artifacts.folder import RunFolder
@@ -147,6 +147,8 @@ def test_records_costs_and_figures_are_the_simulations(tmp_path: Path) -> None:
     np.testing.assert_allclose(theirs["test_loss"][averaged], ours["test_loss"][averaged], rtol=1e-6)
     one, other = folder.read_json("results.json")["arms"], alone.results["arms"]
     assert one["fedavg"]["topology"]["cost"] == other["fedavg"]["topology"]["cost"]
+    for arm in ("fedavg", "fedprox"):
+        assert_same_regions(one[arm]["topology"]["regions"], other[arm]["topology"]["regions"])
     for arm in ("fedavg", "fedprox", "local"):
         for site in NAMES:
             assert one[arm]["sites"][site]["accuracy"] == other[arm]["sites"][site]["accuracy"], (arm, site)

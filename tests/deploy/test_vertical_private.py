@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterator
 from hashlib import md5, sha1, sha256
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pandas as pd
 import pytest
@@ -16,9 +17,10 @@ from wardround.data.sources.csv import short_hash
 from wardround.deploy.vertical_matching import as_bytes, as_tensor
 from wardround.deploy.vertical_sealing import Channel
 from wardround.deploy.vertical_session import DEAL, PartySession
-from wardround.deploy.vertical_training import read_tensors, route
+from wardround.deploy.vertical_training import AtParty, read_tensors, route
 from wardround.engines.letters import Letter, Sealed, seal, tensor_bytes
 from wardround.errors import DeployError, WardroundError
+from wardround.privacy.noise import SecretStream
 
 KNOWN_TO_CLINIC = [f"P{number:04}" for number in range(90)]
 STRANGER = "S0001"  # whom the laboratory alone has
@@ -101,7 +103,7 @@ def test_what_is_said_in_the_open(run: tuple[Parties, list[bytes]]) -> None:
     """The whole of it: names that the study has, sizes, class names, figures of enough rows."""
     made, _ = run
     allowed = {
-        "ready": {"columns", "inputs", "classes", "visits", "voucher", "versions"},
+        "ready": {"columns", "inputs", "classes", "findings", "visits", "voucher", "versions"},
         "matched": {"common"},
         "dealt": {"train", "unmatched", "described"},
         "shaped": {"shapes"},
@@ -334,3 +336,56 @@ def test_few_rows_without_a_match_are_not_counted_in_the_open(tmp_path: Path, sm
     told = made.folder.read_json("results.json")["arms"]["split"]["topology"]["matched"]["unmatched_train"]
     assert dealt["unmatched"] == told
     assert told is None if smallest == 20 else 0 < told < 20
+
+
+def test_whoever_has_not_the_secret_of_a_party_opens_nothing() -> None:
+    """A carrier knows the run, the names, the routes and every voucher, and has a key of its own."""
+    peers = {name: public(name) for name in ("a", "b")}
+    ends = {name: Channel(name, "run-1", name.encode() * 32, key(name), peers) for name in peers}
+    vouchers = {name: end.voucher() for name, end in ends.items()}
+    ends["a"].meet(vouchers)
+    sealed = ends["a"].seal("b", "embeddings 0 1 2", b"numbers")
+    carrier = Channel("b", "run-1", b"c" * 32, key("c"), peers)
+    carrier.meet(vouchers)
+    with pytest.raises(DeployError, match="cannot be opened"):
+        carrier.open("a", "embeddings 0 1 2", sealed)
+
+
+def test_all_that_leaves_a_party_has_noise_that_is_used_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clip of 0.001 whatever leaves without it would be some hundred times as large. Streams: one for each of 8
+    blocks, one for validation rows and one for test rows."""
+    streams: list[tuple[bytes, str]] = []
+    left: list[torch.Tensor] = []
+
+    def drawn(key: bytes, purpose: str) -> SecretStream:
+        streams.append((key, purpose))
+        return SecretStream(key, purpose)
+
+    sealing = Channel.seal
+
+    def watched(self: Channel, receiver: str, what: str, content: bytes) -> bytes:
+        if self.name == "lab":
+            left.extend(load(content).values())
+        return sealing(self, receiver, what, content)
+
+    monkeypatch.setattr("wardround.deploy.vertical_training.SecretStream", drawn)
+    monkeypatch.setattr(Channel, "seal", watched)
+    files = write(tmp_path / "data")
+    parts = document(files)["topology"]
+    made = federation(document(files, topology={**parts, "embeddings": {"clip": 1e-3, "noise": 1.0}}), tmp_path, files)
+    made.run()
+    assert len(left) == 8 + 2
+    assert all(0 < float(one.abs().max()) < 1e-2 for one in left)
+    assert len(set(streams)) == len(streams) == 8 + 2
+
+
+def test_noise_of_a_party_follows_from_its_secret_and_from_what_it_is_for() -> None:
+    def first(secret: bytes = b"s" * 32, run: str = "run", arm: str = "arm", seed: int = 1, step: int = 0) -> float:
+        at = AtParty.__new__(AtParty)
+        at.session = cast(Any, SimpleNamespace(secret=secret, run=run))
+        at.trial = cast(Any, SimpleNamespace(arm=arm, seed=seed))
+        return float(at.stream(step, "noise on embeddings").normal(1, torch.float64))
+
+    others = [first(b"t" * 32), first(run="other"), first(arm="other"), first(seed=2), first(step=1)]
+    assert len({first(), *others}) == 6
+    assert first() == first()

@@ -27,15 +27,6 @@ def study_of(folder: Path, **changes: Any) -> Any:
     return load_study(document(files, **{**changes, "topology": topology}))[0]
 
 
-def test_images_with_findings_are_refused_before_a_key_is_made(tmp_path: Path) -> None:
-    content = document(write(tmp_path / "data"))
-    content |= {"data": {"source": "chest-xray", "size": 32, "rows": 40}}
-    content["topology"] = {"kind": "vertical", "parties": {"radiology": ["image"], "records": ["age", "sex"]}}
-    with pytest.raises(StudyError, match="images with findings are for simulations"):
-        provision(load_study(content)[0], ("radiology", "records"), tmp_path / "kits", ["127.0.0.1"], 4000)
-    assert not (tmp_path / "kits").exists()
-
-
 def test_the_outcome_in_another_partys_file_is_refused_there(tmp_path: Path) -> None:
     made, said = both_ends(tmp_path, {"lab": "number,crp,sick\n" + "".join(f"P{n:04},1.5,no\n" for n in range(60))})
     with pytest.raises(DeployError, match="lab failed: its file has 'sick', which is the outcome at clinic"):

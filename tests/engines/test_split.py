@@ -309,3 +309,48 @@ def test_rows_with_columns_beside_an_image_are_one_line() -> None:
     x, y = rows.take(torch.tensor([1]), torch.float64)
     assert x.tolist() == [[0.0, 1 / 255, 2 / 255, 3 / 255, 8.0, 0.0]]
     assert y.tolist() == [0]
+
+
+def test_every_party_has_other_noise_in_every_round_and_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two embeddings with the same noise the difference would have none."""
+    drawn: list[float] = []
+
+    def watched(settings: EmbeddingNoise, stream: SeededStream) -> Any:
+        protect = protection(settings, stream)
+        drawn.extend(float(protect(torch.zeros(1, 1, dtype=torch.float64))) for _ in range(2))
+        return protect
+
+    monkeypatch.setattr("wardround.engines.split.protection", watched)
+    _, parted = both(network())
+    trained(replace(parted, topology=Topology(embeddings=EmbeddingNoise(1.0, 1.0))))
+    assert len(set(drawn)) == len(drawn) == 2 * 2 * 3  # draws, parties, rounds
+
+
+def test_noise_on_predictions_is_as_large_as_the_clip_says_and_each_partys_own() -> None:
+    """Parts with weights of zero, and as many numbers each: what the top sees is noise of SD 0.5 x 3, and nothing but
+    the party's name makes two of them differ. 16,000 draws: the SD of their SD is 1.5 / sqrt(32,000)."""
+    parts = (CLINIC, Block("left", 2, 4, (2,), 6), Block("right", 4, 6, (2,), 7))
+    model = joined(embedding=4, hidden=5)(Shape((8,), 2, parts=parts))
+    params = {name: torch.zeros_like(leaf, dtype=torch.float64) for name, leaf in model.init(0)[0].items()}
+    seen: dict[str, Tensor] = {}
+
+    def top(leaves: Any, given: Mapping[str, Tensor], *rest: Any) -> Tensor:
+        seen.update(given)
+        return cut_of(model).top(leaves, given, *rest)
+
+    watched = replace(model, cut=replace(cut_of(model), top=top))
+    x = torch.tensor(np.random.default_rng(0).normal(size=(4000, 8)))
+    through_channel(watched, EmbeddingNoise(3.0, 0.5), 1).logits(params, {}, x, None)
+    assert not seen["clinic"].any()  # it has the labels: its own part never travels
+    for party in ("left", "right"):
+        assert abs(float(seen[party].std()) - 1.5) < 5 * 1.5 / np.sqrt(32_000)
+    both_ways = torch.stack([seen["left"].flatten(), seen["right"].flatten()])
+    assert abs(float(torch.corrcoef(both_ways)[0, 1])) < 5 / np.sqrt(16_000)
+
+
+def test_parts_of_two_parties_begin_with_weights_of_their_own() -> None:
+    parts = (Block("left", 0, 2, (2,), None), Block("right", 2, 4, (2,), 4))
+    params = joined(embedding=4, hidden=5)(Shape((5,), 2, parts=parts)).init(0)[0]
+    ours = {name.removeprefix("left."): leaf for name, leaf in params.items() if name.startswith("left.")}
+    assert ours
+    assert not any(torch.equal(leaf, params[f"right.{name}"]) for name, leaf in ours.items() if leaf.any())

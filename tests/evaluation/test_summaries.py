@@ -209,7 +209,7 @@ def test_no_cell_is_small_and_cells_hold_every_row_once(scores: list[float], sma
     exact = score.astype(np.float64)
     if 0 < len(score) < smallest:
         return  # such a class is never told of
-    cells = score_cells(score, smallest)
+    cells = score_cells(score, np.arange(len(score)), smallest)
     assert sum(cell["rows"] for cell in cells) == len(score)
     sides = [(score < 0.5).sum(), (score >= 0.5).sum()]
     for cell in cells:
@@ -228,7 +228,7 @@ def test_the_borders_of_cells_are_the_thresholds_of_decision_curves() -> None:
     assert list(EDGES) == [0.0, *THRESHOLDS.tolist(), 1.0]
     assert len(EDGES) == 21
     for border in EDGES[1:-1]:  # float32's borders are just above or below
-        (cell,) = score_cells(np.array([border], dtype=np.float32), 1)
+        (cell,) = score_cells(np.array([border], dtype=np.float32), np.zeros(1), 1)
         assert (float(np.float32(border)) >= border) == (cell["low"] == border)
 
 
@@ -326,12 +326,48 @@ def test_nothing_that_is_told_counts_fewer_patients_than_agreed(
 
 
 def test_class_counts_are_withheld_two_at_a_time() -> None:
-    assert without_small({"no": 37, "yes": 3}, 5) == {"no": None, "yes": None}
-    assert without_small({"no": 37, "yes": 5}, 5) == {"no": 37, "yes": 5}
-    assert without_small({"no": 37, "yes": 0}, 5) == {"no": 37, "yes": 0}
-    assert without_small({"a": 1, "b": 2, "c": 20, "d": 9}, 5) == {"a": None, "b": None, "c": 20, "d": None}
-    assert without_small({"a": 3, "b": 3, "c": 20}, 5) == {"a": None, "b": None, "c": 20}
-    assert without_small({"a": 3}, 5) == {"a": None}
+    def kept(**counts: int) -> dict[str, int | None]:
+        """Each row is another patient."""
+        ends = np.cumsum([0, *counts.values()])
+        return without_small({name: np.arange(ends[n], ends[n + 1]) for n, name in enumerate(counts)}, 5)
+
+    assert kept(no=37, yes=3) == {"no": None, "yes": None}
+    assert kept(no=37, yes=5) == {"no": 37, "yes": 5}
+    assert kept(no=37, yes=0) == {"no": 37, "yes": 0}
+    assert kept(a=1, b=2, c=20, d=9) == {"a": None, "b": None, "c": 20, "d": None}
+    assert kept(a=3, b=3, c=20) == {"a": None, "b": None, "c": 20}
+    assert kept(a=3) == {"a": None}
+    one_patient = {"no": np.arange(37), "yes": np.full(12, 40)}
+    assert without_small(one_patient, 5) == {"no": None, "yes": None}
+    again = {"a": np.full(9, 1), "b": np.array([1, 2, 3, 4, 1]), "c": np.arange(5, 25)}  # four patients in a and b
+    assert without_small(again, 5) == dict.fromkeys("abc")
+
+
+def test_one_patient_with_many_rows_is_one_patient() -> None:
+    """Twelve films of one patient are the only ones with the disease."""
+    label = np.array([1] * 12 + [0] * 60)
+    score = np.random.default_rng(2).random(72)
+    people = np.array([0] * 12 + list(range(1, 61)))
+    made = replace(prediction(label, score), patients=people)
+    sex = np.array(["female"] * 12 + ["male"] * 60, dtype=object)
+    told = summarise(made, {"sex": sex}, SMALLEST)
+    assert told["small_classes"] == [1]
+    assert told["histogram"] is None
+    assert told["groups"]["sex"] == {}  # the men are told of with all rows less the one woman
+    assert summarise(prediction(label, score), {"sex": sex}, SMALLEST)["histogram"] is not None
+    assert summarise(replace(made, patients=np.zeros(72)), {}, SMALLEST) == {"suppressed": True}
+
+
+def test_cells_hold_enough_patients_however_many_rows() -> None:
+    """Rows of one patient lie close together, as a network's scores of one patient's images do."""
+    people = np.repeat(np.arange(12), 10)
+    score = np.clip(people / 12 + np.random.default_rng(0).normal(0, 0.01, 120), 0, 1)
+    cells = score_cells(score, people, SMALLEST)
+    assert sum(cell["rows"] for cell in cells) == 120
+    for cell in cells:
+        inside = (score >= cell["low"]) & ((score < cell["high"]) | (cell["high"] == 1))
+        assert len(np.unique(people[inside])) >= SMALLEST
+    assert len(cells) < len(score_cells(score, np.arange(120), SMALLEST))
 
 
 # The whole of results.json
@@ -384,16 +420,16 @@ def test_a_held_out_site_selects_too(tmp_path_factory: pytest.TempPathFactory) -
 
 def test_a_warning_names_each_site_and_class_that_withholds(results: Mapping[str, Any]) -> None:
     told = [line for line in results["warnings"] if "stay there" in line]
-    assert any(line.startswith("switzerland: fewer than 5 test rows of class") for line in told)
+    assert any(line.startswith("switzerland: fewer than 5 patients tested of class") for line in told)
     study = wardround.load_study(STUDY)[0]
     where = {"arm": "fedavg", "site": "va", "side": "test"}
     lines = [{**where, "seed": seed, "suppressed": True} for seed in (1, 2)]
     assert withheld(study, lines, ["no", "yes"]) == [
-        "va: fewer than 5 test rows with 2 of 4 seeds; its figures stay there and count nowhere else"
+        "va: fewer than 5 patients tested with 2 of 4 seeds; its figures stay there and count nowhere else"
     ]
     for_selection = [{**line, "side": "validation"} for line in lines]
     (line,) = withheld(study, for_selection, ["no", "yes"])
-    assert line.startswith("va: fewer than 5 rows to select by with 2 of 4 seeds")
+    assert line.startswith("va: fewer than 5 patients to select by with 2 of 4 seeds")
     assert withheld(replace(study, selection=None), for_selection, ["no", "yes"]) == []
 
 

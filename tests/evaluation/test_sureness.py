@@ -323,3 +323,35 @@ def test_auc_is_of_one_kind_in_all_arms_that_stand_beside_each_other() -> None:
     alone = describe_referral([only(first)], 0.2, ONE, within=False)["at"]["figures"]["auc"]["all"]["mean"]
     assert found[True] == pytest.approx(alone)
     assert found[False] < found[True] - 0.02
+
+
+def apart(**sides: float) -> pd.DataFrame:
+    """As `both_sides`, where a side's logits are stretched by a number of its own."""
+    parts = [table(*drawn(600, n, too_sure), side=side) for n, (side, too_sure) in enumerate(sides.items())]
+    parts[1]["row"] += 600
+    return pd.concat(parts, ignore_index=True)
+
+
+def test_a_temperature_is_that_of_validation_rows_whatever_test_rows_would_say() -> None:
+    """Validation logits are three times what they should be, test logits are right: these get worse."""
+    told = describe_calibration([only(apart(validation=3.0, test=1.0))], ())
+    assert told["sites"]["here"]["temperature"] == pytest.approx(3, abs=0.5)
+    assert told["loss_after"] > told["loss"]
+
+
+def test_a_cut_of_referral_is_that_of_validation_rows_whatever_test_rows_would_say() -> None:
+    """A fifth of validation rows has more doubt than the cut, which is at a logit of z with P(|z| > 1.5 N) = 0.2, that
+    is 0.253 x 1.5 = 0.38. Test logits are a tenth of theirs: 0.38 is 2.53 SDs, and 0.989 of them lie within."""
+    told = describe_referral([only(apart(validation=1.0, test=0.1))], 0.2, ONE, within=False)
+    assert told["at"]["referred"] > 0.95
+
+
+def test_a_sites_sets_and_referral_are_its_own_whoever_stands_beside_it() -> None:
+    first, second = both_sides(), both_sides(too_sure=0.2).assign(site="there")
+    both = only(pd.concat([first, second], ignore_index=True))
+    sets = describe_sets([both], 0.1, ())["sites"]
+    referred = describe_referral([both], 0.2, ONE, within=False)["at"]["sites"]
+    for whole, site in ((first, "here"), (second, "there")):
+        assert sets[site] == describe_sets([only(whole)], 0.1, ())["sites"][site]
+        alone = describe_referral([only(whole)], 0.2, ONE, within=False)["at"]
+        assert referred[site] == alone["referred"]

@@ -329,3 +329,13 @@ def test_no_refusal_shows_an_id() -> None:
         with pytest.raises(WardroundError) as caught:
             lab.take(message)
         assert secret not in str(caught.value)
+
+
+def test_a_party_does_not_trust_the_coordinator_to_count() -> None:
+    """All ask for two patients in common, and the coordinator tells the lab of one."""
+    terms = Terms(b"session", TERMS.roster, least_common=2)
+    lab = party("lab", terms)
+    lab.start()
+    with pytest.raises(DataError, match="lab: 1 patients are common to all of desk, lab, ward, but 2 are asked for"):
+        lab.take(Message("common", "", "lab", "lab", content=b"\x80"))
+    assert lab.aligned is None

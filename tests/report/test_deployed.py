@@ -66,7 +66,7 @@ def test_it_says_what_is_missing_and_why(folder: RunFolder) -> None:
     assert "Slope and intercept need rows" in text
     assert "This was a simulation" not in text
     assert "predictions.parquet" not in text
-    assert "switzerland: fewer than 5 test rows of class" in text
+    assert "switzerland: fewer than 5 patients tested of class" in text
     bound = max(
         arm["auc_uncertain_by"]
         for arm in folder.read_json("results.json")["arms"].values()
@@ -139,6 +139,6 @@ def test_one_seed_no_curve_and_classes_that_are_withheld(tmp_path: Path) -> None
     wardround.build_report(told.path)
     page = page_of(told.path)
     assert "figure-test-accuracy" not in page.ids
-    assert "va: fewer than 60 test rows; its figures stay there" in page.text
+    assert "va: fewer than 60 patients tested; its figures stay there" in page.text
     assert "withheld" in page.text
     assert not re.findall(r"\b(nan|None|NaN)\b", page.text)

@@ -131,3 +131,12 @@ def test_the_report_has_the_section(folder: Path) -> None:
     assert 'id="topology"' in text
     assert (folder / "figures" / "ways.svg").is_file()
     assert (folder / "tables" / "ways.csv").is_file()
+
+
+def test_a_ways_epsilon_is_that_of_the_site_that_spent_most(evidence: Evidence) -> None:
+    results = deepcopy(dict(evidence.results))
+    spent = results["privacy"]["arms"]["private"]["sites"]
+    for number, site in enumerate(spent.values()):
+        site["epsilon"] = 2.0 + number
+    other = Evidence(results, evidence.study, evidence.environment, evidence.samples, evidence.attack)
+    assert {way.arm: way.epsilon for way in ways_of(other)}["private"] == 2.0 + len(spent) - 1

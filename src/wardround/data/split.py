@@ -26,7 +26,10 @@ class Split:
 def fingerprints(records: Records) -> np.ndarray:
     """A number per row that is equal where features and target are equal. Stays in memory, never written."""
     if isinstance(records.features, pd.DataFrame):
-        table = records.features.assign(__target__=records.target)
+        labels = {"__target__": records.target}
+        if records.has_findings:
+            labels = {f"__target_{place}__": label for place, label in enumerate(records.target.T)}
+        table = records.features.assign(**labels)
         return pd.util.hash_pandas_object(table, index=False).to_numpy()
     flat = np.ascontiguousarray(records.features).reshape(len(records), -1)
     digests = b"".join(

@@ -71,10 +71,10 @@ class Federation:
 def agree_on(study: Study, families: Families, ready: Answers, ask: Any, run: str) -> Generator[Any, None, Federation]:
     """`ready` are the sites' first answers, in the order of the sites; `ask` sends one letter to all of them."""
     sites = list(ready)
-    classes = common_classes(ready)
+    classes, findings = common_classes(ready), with_findings(ready)
     columns, warnings = common_columns({site: letter.body["columns"] for site, letter in ready.items()})
     inputs = None if columns else common_inputs(study, ready)
-    plan = far_plan(study, families, sites, classes)
+    plan = far_plan(study, families, sites, classes, with_findings=findings)
     written = [write_column(column) for column in columns] or None
     told = yield from ask(Letter("facts", {"run": run, "columns": written}))
     sets = {site: dict(zip(plan.row_sets, answer.body["sets"], strict=True)) for site, answer in told.items()}
@@ -112,6 +112,7 @@ def write_federation(federation: Federation) -> dict[str, Any]:
     plan = federation.plan
     return {
         "classes": list(plan.classes),
+        "findings": plan.has_findings,
         "rows": [dict(plan.agreed[kind].rows) for kind in plan.kinds],
         "described": {site: dict(one) for site, one in federation.described.items()},
         "prepare": dict(federation.prepare.body),
@@ -120,7 +121,7 @@ def write_federation(federation: Federation) -> dict[str, Any]:
 
 
 def read_federation(told: Mapping[str, Any], study: Study, families: Families, sites: Sequence[str]) -> Federation:
-    plan = far_plan(study, families, sites, told["classes"])
+    plan = far_plan(study, families, sites, told["classes"], with_findings=bool(told.get("findings")))
     body = told["prepare"]
     plan.agreed = {
         kind: replace(agreed, rows=rows)
@@ -264,13 +265,36 @@ def _levels(name: str, having: Mapping[str, Column]) -> tuple[str, ...] | None:
     return next(iter(declared.values()), None)
 
 
+def with_findings(ready: Answers) -> bool:
+    """Whether a row may have several findings, which must be so at every site or at none."""
+    first = next(iter(ready))
+    for site, letter in ready.items():
+        if _findings_at(letter) != _findings_at(ready[first]):
+            here, there = (_form(letter), _form(ready[first]))
+            problem = f"a row has {here} here, and {there} at {first}"
+            raise DeployError(site, problem, "Give all sites labels of the same form: correct [data] in a site file.")
+    return _findings_at(ready[first])
+
+
+def _findings_at(letter: Letter) -> bool:
+    return bool(letter.body.get("findings", False))
+
+
+def _form(letter: Letter) -> str:
+    return "any number of findings" if _findings_at(letter) else "one class"
+
+
 def common_classes(ready: Answers) -> list[str]:
     """The same at every site. A name that one site withholds is known from another, or the run cannot begin."""
     first = next(iter(ready))
+    findings = with_findings(ready)
     told = {site: letter.body["classes"] for site, letter in ready.items()}
     for site, classes in told.items():
         if [one["hash"] for one in classes] != [one["hash"] for one in told[first]]:
             here, there = (_said([one["name"] or "one of too few rows" for one in told[s]]) for s in (site, first))
+            if findings:
+                problem = f"its rows have other findings ({here}) than at {first} ({there}), or in another order"
+                raise DeployError(site, problem, "Write the same `findings` in [data] of both site files.")
             problem = f"its target has other classes ({here}) than at {first} ({there})"
             raise DeployError(site, problem, "Correct [data] in one of the site files (`positive`, `classes`).")
     names = []

@@ -43,6 +43,7 @@ from wardround.deploy.waves import (
 from wardround.engines.letters import Letter, Sealed, tensor_bytes
 from wardround.errors import DeployError, SecureSumError
 from wardround.privacy.noise import SecretStream, Stream, site_key
+from wardround.tree import Tree
 from wardround.trial import Trial
 
 PARTIAL_SHARE = 0.8  # of the deadline: what a site that may stop early has for its local work
@@ -271,14 +272,19 @@ class Coordinator(Summing):
         state: WaveState,
         wanted: Mapping[str, tuple[Letter, Sequence[int]]],
         prepare: Letter,
+        beside: Mapping[str, Tree] | None = None,
     ) -> dict[str, Sealed]:
-        """Sealed letters with the models in them. Where all sites are sent the same, it is packed and hashed once."""
-        packed: dict[tuple[int, ...], Sealed] = {}
+        """Sealed letters with the models in them. Where all sites are sent the same, it is packed and hashed once.
+
+        `beside` has what else a site is sent; sites that are sent the same have one and the same tree.
+        """
+        packed: dict[tuple[Any, ...], Sealed] = {}
         sealed = {}
         for site, (letter, chosen) in wanted.items():
-            tensors = models_for(trials, state, site, chosen)
+            more = (beside or {}).get(site, {})
+            tensors = models_for(trials, state, site, chosen) | more
             whole = Letter(letter.kind, {**letter.body, **self._told_first(site, prepare)}, tensors)
-            key = tuple(chosen)
+            key = (*chosen, id(more) if more else None)
             if key in packed:
                 sealed[site] = self.sealed(whole, site, packed[key].tensors, packed[key].tensors_hash)
                 continue
@@ -307,9 +313,15 @@ class Coordinator(Summing):
                 self.folder.save_model(trial.arm, trial.seed, saved_leaves(run))
 
     def summaries(
-        self, number: int, trials: list[Trial], state: WaveState, score: Sequence[int], prepare: Letter
+        self,
+        number: int,
+        trials: list[Trial],
+        state: WaveState,
+        score: Sequence[int],
+        prepare: Letter,
+        own: Mapping[str, Tree] | None = None,
     ) -> Generator[Step, None, dict[str, Letter]]:
-        """Final models to all; summaries come back."""
+        """Final models to all; summaries come back. Where sites form regions, `own` are the regions' own models."""
         wanted = {
             site: (evaluate_letter(number, state, site, score, self.run_name), list(range(len(trials))))
             for site in self.present
@@ -319,7 +331,7 @@ class Coordinator(Summing):
         def take(site: str, sealed: Sealed, letter: Letter) -> None:
             found[site] = letter
 
-        letters = self._with_models(trials, state, wanted, prepare)
+        letters = self._with_models(trials, state, wanted, prepare, own)
         yield from self.collect(letters, take, "evaluation", closing=True)
         return {site: found[site] for site in self.present if site in found}
 

@@ -23,7 +23,7 @@ from wardround.data.sources import Source
 from wardround.data.split import Split
 from wardround.deploy.deployable import is_federated, refuse_hollow_privacy
 from wardround.deploy.regions import companions, span_of
-from wardround.errors import DataError, StudyError
+from wardround.errors import StudyError
 from wardround.plan import Plan, cohort_key, dtype_of, members_of
 from wardround.privacy.accountant import Charge
 from wardround.privacy.protection import Sampling, epochs_within, noise_of
@@ -53,6 +53,7 @@ class Agreed:
 class DeployedPlan(Plan):
     sites: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
+    with_findings: bool = False  # whether a row may have several of them, which are findings then
     own: str | None = None  # None at the coordinator
     agreed: dict[Key, Agreed] = field(default_factory=dict)
     # where sites form regions: those of one, whose rounds are a flat federation; empty at the coordinator of all
@@ -67,7 +68,7 @@ class DeployedPlan(Plan):
 
     @property
     def has_findings(self) -> bool:
-        return False
+        return self.with_findings
 
     @property
     def row_sets(self) -> list[Key]:
@@ -91,8 +92,9 @@ class DeployedPlan(Plan):
 
     def _sites_of(self, key: str, seed: int) -> tuple[Site, ...]:
         arm, agreed = self.study.arm(key), self.agreed[key, seed]
+        labels = (len(self.classes),) if self.has_findings else ()
         return tuple(
-            self._own_site(arm, seed, agreed) if name == self.own else placeholder(name, agreed, dtype_of(arm))
+            self._own_site(arm, seed, agreed) if name == self.own else placeholder(name, agreed, dtype_of(arm), labels)
             for name in self.sites
         )
 
@@ -204,11 +206,11 @@ def own_levels(cohort: Cohort, split: Split, arm: Arm) -> np.ndarray | None:
     return None if found is None else found[split.site]
 
 
-def placeholder(name: str, agreed: Agreed, dtype: torch.dtype) -> Site:
-    """Rows that are elsewhere: one row of zeros, shown as often as there are rows."""
+def placeholder(name: str, agreed: Agreed, dtype: torch.dtype, labels: tuple[int, ...] = ()) -> Site:
+    """Rows that are elsewhere: one row of zeros, shown as often as there are rows. `labels` is the shape of a row's."""
     count = agreed.rows.get(name, 1)
     x = torch.zeros((1, *agreed.inputs), dtype=dtype).expand(count, *agreed.inputs)
-    y = torch.zeros(1, dtype=torch.int64).expand(count)
+    y = torch.zeros((1, *labels), dtype=torch.int64).expand(count, *labels)
     nothing = Rows(x[:0], y[:0])
     return Site(name, Rows(x, y), nothing, nothing, NOWHERE, NOWHERE)
 
@@ -221,9 +223,6 @@ def own_records(source: Source, name: str) -> Records:
 
 def own_plan(study: Study, families: Families, name: str, sites: Sequence[str], records: Records) -> DeployedPlan:
     """At a hospital. Every arm of a deployed study is about the same rows."""
-    if records.has_findings:
-        problem = "its rows may have several findings, and what hospitals tell of predictions speaks of classes"
-        raise DataError(name, problem, "Deploy a study of one class a row, or simulate this one.")
     refuse_hollow_privacy(study)
     for arm in study.trained_arms:  # before anything is told; what depends on the model is refused later
         algorithm = families.algorithms[arm.algorithm.name](**arm.algorithm.options)
@@ -231,9 +230,15 @@ def own_plan(study: Study, families: Families, name: str, sites: Sequence[str], 
     source = Source(lambda: records)
     kinds = {cohort_key(arm): arm for arm in study.arms}
     cohorts = {key: load_cohort(source, for_own_columns(arm.preparation, name, records)) for key, arm in kinds.items()}
-    near = companions(study, name, sites)
     return DeployedPlan(
-        study, families, cohorts, sites=tuple(sites), class_names=records.classes, own=name, within=near
+        study,
+        families,
+        cohorts,
+        sites=tuple(sites),
+        class_names=records.classes,
+        with_findings=records.has_findings,
+        own=name,
+        within=companions(study, name, sites),
     )
 
 
@@ -245,10 +250,23 @@ def for_own_columns(preparation: Preparation, site: str, records: Records) -> Pr
 
 
 def far_plan(
-    study: Study, families: Families, sites: Sequence[str], classes: Sequence[str], within: Sequence[str] = ()
+    study: Study,
+    families: Families,
+    sites: Sequence[str],
+    classes: Sequence[str],
+    within: Sequence[str] = (),
+    with_findings: bool = False,
 ) -> DeployedPlan:
     """At the coordinator; at a region's, `within` are its sites."""
-    return DeployedPlan(study, families, {}, sites=tuple(sites), class_names=tuple(classes), within=tuple(within))
+    return DeployedPlan(
+        study,
+        families,
+        {},
+        sites=tuple(sites),
+        class_names=tuple(classes),
+        with_findings=with_findings,
+        within=tuple(within),
+    )
 
 
 def in_agreed_columns(records: Records, columns: Sequence[Column]) -> Records:

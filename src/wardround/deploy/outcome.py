@@ -37,7 +37,8 @@ def write_outcome(
     layout = plan.agreed[plan.kinds[0]].layout
     sites = describe_deployed(plan.study, described, None if layout is None else list(layout.names))
     records = folder.records()
-    content = deployed_results(plan.study, lines, records, sites, warnings)
+    findings = plan.classes if plan.has_findings else ()
+    content = deployed_results(plan.study, lines, records, sites, warnings, findings)
     ledger = write_ledger(folder, plan.study, records, AT_SITES, guarantee=True)
     spent = [] if ledger is None else ledger.entries()
     content["privacy"] = describe_spending(plan.study, spent, records, {}, guarantee=True)

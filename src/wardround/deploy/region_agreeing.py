@@ -13,6 +13,7 @@ from wardround.deploy.agreeing import (
     common_classes,
     common_columns,
     common_inputs,
+    with_findings,
 )
 from wardround.deploy.deployedplan import Agreed, DeployedPlan, Key, far_plan
 from wardround.deploy.directions import inverted_labels
@@ -45,12 +46,13 @@ def agree_on_regions(
     study: Study, families: Families, ready: Answers, hospitals: Sequence[str], ask: Any, run: str
 ) -> Generator[Any, None, Federation]:
     """`ready` are the regions' first answers; `hospitals` are those of all of them, in the order that numbers them."""
-    classes = common_classes(ready)
+    classes, findings = common_classes(ready), with_findings(ready)
     columns, warnings = _columns(ready)
     inputs = None if columns else common_inputs(study, ready)
-    plan = far_plan(study, families, hospitals, classes)
+    plan = far_plan(study, families, hospitals, classes, with_findings=findings)
     written = [write_column(column) for column in columns] or None
-    told = yield from ask(Letter("facts", {"run": run, "columns": written, "classes": classes}))
+    body = {"run": run, "columns": written, "classes": classes, "findings": findings}
+    told = yield from ask(Letter("facts", body))
     sets = _by_hospital(told, "sets", hospitals)
     described = _by_hospital(told, "described", hospitals)
     warnings += inverted_labels(study, classes, _by_hospital(told, "directions", hospitals))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from wardround.data.agreement import Facts, Lent, Moments
-from wardround.deploy.agreeing import common_classes, common_columns
+from wardround.deploy.agreeing import common_classes, common_columns, with_findings
 from wardround.deploy.deployedplan import DeployedPlan
 from wardround.deploy.waves import pooled_figures
 from wardround.deploy.written import read_facts, read_lent, read_moments, write_column, write_facts, write_moments
@@ -35,7 +35,12 @@ def merged_ready(ready: Answers, hospitals: Sequence[str]) -> dict[str, Any]:
         for column in columns
     }
     written = [{**write_column(column), "place": places[column.name]} for column in columns]
-    return {"columns": written or None, "inputs": _same_inputs(ready), "classes": _merged_classes(ready)}
+    return {
+        "columns": written or None,
+        "inputs": _same_inputs(ready),
+        "classes": _merged_classes(ready),
+        "findings": with_findings(dict(ready)),
+    }
 
 
 def lacking_columns(ready: Answers) -> list[str]:

@@ -17,7 +17,7 @@ from wardround.algorithms.hierarchical import CLOCK, WEIGHT, average, part_of
 from wardround.deploy.correspondence import UNUSABLE
 from wardround.deploy.spool import Entry, Shape
 from wardround.deploy.updates import NAMES, REMEDY
-from wardround.deploy.waves import Arrivals, WaveState, curve
+from wardround.deploy.waves import OWN, Arrivals, WaveState, curve
 from wardround.engines.letters import Letter
 from wardround.errors import DeployError
 from wardround.intake import weight_of
@@ -47,14 +47,37 @@ def with_models(state: WaveState, trials: Sequence[Trial], models: Mapping[int, 
     """The region's runs as they go on from the models of all that it was sent."""
     runs = []
     for number, (trial, run) in enumerate(zip(trials, state.runs, strict=True)):
-        sent = models.get(number, {}).get("params", {})
         if trial.algorithm.federated and number in models:
-            known = run.server["params"]
-            if {name: leaf.shape for name, leaf in sent.items()} != {name: leaf.shape for name, leaf in known.items()}:
-                raise DeployError("coordinator", "sends a model that the study does not have", REMEDY)
-            run = replace(run, server={**run.server, "params": {name: sent[name] for name in known}})
+            sent = _as_known(models[number].get("params", {}), run.server["params"])
+            run = replace(run, server={**run.server, "params": sent})
         runs.append(run)
     return replace(state, runs=tuple(runs))
+
+
+def own_for_sites(
+    state: WaveState, trials: Sequence[Trial], models: Mapping[int, State], sites: Sequence[str]
+) -> dict[str, Tree]:
+    """What each site is sent of the region's own models, as the coordinator of all has kept them: those of the arms in
+    which it trains. Sites that are sent the same have one and the same tree."""
+    made: dict[tuple[int, ...], Tree] = {}
+    found = {}
+    for site in sites:
+        scores = [
+            n
+            for n, trial in enumerate(trials)
+            if OWN in models.get(n, {}) and site in [one.name for one in trial.sites]
+        ]
+        if tuple(scores) not in made:
+            known = {n: _as_known(models[n][OWN], state.runs[n].server["params"]) for n in scores}
+            made[tuple(scores)] = {f"{n}/{OWN}/{name}": leaf for n, one in known.items() for name, leaf in one.items()}
+        found[site] = made[tuple(scores)]
+    return found
+
+
+def _as_known(sent: Tree, known: Tree) -> Tree:
+    if {name: leaf.shape for name, leaf in sent.items()} != {name: leaf.shape for name, leaf in known.items()}:
+        raise DeployError("coordinator", "sends a model that the study does not have", REMEDY)
+    return {name: sent[name] for name in known}
 
 
 def told_records(
@@ -157,6 +180,17 @@ def close_span(
         runs[number] = Run(until, server, {})
     counted = {**state.counted, **dict.fromkeys(entries, state.round)}
     return replace(state, round=last, runs=tuple(runs), counted=counted, pending=[*state.pending, *fresh])
+
+
+def own_of_region(trials: Sequence[Trial], state: WaveState, region: str, quiet: Collection[int]) -> Tree:
+    """The region's own models, as they were before the last average and are kept; `quiet` are trials of which none is
+    scored."""
+    return {
+        f"{number}/{OWN}/{name}": leaf
+        for number, (trial, run) in enumerate(zip(trials, state.runs, strict=True))
+        if number not in quiet and trial.algorithm.regions is not None and region in trial.algorithm.regions.names
+        for name, leaf in run.server[part_of(region)].items()
+    }
 
 
 def span_records(

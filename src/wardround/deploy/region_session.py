@@ -26,7 +26,7 @@ from wardround.deploy.region_merging import (
     merged_moments,
     merged_ready,
 )
-from wardround.deploy.region_rounds import span_answer, with_models
+from wardround.deploy.region_rounds import own_for_sites, span_answer, with_models
 from wardround.deploy.region_sites import RegionalCoordinator
 from wardround.deploy.regions import span_of
 from wardround.deploy.sitetrain import by_trial
@@ -82,7 +82,8 @@ class RegionSession:
         return {**merged_ready(ready, hospitals), "sites": list(ready), "versions": versions()}
 
     def facts(self, body: Body) -> dict[str, Any]:
-        self.known |= {"classes": list(body["classes"]), "columns": body["columns"]}
+        self.known |= {"classes": list(body["classes"]), "findings": bool(body["findings"])}
+        self.known |= {"columns": body["columns"]}
         self._forget_plan()
         letter = Letter("facts", {"run": self.run, "columns": body["columns"]})
         told = self._ask_everybody(letter)
@@ -133,10 +134,12 @@ class RegionSession:
     def evaluate(self, body: Body, tensors: Tree) -> dict[str, Any]:
         wave = int(body["wave"])
         trials = self.trials(wave)
-        state: WaveState = with_models(read_state(self._path(wave), trials), trials, by_trial(tensors))
+        models = by_trial(tensors)
+        state: WaveState = with_models(read_state(self._path(wave), trials), trials, models)
         self.coordinator.title = "evaluating"
         score = [int(number) for number in body["score"]]
-        answers = self.drive(self.coordinator.summaries(wave, trials, state, score, self.agreed))
+        own = own_for_sites(state, trials, models, self.coordinator.members)
+        answers = self.drive(self.coordinator.summaries(wave, trials, state, score, self.agreed, own))
         heads = {site: letter.body["head"] for site, letter in answers.items()}
         self.coordinator.log.add("wave finished", wave=wave, heads=heads)
         return {
@@ -152,7 +155,8 @@ class RegionSession:
     def plan(self) -> DeployedPlan:
         """KeyError where too little was told so far."""
         hospitals, known = self.known["hospitals"], self.known
-        plan = far_plan(self.study, self.families, hospitals, known["classes"], self.coordinator.members)
+        near, findings = self.coordinator.members, bool(known.get("findings"))
+        plan = far_plan(self.study, self.families, hospitals, known["classes"], near, findings)
         if "prepare" in known and "rows" in known:
             agreed = agreed_of(plan, known["prepare"])
             for kind, one in agreed.items():

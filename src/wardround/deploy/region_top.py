@@ -15,7 +15,7 @@ from wardround.deploy.agreeing import Federation
 from wardround.deploy.coordinator import Coordinator
 from wardround.deploy.correspondence import Shrunk, Step, Take
 from wardround.deploy.region_agreeing import agree_on_regions
-from wardround.deploy.region_rounds import check_span, close_span, heard_of, model_shapes, span_records
+from wardround.deploy.region_rounds import check_span, close_span, heard_of, model_shapes, own_of_region, span_records
 from wardround.deploy.regions import regions_of, span_of
 from wardround.deploy.securewave import is_secure
 from wardround.deploy.spool import Shape, Spool
@@ -175,8 +175,10 @@ class CoordinatorOfAll(Coordinator):
     def _evaluate(
         self, number: int, trials: list[Trial], state: WaveState, records: JsonLines, prepare: Letter
     ) -> Generator[Step, None, WaveState]:
-        score = [n for n, trial in enumerate(trials) if self.study.arm(trial.arm).held_out is None]
-        answers = yield from self.summaries(number, trials, state, score, prepare)
+        quiet = [n for n, trial in enumerate(trials) if self.study.arm(trial.arm).held_out is not None]
+        score = [n for n in range(len(trials)) if n not in quiet]
+        own = {region: own_of_region(trials, state, region, quiet) for region in self.present}
+        answers = yield from self.summaries(number, trials, state, score, prepare, own)
         for record in span_records(state, trials, [letter.body for letter in answers.values()], final=True)[0]:
             records.add(record)
         members = regions_of(self.study, self.hospitals)

@@ -20,10 +20,12 @@ def words_for_regions(study: Study, sites: Sequence[str]) -> list[str]:
     return [
         f"Regions: hospitals form regions, each with a coordinator of its own: {named}. Your coordinator is that of "
         "your region, and where this text says the coordinator it is that one; a secure sum is over the hospitals of a "
-        f"region. {each.capitalize()} a coordinator of all averages the regions' models.",
+        f"region. {each.capitalize()} a coordinator of all averages the regions' models. In the end each hospital is "
+        "sent the last average and its region's own model before it, and scores both.",
         "Goes on from the region to the coordinator of all: the region's model and mean loss, and which columns, gaps, "
         "categories, means and sums its hospitals have together. By the name of each hospital go on its numbers of "
-        f"rows, {compared}in which rounds it worked, and its figures on test rows; nothing else of a single hospital.",
+        f"rows, {compared}in which rounds it worked, and its figures on test rows, of the model of all and of its "
+        "region's own; nothing else of a single hospital.",
     ]
 
 

@@ -108,6 +108,7 @@ class Session:
             "columns": [write_column(column) for column in records.columns] if told else None,
             "inputs": None if records.is_table else list(records.features.shape[1:]),
             "classes": told_classes(self.records, self.run),
+            "findings": records.has_findings,
             "versions": versions(),
         }
 
@@ -229,9 +230,12 @@ def _number(trial: Trial, site: str) -> int:
 
 
 def told_classes(records: Records, run: str) -> list[dict[str, Any]]:
-    """A class that few rows have may be a slip of the pen: then others can only see whether they have it too."""
-    counts = np.bincount(records.target, minlength=len(records.classes))
-    few = (counts > 0) & (counts < LEAST)
+    """A class that few rows have may be a slip of the pen: then others can only see whether they have it too. Findings
+    are those that the site file lists, whether or not a row has them."""
+    few = np.zeros(len(records.classes), dtype=bool)
+    if not records.has_findings:
+        counts = np.bincount(records.target, minlength=len(records.classes))
+        few = (counts > 0) & (counts < LEAST)
     return [
         {"name": None if hidden else name, "hash": sha256(f"{run}/{name}".encode()).hexdigest()}
         for name, hidden in zip(records.classes, few.tolist(), strict=True)

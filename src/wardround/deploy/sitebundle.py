@@ -5,6 +5,7 @@ rows others have, and figures over all hospitals, are in the coordinator's repor
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from safetensors.torch import load_file
 from wardround.artifacts.ledger import Entry, charges_of
 from wardround.bundles.bundle import build_model
 from wardround.bundles.card import FIGURES, Told
+from wardround.bundles.cardparts import findings_told
 from wardround.bundles.files import refuse_taken
 from wardround.bundles.make import FOLDER, saved_scores, side_of
 from wardround.bundles.origin import (
@@ -26,17 +28,19 @@ from wardround.bundles.origin import (
     unrecorded,
     write_bundle,
 )
+from wardround.bundles.several import Beside, beside_of
 from wardround.catalog import families as known_families
-from wardround.data.prepare import Recipe
 from wardround.data.site import Site
 from wardround.deploy.deployable import is_federated
 from wardround.deploy.join import SiteGate
 from wardround.deploy.policy import Refused
+from wardround.deploy.predicted import kept_predictions, kept_thresholds
 from wardround.deploy.session import Session, known_letters
 from wardround.deploy.sitefile import SiteFile, open_source
 from wardround.errors import BundleError, DeployError, RunError, StudyError, suggest
+from wardround.evaluation.findings import describe_findings
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
-from wardround.evaluation.scores import Scores
+from wardround.evaluation.scores import Scores, label_columns
 from wardround.plan import members_of
 from wardround.privacy.accountant import epsilon
 from wardround.settings import Factory
@@ -76,7 +80,8 @@ def make_site_bundle(
         session = Session.restore(own.name, folder, SiteGate(own, families), families, source.load)
     except Refused as refused:
         raise DeployError(own.name, refused.refusal.reason, "Approve the study again if that is right.") from None
-    return bundle_of(session, arm=arm, seed=seed, out=out, onnx=onnx)
+    clahe = bool(own.data.get("clahe", False))  # how its own images were read, whatever the study's source is
+    return bundle_of(session, arm=arm, seed=seed, out=out, onnx=onnx, clahe=clahe)
 
 
 def bundle_of(
@@ -87,21 +92,20 @@ def bundle_of(
     out: str | Path | None = None,
     onnx: bool = False,
     models: Mapping[str, Factory] | None = None,
+    clahe: bool = False,
 ) -> Path:
+    """`clahe` says whether the contrast of this hospital's images was evened out when they were read."""
     study = session.study
     known = [one.name for one in study.arms]
     if arm not in known:
         raise StudyError("--arm", f"the study has no arm {arm!r}", suggest(arm, known, "Arms"))
     if seed is not None and seed not in study.evaluation.seeds:
         raise StudyError("--seed", f"the study has no seed {seed}", f"Its first is {study.evaluation.seeds.first}.")
-    if not session.records.is_table:
-        problem = "its rows are images, and bundles are for tables"
-        raise BundleError(session.site, problem, "Use the saved weights in models/ with the study's own model.")
     target = FOLDER / plain_name(f"{study.name}-{arm}-{session.site}") if out is None else Path(out)
     refuse_taken(target)
     chosen = study.evaluation.seeds.first if seed is None else seed
     try:
-        return write_bundle(_origin(session, study.arm(arm), chosen, models), target, onnx)
+        return write_bundle(_origin(session, study.arm(arm), chosen, models, clahe), target, onnx)
     except OtherRows:
         raise _changed(session) from None
     except OtherScores as error:
@@ -116,12 +120,13 @@ def _changed(session: Session) -> RunError:
 def _refuse_changed(session: Session, predictions: pd.DataFrame) -> None:
     """By what the run left here: the outcome of every row that was tested with any seed, and, where patients are
     protected, the fingerprint of all rows that the ledger has charged."""
-    rows, label = predictions["row"].to_numpy(), predictions["label"].to_numpy()
-    target = session.records.target
+    rows, columns = predictions["row"].to_numpy(), label_columns(predictions)
+    label, target = predictions[columns].to_numpy(), session.records.target.reshape(len(session.records), -1)
     charged = {entry.patients for entry in session.ledger.entries() if (entry.run, entry.site) == _place(session)}
     now = session.plan.cohort_of(session.study.arms[0]).fingerprint
     known = (rows >= 0) & (rows < len(target))
-    if not known.all() or (target[rows] != label).any() or (charged and now not in charged):
+    alike = known.all() and target.shape[1] == len(columns) and (target[rows] == label).all()
+    if not alike or (charged and now not in charged):
         raise _changed(session)
 
 
@@ -129,20 +134,20 @@ def _place(session: Session) -> tuple[str, str]:
     return session.run, session.site
 
 
-def _origin(session: Session, arm: Arm, seed: int, models: Mapping[str, Factory] | None) -> Origin:
+def _origin(session: Session, arm: Arm, seed: int, models: Mapping[str, Factory] | None, clahe: bool) -> Origin:
     if not session.waves:
         problem = "the sites have not agreed yet how rows are prepared"
         raise BundleError(str(session.folder), problem, "Wait until the run is over.")
     trial = session.plan.trial(arm, seed)
     site = next((one for one in trial.scored if one.name == session.site), None)
-    if site is None or site.recipe is None:
+    if site is None:
         raise BundleError(session.site, f"does not predict in arm {arm.name}", "Name another arm.")
     cohort, predictions = session.plan.cohort_of(arm), _predictions(session)
     _refuse_changed(session, predictions)
-    recipe = site.recipe
+    beside = _beside(session, arm, site, clahe)
     test = np.searchsorted(cohort.row_numbers, site.test_rows)
     label, score = saved_scores(predictions, str(session.folder / "predictions"), arm.name, seed, site)
-    params, buffers = _weights(session, arm, seed, recipe, models)
+    params, buffers = _weights(session, arm, seed, beside, models)
     return Origin(
         study=session.study,
         run=session.run,
@@ -150,25 +155,38 @@ def _origin(session: Session, arm: Arm, seed: int, models: Mapping[str, Factory]
         asked=arm.name,
         seed=seed,
         site=session.site,
-        recipe=recipe,
+        recipe=beside.recipe,
         classes=session.plan.classes,
         params=params,
         buffers=buffers,
         vocabulary=dict(session.records.vocabulary.get(session.site, {})),
-        unrecorded=unrecorded(recipe, cohort.table, test),
+        unrecorded=() if beside.table is None else unrecorded(beside.recipe, beside.table, test),
         train=side_of(site.train, trial.dtype),
         validation=side_of(site.validation, trial.dtype),
-        table=cohort.table,
+        table=beside.table,
         test=test,
         test_label=label,
         saved=score,
         told=_told(session, arm, seed, site, predictions),
         models=models,
+        has_findings=session.plan.has_findings,
+        inputs=beside.inputs,
+        images=beside.images,
+        trained_on=beside.trained_on,
+        trained=beside.trained,
     )
 
 
+def _beside(session: Session, arm: Arm, site: Site, clahe: bool) -> Beside:
+    """What rows have beside columns. Thresholds of other hospitals' findings are not known here."""
+    found = beside_of(session.plan, arm, site, {"findings": {}})
+    if found.inputs.images is None:
+        return found
+    return replace(found, inputs=replace(found.inputs, images=replace(found.inputs.images, clahe=clahe)))
+
+
 def _weights(
-    session: Session, arm: Arm, seed: int, recipe: Recipe, models: Mapping[str, Factory] | None
+    session: Session, arm: Arm, seed: int, beside: Beside, models: Mapping[str, Factory] | None
 ) -> tuple[Tree, Tree]:
     """The model with which this site predicts, as the end of the run left it here."""
     path = session.folder / "models" / arm.name / f"seed-{seed}.safetensors"
@@ -176,7 +194,7 @@ def _weights(
         problem = f"has no model of arm {arm.name} with seed {seed} yet"
         raise BundleError(str(session.folder), problem, "Wait until the run is over.")
     leaves = load_file(path)
-    told = model_of(arm, recipe, session.plan.classes)
+    told = model_of(arm, beside.recipe, session.plan.classes, session.plan.has_findings, beside.inputs)
     params, buffers = build_model(told, f"arm {arm.name}", models).init(0)
     if set(leaves) != {*params, *buffers}:
         raise BundleError(str(path), "does not hold the weights of the study's model", "Let the run be made anew.")
@@ -184,16 +202,17 @@ def _weights(
 
 
 def _predictions(session: Session) -> pd.DataFrame:
-    parts = sorted((session.folder / "predictions").glob("*.parquet"))
-    if not parts:
+    found = kept_predictions(session.folder)
+    if found is None:
         raise BundleError(str(session.folder), "has no predictions yet", "Wait until the run is over.")
-    return pd.concat([pd.read_parquet(part) for part in parts], ignore_index=True)
+    return found
 
 
 def _told(session: Session, arm: Arm, seed: int, site: Site, predictions: pd.DataFrame) -> Told:
     study = session.study
     members = members_of(arm, session.sites) if is_federated(arm) else [session.site]
     of_arm = predictions[(predictions["arm"] == arm.name) & (predictions["site"] == session.site)]
+    scores = Scores.of(of_arm, thresholds=kept_thresholds(session.folder))
     resampling = Resampling.of(study.evaluation_of(arm))
     seeds = tuple(study.evaluation.seeds)
     return Told(
@@ -207,14 +226,23 @@ def _told(session: Session, arm: Arm, seed: int, site: Site, predictions: pd.Dat
         simulated=False,
         synthetic=session.records.synthetic,
         overall=None,
-        at_site=summarise_metrics(Scores.of(of_arm).overall[arm.name], resampling, FIGURES),
+        at_site=summarise_metrics(scores.overall[arm.name], resampling, FIGURES),
         interval={"confidence": CONFIDENCE, "method": resampling.method, "covers": resampling.covers}
         if len(seeds) > 1
         else None,
         privacy=_privacy(session, arm, seed),
         subgroups={},
         warnings=(*session.records.notes, *(str(finding) for finding in session.plan.own_findings())),
+        findings=_findings(scores, arm.name, session.site, resampling),
     )
+
+
+def _findings(scores: Scores, arm: str, site: str, resampling: Resampling) -> dict[str, Any]:
+    """Of each finding what this site knows: its own AUC."""
+    if not scores.findings:
+        return {}
+    told = findings_told({"findings": describe_findings(scores, arm, resampling)}, site)
+    return {name: {**one, "all_sites": None} for name, one in told.items()}
 
 
 def _privacy(session: Session, arm: Arm, seed: int) -> dict[str, Any] | None:

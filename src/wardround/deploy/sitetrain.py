@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from io import BytesIO
 from typing import Any, Literal
 
 import numpy as np
@@ -13,16 +12,19 @@ from torch import Tensor
 from wardround import tree
 from wardround.artifacts.folder import write_atomically
 from wardround.artifacts.ledger import Entry
-from wardround.artifacts.tables import group_table, prediction_table
+from wardround.artifacts.tables import group_table
 from wardround.data.cohort import Cohort
 from wardround.data.site import Rows, Site
+from wardround.deploy.predicted import keep_predictions
 from wardround.deploy.securewave import in_round, is_secure
 from wardround.deploy.session import Body, Session
+from wardround.deploy.waves import OWN
 from wardround.engines.serial import order_of, work
 from wardround.engines.threads import torch_threads
 from wardround.errors import DeployError
-from wardround.evaluation.predict import SitePrediction, quick_figures, scores_of
-from wardround.evaluation.summary import summarise
+from wardround.evaluation.finding_summary import curve_figures, own_thresholds, tell
+from wardround.evaluation.predict import SitePrediction, scores_of
+from wardround.evaluation.regional import REGIONAL
 from wardround.local import Memory, Outcome
 from wardround.privacy.protection import Streams
 from wardround.rounds import first_memory
@@ -161,43 +163,65 @@ def figures(
         sides: dict[str, Any] = {}
         for side in ("test", "validation"):
             made = own_prediction(session, trials[number], shared.get(number, {}), memories[number], side)
-            if made is not None and len(made.rows) >= session.study.deployment.smallest_cell:
-                quick = quick_figures([made])
-                sides[side] = {"rows": len(made.rows), **quick}
+            told = {} if made is None else curve_figures(made, session.study.deployment.smallest_cell)
+            if told:
+                sides[side] = told
         if sides:
             found[str(number)] = sides
     return found
 
 
 def evaluate(session: Session, body: Body, tensors: Tree) -> dict[str, Any]:
-    """The final models: predictions are written here and stay; summaries leave."""
+    """The final models: predictions are written here and stay; summaries leave. Where sites form regions, those of the
+    region's own model too."""
     wave = int(body["wave"])
     trials = trials_of(session, wave)
     shared = by_trial(tensors)
     memories = in_force(session, body, trials)
+    smallest, classes = session.study.deployment.smallest_cell, session.plan.classes
     summaries: dict[str, Any] = {}
-    names, predictions = [], []
+    names, predictions, thresholds = [], [], []
     for number, trial in trials.items():
         sides: dict[str, Any] = {}
+        cut = _thresholds(session, trial, shared.get(number, {}), memories[number])
         for side in sides_told(session.study):
             made = own_prediction(session, trial, shared.get(number, {}), memories[number], side)
             if made is None or not len(made.rows):
                 continue
             groups = groups_in(session.plan.cohort_of(session.study.arm(trial.arm)), made)
-            sides[side] = summarise(made, groups, session.study.deployment.smallest_cell)
+            sides[side] = tell(made, classes, groups, smallest, cut if side == "test" else None)
             if side == "test":
                 names.append((trial.arm, trial.seed))
-                predictions.append([made])
+                predictions.append(made)
+                thresholds.append(cut)
+        if OWN in shared.get(number, {}):
+            of_region = {**shared[number], "params": _regions_own(session, trial, shared[number])}
+            made = own_prediction(session, trial, of_region, memories[number], "test")
+            if made is not None and len(made.rows):  # without groups: results have none of a region's own model
+                sides[REGIONAL] = tell(made, classes, {}, smallest, cut)
         summaries[str(number)] = sides
         keep_model(session, trial, shared.get(number, {}), memories[number])
-    if predictions:
-        folder = session.folder / "predictions"
-        folder.mkdir(parents=True, exist_ok=True)
-        table = prediction_table(names, predictions, session.plan.classes)
-        content = BytesIO()
-        table.to_parquet(content, index=False)
-        write_atomically(folder / f"wave-{wave:05}.parquet", content.getvalue())
+    keep_predictions(session.folder, wave, names, predictions, classes, thresholds)
     return {"summaries": summaries, "figures": figures(session, body, trials, shared, memories)}
+
+
+def _regions_own(session: Session, trial: Trial, shared: State) -> Tree:
+    """The model of this site's region; refused where the study that was approved here has none."""
+    arm, own, known = session.study.arm(trial.arm), shared[OWN], shared.get("params", {})
+    trains = session.site in [site.name for site in trial.sites] and arm.held_out is None
+    alike = {name: leaf.shape for name, leaf in own.items()} == {name: leaf.shape for name, leaf in known.items()}
+    if arm.topology.kind != "hierarchical" or not trains or not alike:
+        problem = "asks for figures of a model that the study that was approved here does not have"
+        raise DeployError("coordinator", problem, "Ask the coordinator why; nothing was told.")
+    return own
+
+
+def _thresholds(session: Session, trial: Trial, shared: State, memory: Memory) -> np.ndarray | None:
+    """Of findings, chosen on validation rows; None where rows that decide on an arm are scored, as in a simulation."""
+    if not session.plan.has_findings or session.study.arm(trial.arm).held_out is not None:
+        return None
+    made = own_prediction(session, trial, shared, memory, "validation")
+    return own_thresholds(made, session.study.deployment.smallest_cell)
 
 
 def sides_told(study: Study) -> tuple[Side, ...]:
@@ -215,7 +239,9 @@ def own_prediction(session: Session, trial: Trial, shared: State, memory: Memory
     params = {**trial.algorithm.begin(shared, memory.algorithm), **memory.private}
     with torch_threads(threads_for(trial)):
         made = scores_of(trial, (params, memory.buffers), rows) if len(rows) else _nothing()
-    return SitePrediction(site.name, getattr(site, f"{side}_rows"), *made)
+    label, score, loss, right = made
+    numbers = getattr(site, f"{side}_rows")
+    return SitePrediction(site.name, numbers, label, score, loss, right, rows.people.numpy())
 
 
 def keep_model(session: Session, trial: Trial, shared: State, memory: Memory) -> None:

@@ -5,11 +5,15 @@ from typing import Any
 
 import tomli_w
 
+from wardround.data.parties import IMAGE
 from wardround.deploy.hospitalfile import OF_PARTIES, OF_SEVERAL, TO_FILL_IN
 from wardround.deploy.policy import Policy
 from wardround.deploy.vertical_checks import holder_of, is_vertical
 from wardround.study import Study
 from wardround.studyfile import plain
+
+IMAGES = "chest-xray"  # the source whose rows are radiographs with findings
+AS_IMAGES = ("size", "findings", "uncertain", "clahe")
 
 
 def site_template(study: Study, name: str, sites: Sequence[str], coordinator: str) -> str:
@@ -43,6 +47,8 @@ def site_template(study: Study, name: str, sites: Sequence[str], coordinator: st
 def _data(study: Study, name: str) -> dict[str, Any]:
     """A csv study has settings on which hospitals must agree, such as the target; the file is the hospital's own."""
     options = study.data.options
+    if study.data.name == IMAGES and (not is_vertical(study) or IMAGE in study.arms[0].topology.parties[name]):
+        return _data_of_images(study)
     if is_vertical(study):
         return _data_of_party(study, name)
     agreed: dict[str, Any] = {"target": f"{TO_FILL_IN}: the column to predict"}
@@ -54,8 +60,18 @@ def _data(study: Study, name: str) -> dict[str, Any]:
     return {"source": "csv", "file": f"{TO_FILL_IN}: the path of your CSV file", **plain(agreed)}
 
 
+def _data_of_images(study: Study) -> dict[str, Any]:
+    """Where its radiographs are is the hospital's own; what they become, and which findings, must be alike at all."""
+    agreed = {key: study.data.options[key] for key in AS_IMAGES}
+    return {
+        "source": IMAGES,
+        "path": f"{TO_FILL_IN}: your folder of images, their table, or an .npz file",
+        **plain(agreed),
+    }
+
+
 def _named(study: Study) -> list[str]:
-    known = ("csv", "csv-parties", "at-sites")
+    known = ("csv", "csv-parties", "at-sites", IMAGES)
     return [] if study.data.name in known else [f"# The study itself names: {study.data.name}"]
 
 
@@ -76,7 +92,7 @@ def _data_of_party(study: Study, name: str) -> dict[str, Any]:
 
 def _labels(study: Study, name: str) -> list[str]:
     """How a hospital says what its own words mean, where the study does not know."""
-    if is_vertical(study) and name != holder_of(study):
+    if study.data.name == IMAGES or (is_vertical(study) and name != holder_of(study)):
         return []
     options = study.data.options if study.data.name == "csv" else {}
     if name in (options.get("labels") or {}):

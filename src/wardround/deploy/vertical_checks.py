@@ -7,7 +7,6 @@ from wardround.errors import StudyError
 from wardround.study import Arm, Study
 
 PARTITION = "by-hospital"
-WITH_FINDINGS = ("chest-xray", "phantom")  # sources whose images may have several findings each
 
 
 def is_vertical(study: Study) -> bool:
@@ -69,9 +68,6 @@ def _refuse_settings(arm: Arm, first: Arm) -> None:
     if arm.data != first.data:
         problem = f"has other data than {first.name}, and a party brings one file"
         raise StudyError(f"{where}: data", problem, "Leave this arm out.")
-    if arm.data.name in WITH_FINDINGS:
-        problem = "images with findings are for simulations; a deployment takes images of one class a row"
-        raise StudyError(f"{where}: data: source", problem, "Deploy a study of one class a row, or simulate this one.")
     if arm.sites.name != PARTITION:
         problem = f"partition {arm.sites.name!r} moves rows between sites; here each party keeps its own"
         raise StudyError(f"{where}: sites: partition", problem, f'Write `partition = "{PARTITION}"` in [sites].')

@@ -31,6 +31,7 @@ from wardround.privacy.psi_terms import COORDINATOR, Message
 from wardround.tree import Tree
 from wardround.trial import Trial
 
+CURVE = ("loss", "accuracy", "auc")  # the last of findings alone
 SAME = "Install the same version of wardround everywhere."
 Answers = dict[str, tuple[Letter, Tree]]
 
@@ -47,6 +48,7 @@ class Matched:
     unmatched: int | None  # None: withheld, because they are few
     described: dict[str, Any]
     shapes: dict[str, list[list[int]]]  # by party, for each kind of arm
+    findings: bool = False  # whether a row may have several of the classes
 
 
 @dataclass
@@ -72,7 +74,9 @@ class VerticalCoordinator(Coordinator):
             try:
                 matched = yield from self._federate_parties()
                 plan = self._plan(matched)
-                yield from self._told(Letter("agree", {"run": self.run_name, "shapes": matched.shapes}))
+                outputs = {"count": len(matched.classes), "findings": matched.findings}
+                agreed = {"run": self.run_name, "shapes": matched.shapes, "outputs": outputs}
+                yield from self._told(Letter("agree", agreed))
                 waves = yield from self._train_all(plan)
             except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
                 # what parties say comes from outside, and may be anything
@@ -97,7 +101,7 @@ class VerticalCoordinator(Coordinator):
         return len(waves)
 
     def _plan(self, matched: Matched) -> VerticalPlan:
-        plan = far_vertical_plan(self.study, self.families, matched.classes)
+        plan = far_vertical_plan(self.study, self.families, matched.classes, matched.findings)
         plan.counts = dict(zip(plan.kinds, matched.train, strict=True))
         plan.agree(shapes_told(self.study, plan.kinds, matched.shapes))
         plan.refuse_unsound_arms()
@@ -146,6 +150,7 @@ class VerticalCoordinator(Coordinator):
             unmatched=None if dealt.body["unmatched"] is None else int(dealt.body["unmatched"]),
             described=dict(dealt.body["described"]),
             shapes={party: letter.body["shapes"] for party, (letter, _) in shaped.items()},
+            findings=bool(ready[self.holder].body["findings"]),
         )
 
     def _match(
@@ -249,7 +254,7 @@ class VerticalCoordinator(Coordinator):
         figures = judged.body["figures"]
         for record in state.pending:
             found = figures.get(str(record["trial"]), {})
-            curve = {f"{side}_{name}": told[name] for side, told in found.items() for name in ("loss", "accuracy")}
+            curve = {f"{side}_{name}": told[name] for side, told in found.items() for name in CURVE if name in told}
             shown_record = {name: value for name, value in record.items() if name != "trial"}
             records.add({**shown_record, **{name: value for name, value in curve.items() if value is not None}})
         keep_summaries(self.folder, number, trials, {self.holder: judged})

@@ -6,7 +6,6 @@ each other party as if it had been missing.
 
 import math
 from collections.abc import Iterator, Mapping
-from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,8 @@ import torch
 from torch import Tensor
 
 from wardround.artifacts.folder import write_atomically
-from wardround.artifacts.tables import prediction_table
 from wardround.data.site import Rows
+from wardround.deploy.predicted import keep_predictions
 from wardround.deploy.sitetrain import Side, groups_in, sides_told
 from wardround.deploy.vertical_matching import as_bytes, as_tensor
 from wardround.deploy.vertical_training import AtHolder, AtParty, Wave, read_tensors, route
@@ -24,8 +23,8 @@ from wardround.engines.letters import tensor_bytes
 from wardround.engines.split import threads_for
 from wardround.engines.threads import torch_threads
 from wardround.errors import DeployError
-from wardround.evaluation.predict import CELLS, SitePrediction, quick_figures
-from wardround.evaluation.summary import summarise
+from wardround.evaluation.finding_summary import curve_figures, own_thresholds, tell
+from wardround.evaluation.predict import CELLS, SitePrediction
 from wardround.models.joined import below, numbers_of, prefixed, presence
 from wardround.tree import Tree
 
@@ -65,30 +64,27 @@ def judged(wave: Wave, tensors: Tree) -> dict[str, Any]:
     summaries: dict[str, Any] = {}
     without: dict[str, Any] = {}
     figures: dict[str, Any] = {}
-    names, predictions = [], []
+    classes = session.plan.classes
+    names, predictions, thresholds = [], [], []
     for place, one in wave.trials.items():
         given = {party: _given(wave, place, party, tensors) for party in session.others}
+        sent = {side: {party: parts[number] for party, parts in given.items()} for number, side in enumerate(SIDES)}
+        made = {side: prediction(one, side, sent[side]) for side in SIDES if len(getattr(one.trial.scored[0], side))}
+        cut = own_thresholds(made.get("validation"), smallest)
         sides: dict[str, Any] = {}
-        found: dict[str, Any] = {}
-        for number, side in enumerate(SIDES):
-            if not len(getattr(one.trial.scored[0], side)):
-                continue
-            embeddings = {party: given[party][number] for party in given}
-            made = prediction(one, side, embeddings)
-            if len(made.rows) >= smallest:
-                found[side] = {"rows": len(made.rows), **quick(made)}
-            if side in sides_told(study):
-                cohort = session.plan.cohort_of(study.arm(one.trial.arm))
-                sides[side] = summarise(made, groups_in(cohort, made), smallest)
-            if side == "test":
-                names.append((one.trial.arm, one.trial.seed))
-                predictions.append([made])
-                without[str(place)] = {
-                    party: summarise(prediction(one, side, embeddings, party), {}, smallest) for party in given
-                }
-        summaries[str(place)], figures[str(place)] = sides, found
-    if predictions:
-        _keep_predictions(wave, names, predictions)
+        for side in sides_told(study):
+            if side in made:
+                groups = groups_in(session.plan.cohort_of(study.arm(one.trial.arm)), made[side])
+                sides[side] = tell(made[side], classes, groups, smallest, cut if side == "test" else None)
+        if "test" in made:
+            names.append((one.trial.arm, one.trial.seed))
+            predictions.append(made["test"])
+            thresholds.append(cut)
+            lone = {party: prediction(one, "test", sent["test"], party) for party in given}
+            without[str(place)] = {party: tell(alone, classes, {}, smallest, cut) for party, alone in lone.items()}
+        summaries[str(place)] = sides
+        figures[str(place)] = {side: told for side, found in made.items() if (told := quick(found, smallest))}
+    keep_predictions(session.folder, wave.number, names, predictions, classes, thresholds)
     return {"summaries": summaries, "figures": figures, "without": without}
 
 
@@ -121,8 +117,9 @@ def prediction(one: AtHolder, side: Side, embeddings: Mapping[str, Tensor], miss
             logits = cut.top(one.params, seen, there, None)
             model = trial.model
             made.append((y, model.probabilities(logits), model.row_losses(logits, y), model.right(logits, y)))
-    arrays = [torch.cat(parts).cpu().numpy() for parts in zip(*made, strict=True)]
-    return SitePrediction(one.session.site, getattr(one.trial.scored[0], f"{side}_rows"), *arrays)
+    label, score, loss, right = (torch.cat(parts).cpu().numpy() for parts in zip(*made, strict=True))
+    numbers = getattr(one.trial.scored[0], f"{side}_rows")
+    return SitePrediction(one.session.site, numbers, label, score, loss, right, rows.people.numpy())
 
 
 def _places(one: AtHolder, side: Side, party: str) -> Tensor:
@@ -152,9 +149,9 @@ def pieces(rows: Rows) -> Iterator[Tensor]:
     yield from torch.split(torch.arange(len(rows)), size) if len(rows) else ()
 
 
-def quick(made: SitePrediction) -> dict[str, float | None]:
+def quick(made: SitePrediction, smallest: int) -> dict[str, float | None]:
     """JSON knows no NaN."""
-    return {name: None if math.isnan(value) else value for name, value in quick_figures([made]).items()}
+    return {name: None if math.isnan(value) else value for name, value in curve_figures(made, smallest).items()}
 
 
 def keep_parts(wave: Wave) -> None:
@@ -169,11 +166,3 @@ def keep_parts(wave: Wave) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         content = save({name: leaf.detach().contiguous().clone() for name, leaf in leaves.items()})
         write_atomically(folder / f"seed-{one.trial.seed}.safetensors", content)
-
-
-def _keep_predictions(wave: Wave, names: list[tuple[str, int]], made: list[list[SitePrediction]]) -> None:
-    folder = wave.session.folder / "predictions"
-    folder.mkdir(parents=True, exist_ok=True)
-    content = BytesIO()
-    prediction_table(names, made, wave.session.plan.classes).to_parquet(content, index=False)
-    write_atomically(folder / f"wave-{wave.number:05}.parquet", content.getvalue())

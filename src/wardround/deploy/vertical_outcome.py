@@ -9,6 +9,7 @@ import numpy as np
 from wardround.artifacts.folder import RunFolder, write_atomically
 from wardround.evaluation.absent import describe_deployed_noise
 from wardround.evaluation.benefit import BENEFIT, correct, difference_of
+from wardround.evaluation.finding_summaries import own_metrics
 from wardround.evaluation.intervals import Resampling, summarise_metrics
 from wardround.study import METRICS, Study
 from wardround.trial import Trial
@@ -67,7 +68,8 @@ def _absent(
 
 def _figures(study: Study, arm: str, lines: Sequence[Mapping[str, Any]]) -> np.ndarray | None:
     """Seeds x metrics, NaN where a figure is withheld; None where nothing is told."""
-    by_seed = {line["seed"]: line["metrics"] for line in lines if line["arm"] == arm and "metrics" in line}
+    told = {line["seed"]: own_metrics(line) for line in lines if line["arm"] == arm}
+    by_seed = {seed: found for seed, found in told.items() if found is not None}
     if not by_seed:
         return None
     rows = [

@@ -66,7 +66,9 @@ class VerticalPlan(DeployedPlan):
         width = max([0, *(block.stop for block in blocks), *(1 + (block.present or 0) for block in blocks)])
         if self.own is None:
             count = self.counts[key, seed]
-            x, y = torch.zeros((1, width)).expand(count, width), torch.zeros(1, dtype=torch.int64).expand(count)
+            labels = (len(self.classes),) if self.has_findings else ()
+            x = torch.zeros((1, width)).expand(count, width)
+            y = torch.zeros((1, *labels), dtype=torch.int64).expand(count, *labels)
             nothing = Rows(x[:0], y[:0])
             return (Site(self.holder, Rows(x, y), nothing, nothing, NOWHERE, NOWHERE, None, blocks),)
         return (own_site(self, arm, seed, blocks, width),)
@@ -135,6 +137,10 @@ class VerticalPlan(DeployedPlan):
         """Once all parties have told how much they give."""
         self.shapes = dict(shapes)
         self.agreed = {kind: Agreed((1,)) for kind in shapes}
+
+    def expect(self, outputs: int, findings: bool) -> None:
+        """At a party without labels: how many scores a row has. What they are of is nothing to this party."""
+        self.class_names, self.with_findings = tuple(f"class {place}" for place in range(outputs)), findings
 
     def steps_of(self, trial: Trial) -> tuple[int, int]:
         """Blocks in a round, and in all rounds."""
@@ -255,24 +261,32 @@ def blocks_of(shapes: Shapes, holder: str) -> tuple[Block, ...]:
 
 def own_vertical_plan(study: Study, families: Families, name: str, records: Records) -> VerticalPlan:
     """At a party."""
-    if records.has_findings:
-        problem = "its rows may have several findings, and what is told of predictions speaks of classes"
-        raise DataError(name, problem, "Deploy a study of one class a row, or simulate this one.")
     holder = holder_of(study)
-    if name == holder and len(records.classes) < 2:
+    if name == holder and len(records.classes) < 2 and not records.has_findings:
         problem = "has the labels of this study, and its rows have none"
         raise DataError(name, problem, "Name the column to predict (`target`) in [data] of its site file.")
     source = Source(lambda: records)
     cohorts = {cohort_key(arm): load_cohort(source, arm.preparation) for arm in study.arms}
-    plan = VerticalPlan(study, families, cohorts, sites=(holder,), class_names=records.classes, own=name)
+    plan = VerticalPlan(
+        study,
+        families,
+        cohorts,
+        sites=(holder,),
+        class_names=records.classes,
+        with_findings=records.has_findings,
+        own=name,
+    )
     for arm in study.trained_arms:
         plan.own_columns(arm)
     return plan
 
 
-def far_vertical_plan(study: Study, families: Families, classes: Sequence[str]) -> VerticalPlan:
+def far_vertical_plan(
+    study: Study, families: Families, classes: Sequence[str], with_findings: bool = False
+) -> VerticalPlan:
     """At the coordinator."""
-    return VerticalPlan(study, families, {}, sites=(holder_of(study),), class_names=tuple(classes))
+    holder = holder_of(study)
+    return VerticalPlan(study, families, {}, sites=(holder,), class_names=tuple(classes), with_findings=with_findings)
 
 
 def shapes_told(study: Study, kinds: Sequence[Key], told: Mapping[str, Sequence[Sequence[int]]]) -> dict[Key, Shapes]:

@@ -137,6 +137,7 @@ class PartySession:
             "columns": None,
             "inputs": None,
             "classes": told_classes(self.records, self.run) if self.is_holder else [],
+            "findings": self.records.has_findings and self.is_holder,
             "visits": self.tells_visits,
             "voucher": self.channel.voucher(),
             "versions": versions(),
@@ -189,7 +190,8 @@ class PartySession:
         return {"shapes": [list(self.plan.own_shape(kind)) for kind in self.plan.kinds]}
 
     def agree(self, body: Body) -> dict[str, Any]:
-        if "agree" in self.letters and self.letters["agree"]["shapes"] != body["shapes"]:
+        before = self.letters.get("agree", body)
+        if any(before.get(name) != body.get(name) for name in ("shapes", "outputs")):
             problem = "says otherwise what all parties give than it did before"
             raise DeployError("coordinator", problem, "Begin a new run.")
         self.letters["agree"] = dict(body)
@@ -202,6 +204,11 @@ class PartySession:
         own = [list(self.plan.own_shape(kind)) for kind in self.plan.kinds]
         if [list(shape) for shape in told[self.site]] != own:
             raise DeployError("coordinator", "says otherwise what this party gives", "Start the coordinator again.")
+        outputs = self.letters["agree"]["outputs"]
+        if not self.is_holder:  # the network is of one size everywhere, and only the holder has its labels
+            self.plan.expect(int(outputs["count"]), bool(outputs["findings"]))
+        elif (outputs["count"], outputs["findings"]) != (len(self.plan.classes), self.plan.has_findings):
+            raise DeployError("coordinator", "says otherwise what is to be predicted", "Start the coordinator again.")
         self.plan.agree(shapes_told(self.study, self.plan.kinds, told))
         self.plan.refuse_unsound_arms()
         self.waves = self.plan.waves()

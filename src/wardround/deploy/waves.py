@@ -1,5 +1,6 @@
 """A wave: trials that travel in one letter, round after round, from their start or their last checkpoint to the end."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +23,8 @@ from wardround.rounds import close, start_apart
 from wardround.tree import Tree
 from wardround.trial import Assignment, Run, Trial, assign
 
+RANKED = "auc_rows"  # rows of sites that tell an AUC of their own
+OWN = "own"  # in a letter with final models: the part of a trial that is its region's own, before the last average
 NoiseOf = Callable[[Trial], Stream | None]
 
 
@@ -236,16 +239,17 @@ def scored_records(
 
 
 def curve(number: int, bodies: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Loss and accuracy over all rows of all sites that gave theirs."""
+    """Loss and accuracy over all rows of all sites that gave theirs; of findings the mean of the sites' own AUCs."""
     found: dict[str, float] = {}
     for side in ("test", "validation"):
         figures = pooled_figures(str(number), side, bodies) or {}
-        found |= {f"{side}_{name}": value for name, value in figures.items() if name != "rows"}
+        found |= {f"{side}_{name}": value for name, value in figures.items() if name not in ("rows", RANKED)}
     return found
 
 
 def pooled_figures(number: str, side: str, bodies: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
-    """Of a trial's model over all rows of a side, with how many these are; None where nobody told any."""
+    """Of a trial's model over all rows of a side, with how many these are; None where nobody told any. `bodies` are of
+    sites, or of regions that have pooled theirs."""
     parts = [body["figures"][number][side] for body in bodies if side in body["figures"].get(number, {})]
     rows = sum(part["rows"] for part in parts)
     if not rows:
@@ -254,4 +258,11 @@ def pooled_figures(number: str, side: str, bodies: Sequence[Mapping[str, Any]]) 
     for name in ("loss", "accuracy"):
         values = [float("nan") if part[name] is None else part[name] for part in parts]
         found[name] = sum(v * part["rows"] for v, part in zip(values, parts, strict=True)) / rows
+    if any("auc" in part for part in parts):
+        # weighted by the rows of those who tell one: how rows of two sites rank is not known
+        ranked = [part for part in parts if part.get("auc") is not None and not math.isnan(part["auc"])]
+        weights = [part.get(RANKED, part["rows"]) for part in ranked]
+        lost = math.isnan(found["loss"]) or not ranked
+        found["auc"] = math.nan if lost else float(np.average([part["auc"] for part in ranked], weights=weights))
+        found[RANKED] = sum(weights)
     return found

@@ -2,21 +2,21 @@
 exchange cost, and what clipping and noise on embeddings give."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from wardround.data.site import Block, Rows, Site
-from wardround.evaluation.benefit import BENEFIT, correct, difference_of, origin_of, verdict_of
-from wardround.evaluation.intervals import Resampling, summarise_metrics
-from wardround.evaluation.patients import Resamples, compare_drawn, fill_drawn
+from wardround.evaluation.benefit import origin_of
+from wardround.evaluation.intervals import Resampling
+from wardround.evaluation.paired import compare_pairs
+from wardround.evaluation.patients import Resamples
 from wardround.evaluation.predict import SitePrediction, predict
 from wardround.evaluation.scores import Scores
 from wardround.privacy.accountant import Charge, epsilon
-from wardround.study import METRICS, Arm, EmbeddingNoise, Study
+from wardround.study import Arm, EmbeddingNoise, Study
 from wardround.trial import Run, Trial
 
 DELTA = 1e-5  # at which epsilon of embeddings is told
@@ -132,30 +132,11 @@ def score_absent(
     ]
     lone = Scores.of(missing.assign(site=missing["party"]).drop(columns="party"), groups, thresholds)
     full = Scores.of(pd.concat(whole, ignore_index=True), groups, thresholds)
-    drawn = [Resamples(lone), Resamples(full)] if len(lone.seeds) == 1 else None
+    drawn = (Resamples(lone), Resamples(full)) if len(lone.seeds) == 1 else None
     for name, topology in arms.items():
         resampling = Resampling.of(study.evaluation_of(origin_of(study, name)))
-        for party, figures in lone.by_site.get(name, {}).items():
-            with_it = full.by_site[name][party]
-            told: dict[str, Any] = {
-                "metrics": summarise_metrics(figures, resampling),
-                "difference": {
-                    metric: difference_of((figures - with_it)[:, METRICS.index(metric)], metric, resampling)
-                    for metric in BENEFIT
-                },
-            }
-            if drawn is not None:
-                _over_patients(told, [one.of(name, party) for one in drawn])
-            topology["absent"][party] = told
-        for metric in BENEFIT:
-            correct([told["difference"][metric] for told in topology["absent"].values()])
+        pairs = {party: (figures, full.by_site[name][party]) for party, figures in lone.by_site.get(name, {}).items()}
+        over = None if drawn is None else {p: (drawn[0].of(name, p), drawn[1].of(name, p)) for p in pairs}
+        for party, found in compare_pairs(pairs, resampling, over).items():
+            topology["absent"][party] = {"metrics": found.one, "difference": found.difference}
     return content
-
-
-def _over_patients(told: Mapping[str, Any], drawn: Sequence[np.ndarray]) -> None:
-    """With one seed, intervals are over patients, the same draws with the party and without it."""
-    fill_drawn(told["metrics"], drawn[0])
-    for metric, entry in told["difference"].items():
-        place = METRICS.index(metric)
-        compare_drawn(entry, drawn[0][:, place] - drawn[1][:, place])
-        entry["verdict"] = verdict_of(entry["interval"], metric)

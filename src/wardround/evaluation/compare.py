@@ -41,7 +41,8 @@ def compare_arms(
 ) -> list[dict[str, Any]]:
     """Every pair in every compared metric. The pairs are one family for Holm's and Bonferroni's corrections.
 
-    `own_models` are arms in which sites predict with models of their own: their AUC is compared within sites.
+    `own_models` are arms in which sites predict with models of their own, or whose AUC over all sites is not exact:
+    their AUC is compared within sites.
     """
     tests: list[dict[str, Any]] = []
     for metric in COMPARED:

@@ -96,17 +96,19 @@ def describe_findings(scores: Scores, arm: str, resampling: Resampling) -> dict[
                 }
                 for s in there.tolist()
             },
-            **_curves(positive[counted], score[counted, f]),
+            **curves_of(positive[counted], score[counted, f]),
         }
     return found
 
 
 def left_out(described: dict[str, Any]) -> list[str]:
-    """Findings that no test row has, so that averages are without them."""
-    return [name for name, finding in described.items() if not finding["positives"]]
+    """Findings that no test row has, or of which nobody tells, so that averages are without them. None where there is
+    no average: a model that has diverged says nothing of any finding."""
+    known = [name for name, finding in described.items() if finding["metrics"]["loss"]["mean"] is not None]
+    return [name for name, finding in described.items() if not finding["positives"]] if known else []
 
 
-def _curves(positive: np.ndarray, score: np.ndarray) -> dict[str, Any]:
+def curves_of(positive: np.ndarray, score: np.ndarray) -> dict[str, Any]:
     """ROC and precision-recall curves at some points, over all seeds' test rows; None where they are not defined."""
     hits, misses = int(positive.sum()), int((~positive).sum())
     if not hits or not misses:

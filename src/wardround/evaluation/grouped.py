@@ -18,7 +18,7 @@ def grouped_metrics(
     """
     if label.ndim == 2:
         cut = np.full(score.shape, THRESHOLD) if threshold is None else threshold
-        return _average(each_finding(group, count, label, score, cut))
+        return average(each_finding(group, count, label, score, cut))
     if score.ndim > 1:
         return _one_by_one(group, count, label, score)
     return _figures(group, count, label == 1, score, score >= THRESHOLD)
@@ -44,7 +44,7 @@ def each_finding(
     return found
 
 
-def _average(each: np.ndarray) -> np.ndarray:
+def average(each: np.ndarray) -> np.ndarray:
     """Over findings, of those in which a figure is defined."""
     known = ~np.isnan(each)
     with np.errstate(invalid="ignore"):

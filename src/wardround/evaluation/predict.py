@@ -23,6 +23,11 @@ class SitePrediction:
     score: np.ndarray  # (rows,) for two classes, (rows, classes) or (rows, findings) otherwise
     loss: np.ndarray  # of each row, from the logits
     right: np.ndarray  # whether each row is called right, or which share of its findings is
+    patients: np.ndarray | None = None  # the patient of each row, as a number; None: each row is one
+
+    @property
+    def people(self) -> np.ndarray:
+        return np.arange(len(self.rows)) if self.patients is None else self.patients
 
 
 def predict(trial: Trial, run: Run, side: Literal["train", "validation", "test"] = "test") -> list[SitePrediction]:

@@ -4,22 +4,26 @@ A region's own model is the one that it had before the last average over regions
 the region's sites, so that they are compared on the same patients.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from wardround.algorithms.regions import region_of_each, with_only
-from wardround.evaluation.benefit import BENEFIT, correct, difference_of, origin_of, verdict_of
-from wardround.evaluation.intervals import Resampling, summarise_metrics
-from wardround.evaluation.patients import Resamples, compare_drawn, fill_drawn
+from wardround.evaluation.benefit import origin_of
+from wardround.evaluation.intervals import Resampling
+from wardround.evaluation.paired import Comparison, compare_pairs
+from wardround.evaluation.patients import Resamples
 from wardround.evaluation.predict import SitePrediction, scores_of
-from wardround.evaluation.scores import Scores
+from wardround.evaluation.scores import Figures, Scores
+from wardround.evaluation.summaries import Summaries, Summary
 from wardround.rounds import site_model
-from wardround.study import METRICS, Arm, Study
+from wardround.study import Arm, Study
 from wardround.trial import Run, Trial
 
+REGIONAL = "regional"  # the side of what a site tells of its test rows by its region's own model
+SCORED = ("test", "metrics", "auc_uncertain_by", "difference")  # what is not known before models were scored
 LINK = ("messages_down", "messages_up", "bytes_down", "bytes_up")
 
 
@@ -51,7 +55,7 @@ def describe_regions(arm: Arm, records: pd.DataFrame, sites: Sequence[Mapping[st
         members = [site for site, region in trains.items() if region == name]
         if members:
             rows = [described[site]["train"] for site in members]
-            regions[name] = {"sites": members, "train": sum(rows), "test": None, "metrics": None, "difference": None}
+            regions[name] = {"sites": members, "train": sum(rows), **dict.fromkeys(SCORED), "withheld": []}
     return {
         "kind": "hierarchical",
         "regional_rounds": arm.topology.regional_rounds,
@@ -102,28 +106,64 @@ def score_regions(
     own, of_all = (_by_region(table, arms, groups, thresholds) for table in (regional, predictions))
     if own is None or of_all is None:
         return content
-    drawn = [Resamples(own), Resamples(of_all)] if len(own.seeds) == 1 else None
+    drawn = (Resamples(own), Resamples(of_all)) if len(own.seeds) == 1 else None
     for name, topology in arms.items():
         resampling = Resampling.of(study.evaluation_of(origin_of(study, name)))
-        for region, told in topology["regions"].items():
-            if region not in own.by_site.get(name, {}):
-                continue
-            ours, theirs = own.by_site[name][region], of_all.by_site[name][region]
-            told["test"] = _rows(own, name, region)
-            told["metrics"] = {
-                "regional": summarise_metrics(ours, resampling),
-                "global": summarise_metrics(theirs, resampling),
-            }
-            told["difference"] = {
-                metric: difference_of((ours - theirs)[:, METRICS.index(metric)], metric, resampling)
-                for metric in BENEFIT
-            }
-            if drawn is not None:
-                _over_patients(told, [resamples.of(name, region) for resamples in drawn])
-        known = [told["difference"] for told in topology["regions"].values() if told["difference"] is not None]
-        for metric in BENEFIT:
-            correct([difference[metric] for difference in known])
+        known = [region for region in topology["regions"] if region in own.by_site.get(name, {})]
+        pairs = {region: (own.by_site[name][region], of_all.by_site[name][region]) for region in known}
+        over = None if drawn is None else {r: (drawn[0].of(name, r), drawn[1].of(name, r)) for r in known}
+        for region, found in compare_pairs(pairs, resampling, over).items():
+            topology["regions"][region] |= {"test": _rows(own, name, region), **_told(found)}
     return content
+
+
+def score_told_regions(
+    content: dict[str, Any],
+    study: Study,
+    tested: Sequence[Summary],
+    regional: Sequence[Summary],
+    gather: Callable[[Sequence[Summary]], Summaries],
+) -> dict[str, Any]:
+    """As `score_regions`, from what sites told of both models: no interval over patients, but one over seeds.
+
+    `tested` are sites' lines about the model of all, `regional` those about their regions' own; `gather` puts lines
+    together, with the selected arms. A site counts with both models or with neither.
+    """
+    both = {_key(line) for line in regional} & {_key(line) for line in tested}
+    silent = {line["site"] for line in regional if line.get("suppressed")}
+    gathered: dict[tuple[str, ...], list[Summaries]] = {}  # arms mostly have the same regions
+    arms = {name: found["topology"] for name, found in content["arms"].items() if _has_regions(found["topology"])}
+    for name, topology in arms.items():
+        pairs: dict[str, tuple[Figures, Figures]] = {}
+        unsure: dict[str, float] = {}
+        for region, told in topology["regions"].items():
+            members = tuple(told["sites"])
+            if members not in gathered:
+                gathered[members] = [
+                    gather([line for line in lines if line["site"] in members and _key(line) in both])
+                    for lines in (regional, tested)
+                ]
+            own, of_all = gathered[members]
+            told["withheld"] = [site for site in told["sites"] if site in silent]
+            rows = [one["rows"] for seed in own.seeds for one in own.given.get((name, seed), {}).values()]
+            if rows:
+                pairs[region] = own.overall[name], of_all.overall[name]
+                told["test"] = sum(rows) / len(own.seeds)
+                bounds = own.auc_uncertain_by(name), of_all.auc_uncertain_by(name)
+                told["auc_uncertain_by"] = dict(zip(("regional", "global"), bounds, strict=True))
+                unsure[region] = sum(bound or 0.0 for bound in bounds)
+        resampling = Resampling.of(study.evaluation_of(origin_of(study, name)))
+        for region, found in compare_pairs(pairs, resampling, unsure=unsure).items():
+            topology["regions"][region] |= _told(found)
+    return content
+
+
+def _key(line: Summary) -> tuple[str, int, str]:
+    return line["arm"], line["seed"], line["site"]
+
+
+def _told(found: Comparison) -> dict[str, Any]:
+    return {"metrics": {"regional": found.one, "global": found.other}, "difference": found.difference}
 
 
 def _has_regions(topology: Mapping[str, Any] | None) -> bool:
@@ -150,13 +190,3 @@ def _rows(scores: Scores, arm: str, region: str) -> float:
     """Test rows, on average over seeds."""
     inside = scores.site[scores.of_arm(arm)] == scores.sites.index(region)
     return float(inside.sum()) / len(scores.seeds)
-
-
-def _over_patients(told: dict[str, Any], drawn: Sequence[np.ndarray]) -> None:
-    """With one seed, intervals are over patients, the same draws for both models."""
-    for figures, one in zip(told["metrics"].values(), drawn, strict=True):
-        fill_drawn(figures, one)
-    for metric, entry in told["difference"].items():
-        place = METRICS.index(metric)
-        compare_drawn(entry, drawn[0][:, place] - drawn[1][:, place])
-        entry["verdict"] = verdict_of(entry["interval"], metric)

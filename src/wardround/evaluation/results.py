@@ -16,6 +16,7 @@ from wardround.evaluation.across import across_sites
 from wardround.evaluation.benefit import benefit, best_single, by_number_of_sites, spread
 from wardround.evaluation.claims import judge
 from wardround.evaluation.compare import Pair, compare_arms
+from wardround.evaluation.finding_summaries import FindingSummaries, describe_told
 from wardround.evaluation.findings import choose_thresholds, describe_findings, left_out, untested
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
 from wardround.evaluation.metrics import SMALLEST_GROUP
@@ -98,11 +99,11 @@ def assemble(
     for name in arms:
         by_variant.setdefault(origin[name].variant, []).append(name)
     main = Resampling.of(study.evaluation)
-    findings, headline = list(scores.findings) if isinstance(scores, Scores) else [], _headline(scores)
+    headline = _headline(scores)
     return {
         "schema_version": SCHEMA_VERSION,
         "deployed": deployed,
-        "findings": findings,
+        "findings": list(scores.findings),
         "headline": headline,
         "study": {"name": study.name, "question": study.question, "hash": study.hash},
         "seeds": list(study.evaluation.seeds),
@@ -130,6 +131,8 @@ def _arm(
     described: dict[str, Any] = {}
     if isinstance(scores, Scores) and scores.findings:
         described = describe_findings(scores, name, resampling)
+    elif isinstance(scores, FindingSummaries):
+        described = describe_told(scores, name, resampling)
     algorithm = {"name": arm.algorithm.name, **({} if selected else arm.algorithm.options)}
     return {
         "family": arm.family,
@@ -166,7 +169,7 @@ def _topology(arm: Arm, records: pd.DataFrame, sites: Sequence[Mapping[str, Any]
 
 def _headline(scores: Scored) -> str:
     """The metric that reports speak of first: where rows have findings, most calls are right whatever a model does."""
-    return "auc" if isinstance(scores, Scores) and scores.findings else "accuracy"
+    return "auc" if scores.findings else "accuracy"
 
 
 def _variants(study: Study, by_variant: Mapping[str, Sequence[str]]) -> dict[str, Any]:
@@ -209,7 +212,8 @@ def _tests(study: Study, scores: Scored, names: Sequence[str], origin: Mapping[s
     other = origin[reference]
     comparable = [name for name in names if name != reference and _rows_of(origin[name]) == _rows_of(other)]
     pairs = [Pair(name, reference) for name in comparable]
-    own = [name for name in names if has_own_models(origin[name])]
+    # an AUC over all sites that is put together from histograms may be off by more than arms differ
+    own = [name for name in names if has_own_models(origin[name]) or scores.auc_uncertain_by(name)]
     return compare_arms(scores, pairs, Resampling.of(study.evaluation_of(other)), own)
 
 

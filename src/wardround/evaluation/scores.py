@@ -36,6 +36,10 @@ class Scored(Protocol):
     @property
     def seeds(self) -> tuple[int, ...]: ...
     @property
+    def findings(self) -> tuple[str, ...]:
+        """Their names, where a row may have several; else none."""
+
+    @property
     def overall(self) -> Mapping[str, Figures]:
         """By arm, over all sites' rows together."""
 

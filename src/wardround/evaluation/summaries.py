@@ -32,6 +32,11 @@ class Summaries:
     seeds: tuple[int, ...]
     given: Mapping[tuple[str, int], Mapping[str, Summary]]
 
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """None: `finding_summaries.py` has them."""
+        return ()
+
     @classmethod
     def of(cls, lines: Iterable[Summary], arms: Sequence[str], seeds: Iterable[int]) -> "Summaries":
         """`lines` have `arm`, `seed` and `site` beside a summary. An arm without any line has no figures."""
@@ -51,16 +56,16 @@ class Summaries:
                 arms.append(choice["arm"])
         return replace(self, arms=tuple(arms), given=found)
 
-    def _at(self, arm: str, seed: int) -> list[Summary]:
+    def at(self, arm: str, seed: int) -> list[Summary]:
         return list(self.given.get((arm, seed), {}).values())
 
     @cached_property
-    def _together(self) -> dict[str, list[tuple[dict[str, float], float]]]:
-        return {arm: [together(self._at(arm, seed)) for seed in self.seeds] for arm in self.arms}
+    def over_sites(self) -> dict[str, list[tuple[dict[str, float], float]]]:
+        return {arm: [together(self.at(arm, seed)) for seed in self.seeds] for arm in self.arms}
 
     @cached_property
     def overall(self) -> dict[str, Figures]:
-        return {arm: np.array([_line(found) for found, _ in lines]) for arm, lines in self._together.items()}
+        return {arm: np.array([_line(found) for found, _ in lines]) for arm, lines in self.over_sites.items()}
 
     @cached_property
     def by_site(self) -> dict[str, dict[str, Figures]]:
@@ -84,7 +89,7 @@ class Summaries:
             figures, rows = np.full((*shape, len(METRICS)), np.nan), np.zeros(shape, dtype=np.int64)
             for a, arm in enumerate(self.arms):
                 for s, seed in enumerate(self.seeds):
-                    of_kind = [summary.get("groups", {}).get(kind, {}) for summary in self._at(arm, seed)]
+                    of_kind = [summary.get("groups", {}).get(kind, {}) for summary in self.at(arm, seed)]
                     for v, value in enumerate(values):
                         parts = [groups[value] for groups in of_kind if value in groups]
                         figures[a, s, v] = _line(together(parts)[0])
@@ -92,7 +97,7 @@ class Summaries:
             yield Subgroups(kind, values, figures, rows)
 
     def auc_uncertain_by(self, arm: str) -> float | None:
-        known = [uncertain for _, uncertain in self._together[arm] if not math.isnan(uncertain)]
+        known = [uncertain for _, uncertain in self.over_sites[arm] if not math.isnan(uncertain)]
         return max(known) if known else None
 
     def hits_by_patient(self, arms: Iterable[str]) -> dict[str, tuple[np.ndarray, np.ndarray] | None]:
@@ -101,26 +106,28 @@ class Summaries:
 
     def calibration(self, arm: str) -> dict[str, Any] | None:
         """From the cells of histograms. Slope and intercept would need the rows."""
-        rows = self._rows_of_cells(arm)
+        rows = self.rows_of_cells(arm)
         if rows is None or len(np.unique(rows[0])) < 2:
             return None
         return {"slope": None, "intercept": None, "bins": reliability(*rows)}
 
     def decision_curve(self, arm: str) -> dict[str, Any] | None:
         """From the cells of histograms: exact, but for thresholds inside a cell that was merged of several bins."""
-        rows = self._rows_of_cells(arm)
+        rows = self.rows_of_cells(arm)
         curve = None if rows is None else decision_curve(*rows)
         return None if curve is None else {**curve, "interpolated": self._merged(arm)}
 
-    def _with_cells(self, arm: str) -> list[Summary]:
-        """Over all seeds; none where the arm diverged."""
-        told = [summary for seed in self.seeds for summary in self._at(arm, seed)]
-        lost = any(summary["diverged"] for summary in told)
-        return [] if lost else [summary for summary in told if summary["histogram"] is not None]
+    def _with_cells(self, arm: str, every_seed: bool = True) -> list[Summary]:
+        """Over all seeds; none where the arm diverged with any, unless it is about the other seeds then."""
+        told = [self.at(arm, seed) for seed in self.seeds]
+        sound = [lines for lines in told if not any(summary["diverged"] for summary in lines)]
+        if every_seed and len(sound) < len(told):
+            return []
+        return [summary for lines in sound for summary in lines if summary["histogram"] is not None]
 
-    def _rows_of_cells(self, arm: str) -> tuple[np.ndarray, np.ndarray] | None:
+    def rows_of_cells(self, arm: str, every_seed: bool = True) -> tuple[np.ndarray, np.ndarray] | None:
         """Labels, and scores that each row would have if a cell's rows were evenly spread around their mean."""
-        told = self._with_cells(arm)
+        told = self._with_cells(arm, every_seed)
         if not told:
             return None
         scores = [_spread_rows(_columns(told, number)) for number in (0, 1)]
@@ -139,8 +146,14 @@ def together(summaries: Collection[Summary]) -> tuple[dict[str, float], float]:
     """Each metric over all these sites' rows, and by how much the AUC may be wrong. NaN where it cannot be had."""
     if not summaries or any(summary["diverged"] for summary in summaries):
         return NOTHING, math.nan
-    rows = sum(summary["rows"] for summary in summaries)
-    sums = [summary["sums"] for summary in summaries]
+    if len(summaries) == 1:  # its own figures, of which it knows every row
+        (only,) = summaries
+        own = dict(zip(METRICS, _line(only["metrics"]), strict=True))
+        return own, math.nan if math.isnan(own["auc"]) else 0.0
+    counted = [summary for summary in summaries if summary["sums"] is not None]
+    rows, sums = sum(summary["rows"] for summary in counted), [summary["sums"] for summary in counted]
+    if not rows:
+        return NOTHING, math.nan
     counts = [one["confusion"] for one in sums if one["confusion"] is not None]
     auc, uncertain = _auc([summary for summary in summaries if summary["histogram"] is not None])
     return {

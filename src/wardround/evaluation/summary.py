@@ -1,18 +1,30 @@
 """What a site tells of its own predictions, which stay with it: counts, sums, and histograms without small cells.
 
-* A site with fewer than `smallest` rows tells nothing.
-* Where a class has rows, but fewer than `smallest`, nothing by class is told: no counts of calls, no histogram, and of
+What is counted is patients: one with many rows is one.
+
+* A site with fewer than `smallest` tells nothing.
+* Where a class has some, but fewer than `smallest`, nothing by class is told: no counts of calls, no histogram, and of
   the metrics only those that are means over all rows.
-* A subgroup is told of by the same rules where it has SMALLEST_GROUP rows or more. What is told must not give away
-  what is not: all rows less the groups that are told of must again be no small cell.
+* A subgroup is told of by the same rules where it has SMALLEST_GROUP or more. What is told must not give away what is
+  not: all rows less the groups that are told of must again be no small cell.
+
+Where rows may have several findings, `finding_summary.py` tells the same of each of them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from wardround.evaluation.metrics import SMALLEST_GROUP, THRESHOLD, THRESHOLDS, calls, count, metrics
+from wardround.evaluation.metrics import (
+    SMALLEST_GROUP,
+    THRESHOLD,
+    THRESHOLDS,
+    calls,
+    count,
+    finding_metrics,
+    metrics,
+)
 from wardround.evaluation.predict import SitePrediction
 from wardround.study import METRICS
 
@@ -23,60 +35,80 @@ OVER_ROWS = ("accuracy", "brier", "loss")  # means over rows, whatever their cla
 
 def summarise(prediction: SitePrediction, groups: Mapping[str, np.ndarray], smallest: int) -> dict[str, Any]:
     """Plain data for JSON. `groups` has for each kind, such as sex, a text or None for each row of the prediction."""
-    label, score = prediction.label, prediction.score
-    whole = _figures(label, score, smallest)
+    label, score, people = prediction.label, prediction.score, prediction.people
+    whole = figures_of(label, score, people, smallest)
     if "metrics" not in whole:
         return whole
-    return {**whole, "groups": {kind: _by_value(label, score, values, smallest) for kind, values in groups.items()}}
+    by_kind = {kind: _by_value(label, score, people, values, smallest) for kind, values in groups.items()}
+    return {**whole, "groups": by_kind}
 
 
-def _figures(label: np.ndarray, score: np.ndarray, smallest: int, by_class: bool = True) -> dict[str, Any]:
-    """Of some rows; without figures by class where `by_class` forbids them or a class is small."""
+def figures_of(
+    label: np.ndarray,
+    score: np.ndarray,
+    people: np.ndarray,
+    smallest: int,
+    by_class: bool = True,
+    threshold: float | None = None,
+) -> dict[str, Any]:
+    """Of some rows; without figures by class where `by_class` forbids them or a class is small.
+
+    `threshold` is given for a finding: from which score on it is called. Of a finding nothing is told beside the number
+    of rows where figures by class are not: whoever calls nobody ill could count the ill from what was called right.
+    """
     rows = len(label)
-    if rows < max(smallest, 1):
+    if patients_in(people) < max(smallest, 1):
         return {"suppressed": True}
     if np.isnan(score).any():
         return {"rows": rows, "diverged": True}
-    small = np.flatnonzero(_is_small(_class_counts(label, score), smallest)).tolist()
+    small = np.flatnonzero(is_small(patients_by_class(label, people, _classes(score)), smallest)).tolist()
     by_class = by_class and not small
-    found = metrics(label, score)
+    if threshold is not None and not by_class:
+        nothing = {"metrics": dict.fromkeys(METRICS), "sums": None, "histogram": None}
+        return {"rows": rows, "diverged": False, "small_classes": small, **nothing}
+    found = metrics(label, score) if threshold is None else finding_metrics(label, score, threshold)
+    called = calls(score) if threshold is None else (score >= threshold).astype(np.int64)
     return {
         "rows": rows,
         "diverged": False,
         "small_classes": small,
         "metrics": {name: _or_none(found[name]) if by_class or name in OVER_ROWS else None for name in METRICS},
         "sums": {
-            "right": int((calls(score) == label).sum()),
+            "right": int((called == label).sum()),
             "brier": found["brier"] * rows,
             "loss": found["loss"] * rows,
-            "confusion": _confusion(label, score) if by_class else None,
+            "confusion": _confusion(label, called, score) if by_class else None,
         },
-        "histogram": _histogram(label, score, smallest) if by_class and score.ndim == 1 else None,
+        "histogram": _histogram(label, score, people, smallest) if by_class and score.ndim == 1 else None,
     }
 
 
-def _confusion(label: np.ndarray, score: np.ndarray) -> list[dict[str, int]]:
+def _confusion(label: np.ndarray, called: np.ndarray, score: np.ndarray) -> list[dict[str, int]]:
     """Of the positive class, or of each where there are several."""
-    called = calls(score)
     classes = [1] if score.ndim == 1 else range(score.shape[1])
     return [count(label == number, called == number)._asdict() for number in classes]
 
 
-def _histogram(label: np.ndarray, score: np.ndarray, smallest: int) -> list[list[dict[str, Any]]]:
+def _histogram(label: np.ndarray, score: np.ndarray, people: np.ndarray, smallest: int) -> list[list[dict[str, Any]]]:
     """Of the negative and of the positive class."""
-    return [score_cells(score[label == number], smallest) for number in (0, 1)]
+    return [score_cells(score[label == number], people[label == number], smallest) for number in (0, 1)]
 
 
-def score_cells(score: np.ndarray, smallest: int) -> list[dict[str, Any]]:
-    """Neighbouring bins are merged until every cell has `smallest` rows; bins without rows are left out at the ends.
+def score_cells(score: np.ndarray, people: np.ndarray, smallest: int) -> list[dict[str, Any]]:
+    """Neighbouring bins are merged until every cell has `smallest` patients; bins without rows are left out at the
+    ends.
 
-    No cell reaches over THRESHOLD, unless too few rows to be a cell of their own are on one side of it.
+    No cell reaches over THRESHOLD, unless too few to be a cell of their own are on one side of it.
     """
     bins = np.searchsorted(THRESHOLDS, score, side="right")
     rows = np.bincount(bins, minlength=len(EDGES) - 1)
     sums = np.bincount(bins, weights=score.astype(np.float64), minlength=len(EDGES) - 1)
+
+    def patients(first: int, last: int) -> int:
+        return patients_in(people[(bins >= first) & (bins < last)])
+
     sides = [(0, MIDDLE), (MIDDLE, len(rows))]
-    if _is_small(np.array([rows[first:last].sum() for first, last in sides]), smallest).any():
+    if is_small(np.array([patients(*side) for side in sides]), smallest).any():
         sides = [(0, len(rows))]
     return [
         {
@@ -86,16 +118,18 @@ def score_cells(score: np.ndarray, smallest: int) -> list[dict[str, Any]]:
             "score_sum": float(sums[begin:end].sum()),
         }
         for first, last in sides
-        for begin, end in _merged(rows, first, last, smallest)
+        for begin, end in _merged(rows, patients, first, last, smallest)
     ]
 
 
-def _merged(rows: np.ndarray, first: int, last: int, smallest: int) -> list[tuple[int, int]]:
-    """Where cells begin and end, among bins that have no row or enough of them for one cell."""
+def _merged(
+    rows: np.ndarray, patients: Callable[[int, int], int], first: int, last: int, smallest: int
+) -> list[tuple[int, int]]:
+    """Where cells begin and end, among bins that have no row or enough patients for one cell."""
     cells: list[tuple[int, int]] = []
     begin = first
     for end in range(first + 1, last + 1):
-        there = int(rows[begin:end].sum())
+        there = patients(begin, end)
         if there >= smallest and there:
             cells.append((begin, end))
         if there >= smallest or not there:
@@ -106,37 +140,61 @@ def _merged(rows: np.ndarray, first: int, last: int, smallest: int) -> list[tupl
     return cells
 
 
-def _by_value(label: np.ndarray, score: np.ndarray, values: np.ndarray, smallest: int) -> dict[str, Any]:
+def _by_value(
+    label: np.ndarray, score: np.ndarray, people: np.ndarray, values: np.ndarray, smallest: int
+) -> dict[str, Any]:
     """Each value that may be told of. The rest of the rows could be worked out, so it may not be a small group either.
 
     Rows of no known value are part of that rest.
     """
     fewest = max(smallest, SMALLEST_GROUP)
-    names = sorted({value for value in values.tolist() if isinstance(value, str)})
-    places = {name: np.flatnonzero(values == name) for name in names}
-    told = _large_enough(places, np.zeros(len(label), dtype=np.int64), 1, fewest)
-    kinds = len(_class_counts(label, score))
-    by_class = _large_enough({name: places[name] for name in told}, label, kinds, smallest)
+    places = places_of(values)
+    told = large_enough(places, np.zeros(len(label), dtype=np.int64), people, 1, fewest)
+    by_class = large_enough({name: places[name] for name in told}, label, people, _classes(score), smallest)
     return {
-        name: _figures(label[places[name]], score[places[name]], smallest, name in by_class) for name in sorted(told)
+        name: figures_of(label[places[name]], score[places[name]], people[places[name]], smallest, name in by_class)
+        for name in sorted(told)
     }
 
 
-def _large_enough(places: Mapping[str, np.ndarray], label: np.ndarray, classes: int, fewest: int) -> set[str]:
-    """Groups in which no class is small, such that none is small in the rest of the rows."""
-    counts = {name: np.bincount(label[rows], minlength=classes) for name, rows in places.items()}
-    told = {name for name, found in counts.items() if not _is_small(found, fewest).any()}
-    whole = np.bincount(label, minlength=classes)
-    while told and _is_small(whole - sum(counts[name] for name in told), fewest).any():
+def places_of(values: np.ndarray) -> dict[str, np.ndarray]:
+    """The rows of each value that is known."""
+    names = sorted({value for value in values.tolist() if isinstance(value, str)})
+    return {name: np.flatnonzero(values == name) for name in names}
+
+
+def large_enough(
+    places: Mapping[str, np.ndarray], label: np.ndarray, people: np.ndarray, classes: int, fewest: int | np.ndarray
+) -> set[str]:
+    """Groups in which no class is small, such that none is small in the rest of the rows.
+
+    `fewest` may be one number for all classes, or one for each.
+    """
+
+    def small(rows: np.ndarray) -> bool:
+        return bool(is_small(patients_by_class(label[rows], people[rows], classes), fewest).any())
+
+    told = {name for name, rows in places.items() if not small(rows)}
+    while told and small(np.setdiff1d(np.arange(len(label)), np.concatenate([places[name] for name in told]))):
         told.remove(min(sorted(told), key=lambda name: len(places[name])))  # the least is lost
     return told
 
 
-def _class_counts(label: np.ndarray, score: np.ndarray) -> np.ndarray:
-    return np.bincount(label, minlength=2 if score.ndim == 1 else score.shape[1])
+def patients_in(people: np.ndarray) -> int:
+    return len(np.unique(people))
 
 
-def _is_small(counts: np.ndarray, smallest: int) -> np.ndarray:
+def patients_by_class(label: np.ndarray, people: np.ndarray, classes: int) -> np.ndarray:
+    """How many have a row of each class."""
+    pairs = np.unique(np.stack([label, people]), axis=1)
+    return np.bincount(pairs[0], minlength=classes)
+
+
+def _classes(score: np.ndarray) -> int:
+    return 2 if score.ndim == 1 else score.shape[1]
+
+
+def is_small(counts: np.ndarray, smallest: int | np.ndarray) -> np.ndarray:
     return np.asarray((counts > 0) & (counts < smallest))
 
 

@@ -140,12 +140,18 @@ FIGURES = {
         tall=True,
     ),
     "roc": Drawing(
-        "ROC curve of each finding", "Over all sites' test rows. Grey: a coin.", plots_findings.roc, tall=True
+        "ROC curve of each finding",
+        "Over all sites' test rows. Grey: a coin.",
+        plots_findings.roc,
+        across="From histograms of the sites' scores on test rows. Grey: a coin.",
+        tall=True,
     ),
     "precision-recall": Drawing(
         "Precision-recall curve of each finding",
         "Over all sites' test rows. Grey: how common the finding is, which is what a coin would reach.",
         plots_findings.precision_recall,
+        across="From histograms of the sites' scores on test rows. Grey: how common the finding is, which is what a "
+        "coin would reach.",
         tall=True,
     ),
     "findings-at-sites": Drawing(

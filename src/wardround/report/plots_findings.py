@@ -58,12 +58,18 @@ def _curves(evidence: Evidence, kind: str, names: tuple[str, str], across: str, 
         if not axes.lines:
             few = any(is_small(evidence.arms[arm]["findings"][name]) for arm in arms)
             why = f"fewer than {FEWEST}\npositive test rows" if few else "no positive\ntest row"
+            why = "too few positive\ntest rows, or none" if evidence.deployed else why
             axes.text(0.5, 0.5, why, ha="center", va="center", fontsize=7, color="grey")
     width, height = drawn.get_size_inches()
     drawn.text(0.5, legends / height, across, ha="center", va="bottom", fontsize=9)
     drawn.text(0.08 / width, 0.5, up, rotation=90, ha="left", va="center", fontsize=9)
     drawn.legend(handles.values(), handles.keys(), loc="lower center", ncols=4, fontsize=8, borderpad=0)
     return drawn
+
+
+def _few(evidence: Evidence) -> str:
+    """What stands in a cell that is not shown. Across hospitals each of them says from how many rows on it tells."""
+    return "withheld" if evidence.deployed else f"< {FEWEST}"
 
 
 def auc_by_finding(evidence: Evidence) -> Figure | None:
@@ -104,7 +110,7 @@ def prevalence(evidence: Evidence) -> Figure | None:
     drawn = figure(1.0 + 0.24 * len(values))
     axes = drawn.subplots()
     names = [name.replace("_", " ") for name in evidence.classes]
-    image = heat(axes, values, lambda value: f"{value:.1f}", names, list(described), none=f"< {FEWEST}")
+    image = heat(axes, values, lambda value: f"{value:.1f}", names, list(described), none=_few(evidence))
     drawn.colorbar(image, ax=axes, label="% of the site's rows")
     return drawn
 
@@ -122,6 +128,6 @@ def findings_at_sites(evidence: Evidence) -> Figure | None:
     drawn = figure(1.0 + 0.24 * len(values))
     axes = drawn.subplots()
     names = [name.replace("_", " ") for name in described]
-    image = heat(axes, values, lambda value: f"{value:.2f}", names, sites, none=f"< {FEWEST}")
+    image = heat(axes, values, lambda value: f"{value:.2f}", names, sites, none=_few(evidence))
     drawn.colorbar(image, ax=axes, label="AUC")
     return drawn

@@ -92,7 +92,7 @@ def _figures(evidence: Evidence, name: str, title: str, arms: Sequence[str]) -> 
                 [
                     *([arm] if len(arms) > 1 else []),
                     finding,
-                    count_or_few(found["positives"]),
+                    "withheld" if found["positives"] is None else count_or_few(found["positives"]),
                     figures["auc"],
                     *share_limits(found["metrics"]["auc"]["interval"]),
                     *(figures[metric] for metric in ("pr_auc", "f1", "brier", "sensitivity", "specificity")),
@@ -138,14 +138,15 @@ def _at_sites(evidence: Evidence, name: str, title: str, arms: Sequence[str]) ->
 def auc_at(found: Mapping[str, Any], site: str) -> float | None:
     """Of a finding at a site; None where so few of its test rows have it that they could be told apart."""
     there = found["sites"].get(site)
-    if there is None or there["positives"] < FEWEST:
+    if there is None or there["positives"] is None or there["positives"] < FEWEST:
         return None
     value: float | None = there["metrics"]["auc"]["mean"]
     return value
 
 
 def is_small(found: Mapping[str, Any]) -> bool:
-    return bool(0 < found["positives"] < FEWEST)
+    """Also where hospitals have withheld how many there are."""
+    return found["positives"] is None or bool(0 < found["positives"] < FEWEST)
 
 
 def _positives(evidence: Evidence) -> str:

@@ -109,7 +109,28 @@ def region_table(evidence: Evidence) -> Table:
         "A region's own model is the one that it had before the last average over regions. Both are scored on the test "
         f"rows of the region's sites; the difference is paired, with its 95 % interval.{headline.point}"
     )
+    note = " ".join([note, *_as_told(evidence)])
     return make_table("regions", "Each region's own model beside the model of all", columns, rows, note)
+
+
+def _as_told(evidence: Evidence) -> list[str]:
+    """Of a run across hospitals: how figures of regions were put together, and whose rows are not among them."""
+    regions = [found for told in with_regions(evidence).values() for found in told["regions"].values()]
+    if not evidence.deployed or not regions:
+        return []
+    words = ["Each hospital scored both models and told counts, so that intervals are over seeds and need two of them."]
+    bounds = [value or 0.0 for one in regions for value in (one.get("auc_uncertain_by") or {}).values()]
+    if evidence.headline.metric == "auc" and any(bounds):
+        off = f"The AUC of a region may be off by up to {max(bounds):.3f}"
+        words.append(f"{off}; intervals of AUC are wider by what both models' may be.")
+    silent = dict.fromkeys(site for one in regions for site in one.get("withheld") or ())
+    if silent:
+        smallest = (evidence.study.get("deployment") or {}).get("smallest_cell")
+        fewer = f" (fewer than {smallest} patients tested)" if smallest else ""
+        words.append(f"Without rows that a hospital withholds with some seed{fewer}: of {listed(list(silent))}.")
+    if any(one["metrics"] is None for one in regions):
+        words.append("A region without figures has no hospital that told any.")
+    return words
 
 
 def link_table(evidence: Evidence) -> Table:

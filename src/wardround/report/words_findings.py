@@ -25,9 +25,11 @@ def left_out_words(evidence: Evidence) -> list[str]:
     for findings, arms in lacking.items():
         where = "" if len(arms) == len(evidence.arms) else f" under {listed(arms)}"
         has = "it" if len(findings) == 1 else "them"
-        told.append(
-            f"Left out of every average over findings{where}, because no test row has {has}: {listed(findings)}."
-        )
+        why = f"no test row has {has}"
+        if evidence.deployed:
+            few = evidence.deployment.smallest_cell
+            why += f", or fewer than {few} patients of each hospital, which then does not tell"
+        told.append(f"Left out of every average over findings{where}, because {why}: {listed(findings)}.")
     return told
 
 
@@ -42,9 +44,10 @@ def _at_sites(evidence: Evidence) -> list[str]:
     short = [f"{site} {count} of {len(described)}" for site, count in counts.items() if count < len(described)]
     if not short:
         return []
+    which = "of which it tells by class" if evidence.deployed else "that its test rows have"
     return [
-        "At a site, the average is over the findings that its test rows have, so that sites with different ones cannot "
-        f"be compared with each other: {listed(short)}."
+        f"At a site, the average is over the findings {which}, so that sites with different ones cannot be compared "
+        f"with each other: {listed(short)}."
     ]
 
 
@@ -52,12 +55,25 @@ def _thresholds(evidence: Evidence) -> list[str]:
     sound = [arm for name, arm in evidence.arms.items() if evidence.figure(name)["mean"] is not None]  # not diverged
     chosen = {name: all(arm["findings"][name]["threshold"]["chosen"] for arm in sound) for name in evidence.findings}
     without = [name for name, was in chosen.items() if not was]
+    if evidence.deployed:
+        return _at_hospitals(evidence, without)
     rule = "A finding is called from the score on that gives the best F1 on validation rows, for each arm and seed"
     if not without:
         return [f"{rule}."]
     if len(without) == len(chosen):
         return ["Thresholds were not chosen, for want of validation rows: every finding is called from a score of 0.5."]
     return [f"{rule}; from 0.5 on where no validation row has it: {listed(without)}."]
+
+
+def _at_hospitals(evidence: Evidence, without: list[str]) -> list[str]:
+    """Across hospitals each chooses for itself, and keeps the threshold."""
+    some = f" (at some hospital: {listed(without)})" if without else ""
+    return [
+        "Each hospital calls a finding from the score on that gives the best F1 on its own validation rows, for each "
+        "arm and seed, and keeps that score to itself. Where fewer than "
+        f"{evidence.deployment.smallest_cell} of these patients have the finding, it is called from 0.5 on{some}.",
+        "ROC and precision-recall curves are drawn from histograms of the hospitals' scores, and are not exact.",
+    ]
 
 
 def _shown(evidence: Evidence) -> list[str]:

@@ -75,14 +75,15 @@ def _own_columns(evidence: Evidence) -> str:
 def _told(evidence: Evidence) -> list[str]:
     """What sites told of their test rows in a run across hospitals."""
     smallest = evidence.deployment.smallest_cell
+    what = "of the finding" if evidence.findings else "by class"
     return [
         f"No row left its hospital, and {STAY}. For each arm and seed a site told the coordinator, of its test rows: "
         "how many there are, its metrics, counts of right and wrong calls, sums, and a histogram of the scores of each "
         "class (summaries.jsonl); before training, how many rows it has, of which classes and ages"
         f"{DIRECTIONS if _compared(evidence) else ''}.",
-        f"Cells of histograms that count fewer than {smallest} patients are merged with their neighbours. Where a "
-        f"class has fewer than {smallest} test rows nothing by class was told, where a hospital has fewer nothing at "
-        f"all; groups by sex and age need {evidence.smallest_group}.",
+        f"Cells of histograms that count fewer than {smallest} patients are merged with their neighbours. Where fewer "
+        f"than {smallest} patients of a class were tested nothing {what} was told, where fewer at a hospital nothing "
+        f"at all; groups by sex and age need {evidence.smallest_group}.",
     ]
 
 

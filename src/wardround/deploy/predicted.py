@@ -1,0 +1,57 @@
+"""A hospital's own predictions, and the scores from which it calls findings: files of its run that never leave it."""
+
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from wardround.artifacts.folder import write_atomically
+from wardround.artifacts.tables import prediction_table
+from wardround.evaluation.predict import SitePrediction
+
+Trials = Sequence[tuple[str, int]]  # arm and seed of each
+
+
+def keep_predictions(
+    folder: Path,
+    wave: int,
+    trials: Trials,
+    made: Sequence[SitePrediction],
+    classes: tuple[str, ...],
+    thresholds: Sequence[np.ndarray | None],
+) -> None:
+    """Of a wave's trials on test rows. `thresholds` are those of findings; None where there are none."""
+    if not made:
+        return
+    _write(folder / "predictions", wave, prediction_table(trials, [[one] for one in made], classes))
+    chosen = [(trial, cut) for trial, cut in zip(trials, thresholds, strict=True) if cut is not None]
+    if chosen:
+        table = pd.DataFrame(np.stack([cut for _, cut in chosen]), columns=[f"label_{name}" for name in classes])
+        table.insert(0, "seed", [seed for (_, seed), _ in chosen])
+        table.insert(0, "arm", [arm for (arm, _), _ in chosen])
+        _write(folder / "thresholds", wave, table)
+
+
+def kept_predictions(folder: Path) -> pd.DataFrame | None:
+    """None where there are none yet."""
+    return _read(folder / "predictions")
+
+
+def kept_thresholds(folder: Path) -> pd.DataFrame | None:
+    """As `evaluation.findings.choose_thresholds` has them: by arm and seed, for each finding."""
+    found = _read(folder / "thresholds")
+    return None if found is None else found.set_index(["arm", "seed"])
+
+
+def _write(folder: Path, wave: int, table: pd.DataFrame) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    content = BytesIO()
+    table.to_parquet(content, index=False)
+    write_atomically(folder / f"wave-{wave:05}.parquet", content.getvalue())
+
+
+def _read(folder: Path) -> pd.DataFrame | None:
+    parts = sorted(folder.glob("*.parquet"))
+    return pd.concat([pd.read_parquet(part) for part in parts], ignore_index=True) if parts else None
