@@ -243,7 +243,7 @@ def at_site(model: Any, way: Callable[[torch.Tensor], torch.Tensor], validation:
         [model.probabilities(way(x)).double().numpy().mean(axis=0) for x, _, _ in (validation, test)],
         [y.numpy() for _, y, _ in (validation, test)],
     )
-    fitted = fit_temperature(label, known)
+    fitted = fit_temperature(label, known, validation[2])
     plain, by_label = (prediction_sets(fit_cuts(label, known, each_label=each), new) for each in (False, True))
     ill = np.where(truth == 1, 1, -1)
     everybody = [np.concatenate(pair) for pair in ((label, truth), (known, new), (validation[2], test[2]))]
@@ -254,6 +254,7 @@ def at_site(model: Any, way: Callable[[torch.Tensor], torch.Tensor], validation:
         "by chance": float(np.mean([error_by_chance(one) for one in new.T])),
         "coverage": float(coverage(plain, truth).mean()),
         "patients mixed": (float(mixed.mean()), float(mixed.std())),
+        "ece, patients mixed": errors_of_halves(everybody[0], everybody[1], everybody[2]),
         "coverage by label": float(coverage(by_label, truth).mean()),
         "coverage of the ill": tuple(float(np.nanmean(coverage(sets, ill))) for sets in (plain, by_label)),
         "answers": tuple(float((set_sizes(sets) == 1).mean()) for sets in (plain, by_label)),
@@ -271,6 +272,23 @@ def coverage_of_halves(label: np.ndarray, score: np.ndarray, patient: np.ndarray
         sets = prediction_sets(fit_cuts(label[ours], score[ours]), score[~ours])
         found.append(coverage(sets, label[~ours]).mean())
     return np.array(found)
+
+
+def errors_of_halves(
+    label: np.ndarray, score: np.ndarray, patient: np.ndarray, draws: int = 40
+) -> tuple[float, float, float]:
+    """ECE of one half of the patients, what the other half's temperatures change in it, and how often they raise it."""
+    from wardround.uncertainty.calibration import ece, fit_temperature
+
+    rng, people = np.random.default_rng(0), np.unique(patient)
+    found = []
+    for _ in range(draws):
+        ours = np.isin(patient, rng.permutation(people)[: len(people) // 2])
+        fitted, others = fit_temperature(label[ours], score[ours], patient[ours]), score[~ours]
+        before = ece(label[~ours], others)
+        found.append((before, ece(label[~ours], fitted.of(others)) - before))
+    before, change = np.array(found).T
+    return float(before.mean()), float(change.mean()), float((change > 0).mean())
 
 
 def told(found: dict[str, Any]) -> None:
@@ -292,9 +310,11 @@ def told(found: dict[str, Any]) -> None:
             before, after = site["ece"]
             ill, ill_by_label = site["coverage of the ill"]
             mixed, sd = site["patients mixed"]
+            error, change, raised = site["ece, patients mixed"]
             print(
                 f"  site {number} ({site['rows']} rows): ECE {before:.4f}, with temperature {after:.4f} "
-                f"(by chance {site['by chance']:.4f}); sets at 90 % hold {site['coverage']:.1%} "
+                f"(by chance {site['by chance']:.4f}; patients mixed: {error:.4f}, changed by {change:+.4f}, raised in "
+                f"{raised:.0%} of draws); sets at 90 % hold {site['coverage']:.1%} "
                 f"(patients mixed: {mixed:.1%}, SD {sd:.1%}) and {ill:.1%} of the ill, one label in "
                 f"{site['answers'][0]:.0%}; for each label {site['coverage by label']:.1%}, {ill_by_label:.1%}, "
                 f"{site['answers'][1]:.0%}"

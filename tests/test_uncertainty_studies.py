@@ -195,7 +195,7 @@ def test_the_report_tells_it_in_words_and_tables(run: StudyRun) -> None:
     told = run.results["arms"]["fedavg"]["uncertainty"]
     assert f"off by {100 * told['calibration']['ece']:.1f} points" in words
     assert f"In fedavg, {100 * told['sets']['coverage']:.1f} % do" in words
-    assert "switzerland had too few validation rows" in words
+    assert "switzerland had too few validation patients" in words
     cited = " ".join(citations(evidence))
     assert "Gal, Ghahramani" in cited
     assert "Laplace redux" in cited

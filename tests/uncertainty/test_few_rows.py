@@ -15,9 +15,9 @@ from wardround.report.tables_sure import sure_sites_table
 from wardround.study import Uncertainty
 
 
-def told_of(*sizes: int) -> dict[str, Any]:
+def told_of(*sizes: int, too_sure: float = 1.0) -> dict[str, Any]:
     """An arm with sites of so many validation rows, and as many test rows."""
-    parts = [both_sides(rows=size).assign(site=f"site-{size}") for size in sizes]
+    parts = [both_sides(rows=size, too_sure=too_sure).assign(site=f"site-{size}") for size in sizes]
     whole = pd.concat([part.assign(row=part["row"] + 10_000 * place) for place, part in enumerate(parts)])
     described = describe_arm(list(seeds_of(whole, FEW, ensemble=False)), Uncertainty(), ONE)
     assert described is not None
@@ -31,11 +31,14 @@ def evidence_of(told: dict[str, Any]) -> Evidence:
 
 
 def test_it_says_how_many_sites_have_a_temperature() -> None:
-    told = {"fedavg": told_of(400, 25, 20)}
+    told = {"fedavg": told_of(400, 25, 20, too_sure=3.0)}
     said = sure._calibrated("fedavg", told)
     assert "With a temperature at 1 of 3 sites it is" in said
-    assert "site-25 and site-20 had too few validation rows for one." in said
-    assert "With a temperature at each site it is" in sure._calibrated("fedavg", {"fedavg": told_of(400, 300)})
+    assert "site-25 and site-20 had too few validation patients for one." in said
+    both = told_of(400, 300, too_sure=3.0)
+    assert "With a temperature at each site it is" in sure._calibrated("fedavg", {"fedavg": both})
+    right = sure._calibrated("fedavg", {"fedavg": told_of(400, 300)})
+    assert "That another temperature than 1 would be better is shown at no site, so none was used." in right
     assert "With a temperature" not in sure._calibrated("fedavg", {"fedavg": told_of(25, 20)})
 
 

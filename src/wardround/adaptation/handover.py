@@ -144,7 +144,7 @@ def _told(
 
 
 def _side(rows: Rows) -> Side:
-    return Side(np.asarray(rows.x.numpy()), np.asarray(rows.y.numpy()))
+    return Side(np.asarray(rows.x.numpy()), np.asarray(rows.y.numpy()), rows.people.numpy())
 
 
 def introduction(part: SharedPart, site: str) -> list[str]:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from wardround import seeds
 from wardround.bundles.bundle import Bundle
-from wardround.bundles.choose import LEAST_ROWS
 from wardround.bundles.side import Side
 from wardround.bundles.unsure import (
     ALPHA,
@@ -30,7 +29,7 @@ from wardround.uncertainty.calibration import ece, fit_temperature
 from wardround.uncertainty.conformal import coverage, fit_cuts, set_sizes
 from wardround.uncertainty.fits import has_dropout
 from wardround.uncertainty.laplace import Laplace, choose_prior, fit_laplace
-from wardround.uncertainty.referral import refer, referral_cut
+from wardround.uncertainty.referral import LEAST_ROWS, refer, referral_cut
 
 MOST_CELLS = 1 << 26  # numbers of rows that are in memory together; of more rows, so many are drawn
 MOST_NUMBERS = 1 << 20  # in Laplace's matrices: 8 MB of the bundle; beyond, their diagonals are kept
@@ -66,7 +65,7 @@ def choose_uncertainty(
     each_label = label.ndim == 2 or score.ndim == 1
     how = replace(
         how,
-        temperature=fit_temperature(label, mean),
+        temperature=fit_temperature(label, mean, validation.people),
         cuts=fit_cuts(label, mean, ALPHA if asked is None else asked.alpha, each_label=each_label),
     )
     unsure = measured(bundle, how, validation.x, score).unsure

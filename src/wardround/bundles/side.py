@@ -35,6 +35,7 @@ class Side:
 
     x: Any  # an array, or what is taken from like one
     label: np.ndarray
+    people: np.ndarray | None = None  # the patient of each row, as a number; None: each row is one
 
     def __len__(self) -> int:
         return len(self.label)
@@ -42,6 +43,6 @@ class Side:
 
 def side_of(rows: Rows, dtype: torch.dtype) -> Side:
     if rows.x.dtype == torch.uint8:
-        return Side(Taken(rows, dtype), rows.labels.cpu().numpy())
+        return Side(Taken(rows, dtype), rows.labels.cpu().numpy(), rows.people.numpy())
     x, y = rows.everything(dtype)
-    return Side(x.cpu().numpy(), y.cpu().numpy())
+    return Side(x.cpu().numpy(), y.cpu().numpy(), rows.people.numpy())

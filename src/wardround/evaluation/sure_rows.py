@@ -86,9 +86,9 @@ class SeedRows:
 
     @cached_property
     def temperatures(self) -> dict[str, Temperature]:
-        """By site, from its own validation rows; 1 where they are too few."""
+        """By site, from its own validation rows; 1 where they are too few, or show no other."""
         return {
-            site: fit_temperature(own.label, own.score)
+            site: fit_temperature(own.label, own.score, own.patient)
             for site, own in ((site, self.validation.at(site)) for site in self.sites)
         }
 

@@ -62,6 +62,7 @@ def _at_site(seeds: Sequence[SeedRows], site: str) -> dict[str, Any]:
         # logits are divided by it, so that means are taken of its logarithm
         "temperature": float(np.exp(np.log(values).mean())) if len(values) else None,
         "fitted": float(fitted.mean()),
+        "moved": float((np.concatenate([one.values for one in fits]) != 1).mean()),
         **_errors(rows),
     }
 

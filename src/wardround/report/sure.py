@@ -6,7 +6,7 @@ from typing import Any
 from wardround.evaluation.compare import in_words
 from wardround.report.evidence import Evidence
 from wardround.report.table import listed
-from wardround.uncertainty.calibration import LEAST_ROWS
+from wardround.uncertainty.referral import LEAST_ROWS
 
 # AUC from which strange images are told from usual ones, below which they are not, and are even taken for clearer
 NOTICED, UNNOTICED, SURER = 0.8, 0.6, 0.4
@@ -88,10 +88,12 @@ def _calibrated(arm: str, told: dict[str, dict[str, Any]]) -> str:
         f"scores that are exactly right would be off by {chance:.1f} by chance."
     )
     unfitted = [site for site, one in found["sites"].items() if one["temperature"] is None]
-    sites = len(found["sites"])
-    if len(unfitted) < sites:
-        where = f"{sites - len(unfitted)} of {sites} sites" if unfitted else "each site" if sites > 1 else "the site"
+    sites, moved = len(found["sites"]), sum(one["moved"] > 0 for one in found["sites"].values())
+    if moved:
+        where = f"{moved} of {sites} sites" if moved < sites else "each site" if sites > 1 else "the site"
         said += f" With a temperature at {where} it is {after:.1f}."
+    elif len(unfitted) < sites:
+        said += " That another temperature than 1 would be better is shown at no site, so none was used."
     worse = [
         site
         for site, one in found["sites"].items()
@@ -100,7 +102,7 @@ def _calibrated(arm: str, told: dict[str, dict[str, Any]]) -> str:
     if worse:
         said += f" At {listed(worse)} the temperature made it worse: its validation rows were not like its test rows."
     if unfitted:
-        said += f" {listed(unfitted)} had too few validation rows for one."
+        said += f" {listed(unfitted)} had too few validation patients for one."
     return said
 
 

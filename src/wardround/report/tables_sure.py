@@ -19,7 +19,7 @@ from wardround.report.table import (
     without_empty,
 )
 from wardround.report.tables_findings import is_small
-from wardround.uncertainty.calibration import LEAST_ROWS
+from wardround.uncertainty.referral import LEAST_ROWS
 
 CALIBRATION: dict[str, Format | None] = {
     "scores off by, points": percent,

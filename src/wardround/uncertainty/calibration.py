@@ -19,8 +19,10 @@ from wardround.evaluation.calibration import BINS, CLIP, reliability
 from wardround.evaluation.metrics import calls
 
 Bins = Literal["adaptive", "equal-width"]
-LEAST_ROWS = 30  # of validation: fewer would choose by chance
-LEAST_EACH = 5  # of either outcome
+Slope = Callable[[float], np.ndarray]  # of each row's loss, by 1 / temperature
+LEAST_PATIENTS = 30  # of validation: fewer would choose by chance
+LEAST_EACH = 10  # of either outcome
+BEYOND_CHANCE = 1.96  # SDs
 COLDEST, HOTTEST = 0.05, 20.0  # temperatures
 
 
@@ -87,7 +89,7 @@ class Temperature:
     so that no AUC, and for classes no call, changes with it."""
 
     values: np.ndarray  # (1,), or (findings,)
-    fitted: np.ndarray  # whether there were rows enough; elsewhere the value is 1
+    fitted: np.ndarray  # whether there were patients enough; elsewhere the value is 1
     findings: bool
 
     def of(self, score: np.ndarray) -> np.ndarray:
@@ -100,19 +102,27 @@ class Temperature:
         return made
 
 
-def fit_temperature(label: np.ndarray, score: np.ndarray) -> Temperature:
-    """On a site's validation rows (Guo et al., ICML 2017): the temperature at which the labels are most likely.
+def fit_temperature(label: np.ndarray, score: np.ndarray, people: np.ndarray | None = None) -> Temperature:
+    """On a site's validation rows (Guo et al., ICML 2017): the temperature at which the labels are most likely, or 1
+    where it is not shown that another is better. `people` has the patient of each row; None: each row is one.
 
     The loss is convex in 1 / temperature, so that there is one minimum, found as the root of its slope. It is looked
-    for within limits that contain 1, so that the loss on these rows is never above what it was.
+    for within limits that contain 1. Of few patients the likeliest temperature is mostly chance, and makes other
+    patients' scores worse. So 1 / temperature stays 1 unless the slope there is beyond what chance over patients makes
+    of it (a score test), and goes the further towards the likeliest the clearer that is (the shape of Breiman's
+    garrote, Technometrics 1995). In between, the loss on these rows is never above what it was.
     """
+    people = np.arange(len(label)) if people is None else people
     if label.ndim == 2:
-        found = [_fitted(y, _logits(s)) if _enough(y) else None for y, s in events(label, score)]
+        known = label >= 0
+        whose = [people[known[:, f]] for f in range(label.shape[1])]
+        pairs = zip(events(label, score), whose, strict=True)
+        found = [_fitted(of_two(y, _logits(s)), who) if _enough(y, who) else None for (y, s), who in pairs]
     elif score.ndim == 1:
-        found = [_fitted(label, _logits(score)) if _enough(label) else None]
+        found = [_fitted(of_two(label, _logits(score)), people) if _enough(label, people) else None]
     else:
-        right = events(label, score)[0][0]
-        found = [_fitted_classes(label, _logs(score)) if len(right) >= LEAST_ROWS else None]
+        enough = len(np.unique(people)) >= LEAST_PATIENTS
+        found = [_fitted(of_classes(label, _logs(score)), people) if enough else None]
     values = np.array([1.0 if one is None else one for one in found])
     return Temperature(values, np.array([one is not None for one in found]), label.ndim == 2)
 
@@ -127,27 +137,37 @@ def log_loss(label: np.ndarray, score: np.ndarray) -> float:
     return float(-np.where(happened == 1, log_expit(z), log_expit(-z)).mean())
 
 
-def _enough(happened: np.ndarray) -> bool:
-    positive = int((happened == 1).sum())
-    return len(happened) >= LEAST_ROWS and min(positive, len(happened) - positive) >= LEAST_EACH
+def _enough(happened: np.ndarray, people: np.ndarray) -> bool:
+    each = [len(np.unique(people[happened == outcome])) for outcome in (0, 1)]
+    return len(np.unique(people)) >= LEAST_PATIENTS and min(each) >= LEAST_EACH
 
 
-def _fitted(happened: np.ndarray, z: np.ndarray) -> float:
-    return _root(lambda inverse: float((z * (expit(inverse * z) - happened)).mean()))
+def of_two(happened: np.ndarray, z: np.ndarray) -> Slope:
+    return lambda inverse: z * (expit(inverse * z) - happened)
 
 
-def _fitted_classes(label: np.ndarray, logs: np.ndarray) -> float:
+def of_classes(label: np.ndarray, logs: np.ndarray) -> Slope:
     of_label = logs[np.arange(len(label)), label]
-    return _root(lambda inverse: float(((softmax(inverse * logs, axis=1) * logs).sum(axis=1) - of_label).mean()))
+    return lambda inverse: (softmax(inverse * logs, axis=1) * logs).sum(axis=1) - of_label
 
 
-def _root(slope: Callable[[float], float]) -> float:
+def _fitted(slope: Slope, people: np.ndarray) -> float:
+    places = np.unique(people, return_inverse=True)[1]
+    of_patients = np.bincount(places, weights=slope(1.0))
+    by_chance = np.sqrt(np.square(of_patients).sum())
+    if abs(of_patients.sum()) <= BEYOND_CHANCE * by_chance:
+        return 1.0
+    shown = 1 - float(BEYOND_CHANCE * by_chance / of_patients.sum()) ** 2
+    return 1 / (1 + shown * (1 / likeliest(slope) - 1))
+
+
+def likeliest(slope: Slope) -> float:
     """The temperature at which the loss has no slope by 1 / temperature, or the limit towards which it still falls."""
-    if slope(1 / HOTTEST) >= 0:  # scores that rank rows at random, or the wrong way round
+    if slope(1 / HOTTEST).mean() >= 0:  # scores that rank rows at random, or the wrong way round
         return HOTTEST
-    if slope(1 / COLDEST) <= 0:  # scores that separate the outcomes
+    if slope(1 / COLDEST).mean() <= 0:  # scores that separate the outcomes
         return COLDEST
-    return 1 / float(brentq(slope, 1 / HOTTEST, 1 / COLDEST, xtol=1e-12))
+    return 1 / float(brentq(lambda inverse: float(slope(inverse).mean()), 1 / HOTTEST, 1 / COLDEST, xtol=1e-12))
 
 
 def _logits(score: np.ndarray) -> np.ndarray:

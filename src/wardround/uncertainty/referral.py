@@ -8,6 +8,7 @@ from wardround.errors import StudyError
 from wardround.evaluation.metrics import THRESHOLD, metrics
 
 SHARES = tuple(round(0.05 * step, 2) for step in range(19))  # referred: none to 90 %
+LEAST_ROWS = 30  # of validation: from fewer neither sets nor a cut for referral are chosen
 
 
 @dataclass(frozen=True)
