@@ -217,9 +217,23 @@ MUTANTS = (
     Mutant(
         "a temperature from a handful of the ill",
         "uncertainty/calibration.py",
-        "return len(happened) >= LEAST_ROWS and min(positive, len(happened) - positive) >= LEAST_EACH",
-        "return len(happened) >= LEAST_ROWS",
+        "return len(np.unique(people)) >= LEAST_PATIENTS and min(each) >= LEAST_EACH",
+        "return len(np.unique(people)) >= LEAST_PATIENTS",
         "few_have",
+        where=TEMPERATURE,
+    ),
+    Mutant(
+        "a temperature that chance alone would give",
+        "uncertainty/calibration.py",
+        "if abs(of_patients.sum()) <= BEYOND_CHANCE * by_chance:",
+        "if not of_patients.any():",
+        where=TEMPERATURE,
+    ),
+    Mutant(
+        "rows count as patients where a temperature is fitted",
+        "uncertainty/calibration.py",
+        "places = np.unique(people, return_inverse=True)[1]",
+        "places = np.arange(len(people))",
         where=TEMPERATURE,
     ),
     Mutant(

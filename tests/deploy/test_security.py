@@ -19,6 +19,7 @@ OTHER_AUTHORITY = "the coordinator's certificate is not of this study's authorit
 ROUNDS = 6
 
 
+@pytest.mark.slow
 def test_strangers_leave_the_run_unharmed(tmp_path: Path) -> None:
     study = heart_study(("fedavg", "scaffold"), training={"rounds": ROUNDS})
     with hospitals(study, tmp_path, (COORDINATOR, "127.0.0.1"), others=("fifth",)) as here:
@@ -64,6 +65,7 @@ def while_it_waits(here: Hospitals, coordinator: Process, folder: Path) -> None:
     strangers.forged_letters_are_refused(here, coordinator, "cleveland")
 
 
+@pytest.mark.slow
 def test_a_site_that_did_not_approve_and_sites_that_are_revoked(tmp_path: Path) -> None:
     """The run goes on while a quorum is left, and ends in plain words when it is not."""
     study = heart_study(("fedavg",), training={"rounds": 1000}, deployment={"quorum": 2})

@@ -114,7 +114,14 @@ def test_an_attack_counts_only_where_its_interval_leaves_out_a_guess(evidence: E
 def test_table_and_bars(evidence: Evidence) -> None:
     table = ways_table(evidence)
     assert len(table.rows) == len(STUDY["arms"])
-    assert ways_bars(evidence) is not None
+    drawn = ways_bars(evidence)
+    assert drawn is not None
+    titles = [axes.get_title() for axes in drawn.axes]
+    assert "epsilon (no bar: no promise)" in titles  # although one way alone has one
+    for axes in drawn.axes:  # a bar that is cut off is not as long as what it stands for
+        begin = 0.5 if "AUC" in axes.get_title() else 0.0
+        assert all(bar.get_x() == begin for bar in axes.patches)
+        assert axes.get_xlim()[0] <= begin
 
 
 def test_arms_of_one_kind_need_no_such_section(evidence: Evidence) -> None:

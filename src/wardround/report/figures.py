@@ -181,7 +181,7 @@ FIGURES = {
     ),
     "ways": Drawing(
         "Ways to train together, side by side",
-        "Bars with 95 % intervals where there are any. Axes need not begin at zero.",
+        "Bars with 95 % intervals where there are any. Those of an AUC begin at one half, which is a guess.",
         plots_ways.ways_bars,
         tall=True,
     ),
