@@ -26,12 +26,12 @@ demo: $(STAMP)  ## Four hospitals on this machine, each a process of its own, an
 test: $(STAMP)  ## Lint, check types and run the test suite
 	@sh scripts/install-test-packages.sh
 	@$(MAKE) --no-print-directory check
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 test-all: $(STAMP)  ## The same with the long tests
 	@sh scripts/install-test-packages.sh
 	@$(MAKE) --no-print-directory check
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: $(STAMP)  ## Format, lint and types
 	$(BIN)/ruff format --check --quiet src tests benchmarks

@@ -273,7 +273,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("often")
-@pytest.mark.parametrize("rounds", [1, 3])
+@pytest.mark.parametrize("rounds", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_run_that_was_stopped_goes_on_to_the_same_bytes(run: StudyRun, tmp_path: Path, rounds: int) -> None:
     plan = planned()
     folder = RunFolder.of(plan.study, tmp_path)
@@ -286,6 +286,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bytes(run: StudyRun, tmp_pat
     assert saved_bytes(folder.path) == saved_bytes(run.folder)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_goes_on_to_the_same_bytes(run: StudyRun, tmp_path: Path) -> None:
     (tmp_path / "study.json").write_text(json.dumps(STUDY))
     code = f"""

@@ -44,6 +44,7 @@ def test_a_study_gives_the_same_bits_with_any_number_of_workers(tmp_path: Path, 
     assert [step.done for step in steps] == sorted(step.done for step in steps)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_with_two_workers_goes_on_with_one_to_the_same_bits(tmp_path: Path) -> None:
     expected = numbers(wardround.run_study(STUDY, tmp_path / "undisturbed", workers=1).folder)
     (tmp_path / "killed").mkdir()

@@ -63,7 +63,7 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> str:
     return digest(folder)
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.slow), "after"])
 def test_the_coordinator_dies_at_every_letter_of_one_run(when: str, quiet: str, tmp_path: Path) -> None:
     """`before` and `after` the site has answered."""
     deaths, _ = until_finished(begin(tmp_path), dies_once(set(), when))

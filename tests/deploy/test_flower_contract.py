@@ -137,6 +137,7 @@ def answered(status: int) -> None:
     httpx.Response(status, request=request, json={"code": 1, "message": ""}).raise_for_status()
 
 
+@pytest.mark.slow
 def test_letters_over_a_real_superlink(tmp_path: Path) -> None:
     """One SuperLink for all of it, since each takes seconds to start."""
     began = made_linked(tmp_path)

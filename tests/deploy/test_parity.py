@@ -41,7 +41,15 @@ def normed() -> ModelBuilder:
     return build
 
 
-LONG = ("seeds that only shuffle", "decays", "adam", "public ranges, no indicators")
+LONG = (
+    "seeds that only shuffle",
+    "two seeds",
+    "decays",
+    "adam",
+    "a common scale",
+    "some, late",
+    "public ranges, no indicators",
+)
 CIRCUMSTANCES: dict[str, dict[str, Any]] = {
     "two seeds": {"evaluation": {"seeds": {"first": 3, "count": 2}, "validation_share": 0.2}},
     "seeds that only shuffle": {"evaluation": {"seeds": {"first": 3, "count": 2}, "vary": ["batches"]}},

@@ -26,6 +26,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "mlp": {"kind": "mlp", "hidden": [6], "dropout": 0.3},
 }
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5}
+LONG = ("some, late", "some, dropped", "momentum")  # with networks; the other model has them in every run
 
 
 def study(
@@ -72,8 +73,14 @@ def allowed(algorithm: str, circumstance: str) -> bool:
     return circumstance not in ("momentum", "adam") or circumstance in sound
 
 
-@pytest.mark.parametrize("circumstance", CIRCUMSTANCES)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    ("model", "circumstance"),
+    [
+        pytest.param(model, one, marks=[pytest.mark.slow] if model == "mlp" and one in LONG else [])
+        for model in MODELS
+        for one in CIRCUMSTANCES
+    ],
+)
 @pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "split"])
 def test_stacked_equals_serial(algorithm: str, model: str, circumstance: str) -> None:
     if not allowed(algorithm, circumstance):
