@@ -116,6 +116,7 @@ def killed_and_resumed(tmp_path: Path, seed: int, kills: int) -> dict[str, Any]:
     return numbers(finished)
 
 
+@pytest.mark.slow
 def test_killed_processes_leave_nothing_that_hurts(tmp_path: Path) -> None:
     expected = numbers(wardround.run_study(STUDY, tmp_path / "undisturbed", engine="stacked").folder)
     assert killed_and_resumed(tmp_path, seed=0, kills=2) == expected

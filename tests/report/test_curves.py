@@ -58,6 +58,7 @@ def test_each_arm_has_one_line_in_the_panel_of_its_data_and_stragglers(run: ward
     ]
 
 
+@pytest.mark.slow
 def test_the_same_run_gives_the_same_figures_whoever_draws_them(run: wardround.StudyRun, tmp_path: Path) -> None:
     evidence = read_evidence(RunFolder(run.folder))
     first = draw_all(evidence, tmp_path / "alone")
