@@ -104,6 +104,7 @@ def image_trial() -> tuple[Trial, torch.Tensor]:
     return small_trial(fedavg(), [site("one", x, torch.arange(60) % 3)], model, classes=3), x
 
 
+@pytest.mark.slow
 def test_an_image_comes_back_from_a_convolutional_network_and_not_through_noise() -> None:
     trial, x = image_trial()
     effort, others = Effort(steps=600), x[1:]

@@ -40,6 +40,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+@pytest.mark.slow
 def test_of_two_processes_the_first_to_end_has_it_whole_and_the_other_is_told(tmp_path: Path) -> None:
     out = tmp_path / "out"
     north, south = filling(out, "north"), filling(out, "south")

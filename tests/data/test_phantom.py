@@ -222,6 +222,7 @@ def test_more_rows_leave_the_first_ones_as_they_were(records: Records) -> None:
     )
 
 
+@pytest.mark.slow
 def test_threads_change_no_byte() -> None:
     program = (
         "from hashlib import sha256; from wardround.data.sources.phantom import phantom;"

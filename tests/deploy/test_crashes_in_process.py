@@ -131,6 +131,7 @@ def test_a_site_dies_once_and_its_answer_is_lost(place: Place, quiet: str, tmp_p
     assert digest(tmp_path) == quiet
 
 
+@pytest.mark.slow
 def test_everybody_dies_at_every_letter(quiet: str, tmp_path: Path) -> None:
     die = dies_once(set(), "after")
 

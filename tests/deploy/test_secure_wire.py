@@ -139,7 +139,8 @@ def test_sums_differ_by_what_a_site_adds(quiet: Federation) -> None:
 # -- whoever dies
 
 
-@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.slow), "after"])
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before", "after"])
 def test_the_coordinator_dies_at_every_letter(when: str, tmp_path: Path) -> None:
     """Three sites, all of which are needed: what one of them refuses would end the run."""
     few = SITES[:3]

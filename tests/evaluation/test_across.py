@@ -117,6 +117,7 @@ def test_one_seed_says_nothing_of_chance() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_real_study_has_the_tables_and_sentences(tmp_path: Any) -> None:
     raw = {
         "name": "averages",

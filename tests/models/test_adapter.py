@@ -308,6 +308,7 @@ def test_images_have_no_columns() -> None:
         MODELS["adapter"]()(Shape((1, 8, 8), 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("align", "weight"), [("coral", 1.0), ("mmd", 5.0)])
 def test_aligned_hospitals_come_closer_in_the_space(align: str, weight: float) -> None:
     """The distance of their moments from the mean of all hospitals' is what alignment lowers."""

@@ -231,6 +231,7 @@ def test_the_terminal_speaks_of_it_too(run: wardround.StudyRun, capsys: pytest.C
     assert "ccuracy" not in out
 
 
+@pytest.mark.slow
 def test_without_validation_rows_and_with_two_seeds(tmp_path: Path) -> None:
     evaluation = {"seeds": {"count": 2}, "reference": "fedavg"}
     variants = [{"name": "fixed", "text": "one split", "evaluation.vary": ["batches"], "arms": ["fedavg"]}]

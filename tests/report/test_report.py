@@ -230,6 +230,7 @@ def test_where_a_hospital_keeps_its_files_is_not_in_the_page(tmp_path: Path) -> 
     assert "north.csv" in html
 
 
+@pytest.mark.slow
 def test_arms_that_all_leave_a_site_out_have_a_report(tmp_path: Path) -> None:
     study = small("partial", arms=[{"algorithm": "fedavg", "train_at": [["va"], ["cleveland"]]}], evaluation={})
     made = wardround.run_study(study, tmp_path)
