@@ -142,10 +142,9 @@ def preflight(site: SiteFile) -> list[Condition]:
     try:
         work = site_work(site, families, lambda line: None)
         records = work.rows()
-        classes = ", ".join(name for name in records.classes if name)
-        found.append(
-            Condition("data", True, f"{len(records)} rows, {f'classes {classes}' if classes else 'no labels'}")
-        )
+        names = ", ".join(name for name in records.classes if name)
+        labels = f"{'findings' if records.has_findings else 'classes'} {names}" if names else "no labels"
+        found.append(Condition("data", True, f"{len(records)} rows, {labels}"))
         found += [Condition("note", True, note, needed=False) for note in records.notes]
     except WardroundError as error:
         return [Condition("data", False, f"{error.where}: {error.problem}", error.remedy), _connection(site)]
