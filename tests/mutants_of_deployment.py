@@ -4,6 +4,7 @@ from tests.mutant import Mutant
 
 BY_HAND = "tests/deploy/test_crashes_in_process.py"
 PATIENTS = "tests/deploy/test_nothing_of_a_patient.py"
+FINDINGS, SUMMARIES = "tests/evaluation/test_finding_summaries.py", "tests/evaluation/test_summaries.py"
 REFUSALS = "tests/deploy/test_refusals.py"
 
 MUTANTS = (
@@ -69,6 +70,42 @@ MUTANTS = (
         "None if hidden else name",
         "name",
         where=(PATIENTS,),
+    ),
+    Mutant(
+        "of a finding that few have it is told how many are called right",
+        "evaluation/summary.py",
+        "if threshold is not None and not by_class:",
+        "if threshold is None and not by_class and not small:",
+        where=(FINDINGS,),
+    ),
+    Mutant(
+        "images are counted for patients",
+        "evaluation/summary.py",
+        "return len(np.unique(people))",
+        "return len(people)",
+        where=(FINDINGS, SUMMARIES),
+    ),
+    Mutant(
+        "a curve is of labels that a summary hides",
+        "evaluation/finding_summary.py",
+        "label, score, people = _without_few_open(prediction, smallest), prediction.score, prediction.people",
+        "label, score, people = prediction.label, prediction.score, prediction.people",
+        where=(FINDINGS,),
+    ),
+    Mutant(
+        "counts of findings tell how few have several",
+        "deploy/sitefacts.py",
+        "(any_finding, ~any_finding, several, *apart)",
+        "(any_finding, ~any_finding, *apart)",
+        where=(FINDINGS,),
+    ),
+    Mutant(
+        "a site scores any second model that it is sent",
+        "deploy/sitetrain.py",
+        'if arm.topology.kind != "hierarchical" or not trains or not alike:',
+        "if not alike:",
+        "does_not_have",
+        where=("tests/deploy/test_regions_scored.py",),
     ),
     Mutant(
         "figures of a few rows leave in every round",

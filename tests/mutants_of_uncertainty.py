@@ -211,7 +211,7 @@ MUTANTS = (
         "uncertainty/calibration.py",
         "made = expit(_logits(score) / self.values)",
         "made = expit(_logits(score) * self.values)",
-        "true_temperature",
+        "better_calibrated",
         where=TEMPERATURE,
     ),
     Mutant(
