@@ -6,6 +6,7 @@ BY_HAND = "tests/deploy/test_crashes_in_process.py"
 PATIENTS = "tests/deploy/test_nothing_of_a_patient.py"
 FINDINGS, SUMMARIES = "tests/evaluation/test_finding_summaries.py", "tests/evaluation/test_summaries.py"
 REFUSALS = "tests/deploy/test_refusals.py"
+DOOR, TRUST = "tests/deploy/test_door.py", "tests/deploy/test_trust.py"
 
 MUTANTS = (
     Mutant(
@@ -120,5 +121,40 @@ MUTANTS = (
         "return UNREADABLE",
         "return error.problem",
         where=(PATIENTS, REFUSALS),
+    ),
+    Mutant(
+        "a key that nobody registered opens the door",
+        "engines/flower/link.py",
+        "if not self.registered(key):",
+        "if False:",
+        where=(TRUST,),
+    ),
+    Mutant(
+        "a signed head is good as often as one likes",
+        "engines/flower/link.py",
+        "if number in used or signed <= newest - BEHIND:",
+        "if False:",
+        where=(TRUST,),
+    ),
+    Mutant(
+        "the body of a stranger is read",
+        "engines/flower/connection.py",
+        "self.dropping = not 0 < size <= SMALL",
+        "self.dropping = False",
+        where=(DOOR,),
+    ),
+    Mutant(
+        "one address may have all connections",
+        "engines/flower/door.py",
+        "if len(self.unknown.get(address, ())) >= self.limits.per_address:",
+        "if False:",
+        where=(DOOR,),
+    ),
+    Mutant(
+        "a site trains whatever model it is sent",
+        "deploy/sitetrain.py",
+        "check_sent(expected, known, needed)",
+        "pass",
+        where=(TRUST,),
     ),
 )

@@ -4,6 +4,8 @@ from tests.mutant import Mutant
 
 PATIENTS = ("tests/privacy/test_example_dp.py",)
 LAYERS = ("tests/privacy/test_rows.py",)
+SCHEDULES = ("tests/privacy/test_schedule.py",)
+SENSITIVITY = ("tests/privacy/test_sensitivity.py",)
 NOISE = ("tests/privacy/test_noise.py",)
 PLANNED = ("tests/privacy/test_protection.py",)
 REFUSED = ("tests/privacy/test_validate.py",)
@@ -15,22 +17,22 @@ MUTANTS = (
     Mutant(
         "no noise on the gradient",
         "privacy/example_dp.py",
-        "noisy = with_noise(self.stream, total, self.rule.gradient_noise * clip)",
-        "noisy = with_noise(self.stream, total, 0.0)",
+        "noisy = with_noise(self.stream, total, self.rule.spread(clip), _dtype(params))",
+        "noisy = with_noise(self.stream, total, 0.0, _dtype(params))",
         where=PATIENTS,
     ),
     Mutant(
         "noise as for half the variance",
         "privacy/example_dp.py",
-        "self.rule.gradient_noise * clip)",
-        "self.rule.gradient_noise * clip / math.sqrt(2))",
+        "self.rule.spread(clip), _dtype(params))",
+        "self.rule.spread(clip) / math.sqrt(2), _dtype(params))",
         where=PATIENTS,
     ),
     Mutant(
         "noise that does not follow the clip",
         "privacy/example_dp.py",
-        "self.rule.gradient_noise * clip)",
-        "self.rule.gradient_noise * self.rule.clip)",
+        "self.rule.spread(clip), _dtype(params))",
+        "self.rule.spread(self.rule.clip), _dtype(params))",
         "adaptive",
         where=PATIENTS,
     ),
@@ -46,35 +48,49 @@ MUTANTS = (
     Mutant(
         "each row is clipped and not each patient",
         "privacy/example_dp.py",
-        "    groups = Patients.of(patients.to(x.device), _dtype(params))",
-        "    groups = Patients.of(torch.arange(len(x)), _dtype(params))",
+        "    groups = Patients.of(patients.to(x.device))",
+        "    groups = Patients.of(torch.arange(len(x)))",
         where=PATIENTS,
     ),
     Mutant(
         "a patient's rows add up",
-        "models/rows.py",
-        "return cls(place, len(rows), (1 / rows.to(dtype))[place] if len(place) else rows.to(dtype))",
-        "return cls(place, len(rows), torch.ones(len(place), dtype=dtype))",
+        "models/patients.py",
+        "return cls(place, len(rows), (1 / rows.double())[place] if len(place) else rows.double())",
+        "return cls(place, len(rows), torch.ones(len(place)).double())",
         where=LAYERS,
     ),
     Mutant(
         "lengths of rows that cancel come out too small",
-        "models/rows.py",
-        "        return lengths.square().to(rows.dtype)",
-        "        return squares.clamp(min=0).to(rows.dtype)",
+        "models/patients.py",
+        "    return squares.clamp(min=0).addcmul(most, most, value=ROUNDING)",
+        "    return squares.clamp(min=0)",
         "cancel",
         where=LAYERS,
     ),
     Mutant(
+        "a margin for everybody as soon as somebody has several rows",
+        "models/patients.py",
+        "        return found\n\n    def lengths_of(",
+        "        return found if self.alone else found * (1 + 1e-5)\n\n    def lengths_of(",
+        where=SENSITIVITY,
+    ),
+    Mutant(
+        "clipped gradients are added up in single precision",
+        "privacy/example_dp.py",
+        "        params, x, masks = _in_double(params), x.double(), _in_double(masks)",
+        "        pass",
+        where=SENSITIVITY,
+    ),
+    Mutant(
         "rows that reach each other are believed to be apart",
         "models/rows.py",
-        "    if not caught.apart and len(x) > 1 and not _rows_apart(caught, run, x):",
+        "    if not caught.apart and not _rows_apart(caught, run, x):",
         "    if False:",
         where=LAYERS,
     ),
     Mutant(
         "an adapter within a layer has the layer's rule",
-        "models/rows.py",
+        "models/row_rules.py",
         "    return type(layer) in (nn.Linear, nn.GroupNorm, nn.LayerNorm)",
         "    return isinstance(layer, nn.Linear | nn.GroupNorm | nn.LayerNorm)",
         where=LAYERS,
@@ -115,6 +131,20 @@ MUTANTS = (
         where=PLANNED,
     ),
     Mutant(
+        "a noise schedule is charged as if noise stayed as it was",
+        "trial.py",
+        "        noise = noise_by_round(example, sampling, self.epochs(number))[round_number]",
+        "        noise = noise_by_round(example, sampling, self.epochs(number))[0]",
+        where=SCHEDULES,
+    ),
+    Mutant(
+        "noise without a clip is charged as if it hid somebody",
+        "privacy/protection.py",
+        '    return Charge(sampling.rate, 0.0 if example.clip == "none" else noise, sampling.steps * epochs)',
+        "    return Charge(sampling.rate, noise, sampling.steps * epochs)",
+        where=SCHEDULES,
+    ),
+    Mutant(
         "one step of each epoch is not charged",
         "privacy/protection.py",
         "return cls(min(1.0, batch_size / rows), -(-rows // batch_size))",
@@ -137,10 +167,10 @@ MUTANTS = (
     Mutant(
         "private leaves are not clipped with the others",
         "privacy/example_dp.py",
-        "        lengths, summed = found\n",
-        "        lengths, summed = found\n"
-        "        if model.private:\n"
-        "            lengths = lengths * 0 + min(float(lengths.min()), 1e-9)\n",
+        "    lengths, summed = found\n",
+        "    lengths, summed = found\n"
+        "    if model.private:\n"
+        "        lengths = lengths * 0 + min(float(lengths.min()), 1e-9)\n",
         where=PATIENTS,
     ),
     Mutant(
@@ -203,8 +233,8 @@ MUTANTS = (
     Mutant(
         "a site works one round too long",
         "privacy/protection.py",
-        'return int(np.searchsorted(reached, within, side="right"))',
-        'return int(np.searchsorted(reached, within, side="right")) + 1',
+        "    return charges[: affordable(charges, example.epsilon, example.delta)]",
+        "    return charges[: affordable(charges, example.epsilon, example.delta) + 1]",
         where=PLANNED,
     ),
     Mutant(

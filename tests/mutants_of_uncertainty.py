@@ -364,8 +364,8 @@ MUTANTS = (
     Mutant(
         "a way's epsilon is that of the site that spent least",
         "report/ways.py",
-        "return max(known) if known else None",
-        "return min(known) if known else None",
+        "return None if not known or INFINITE in known else max(known)",
+        "return None if not known or INFINITE in known else min(known)",
         where=WAYS,
     ),
     Mutant(

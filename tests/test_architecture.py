@@ -24,6 +24,7 @@ from wardround.study import (
     EmbeddingNoise,
     Evaluation,
     ExamplePrivacy,
+    NoiseSchedule,
     Preparation,
     SecureSum,
     SitePrivacy,
@@ -38,7 +39,7 @@ DOCS = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs").
 
 # Each layer may import from those before it, and from itself.
 LAYERS = [
-    ["errors", "quiet", "seeds", "settings", "tree", "workers"],
+    ["errors", "extras", "quiet", "seeds", "settings", "tomlfile", "tree", "workers"],
     ["sweep", "study", "studycheck", "studyfile", "surecheck"],
     ["data", "models", "algorithms", "optimisers"],
     ["privacy"],
@@ -46,6 +47,7 @@ LAYERS = [
     ["trial"],
     ["intake", "promises"],
     ["rounds"],
+    ["protocol"],
     ["engines", "evaluation", "uncertainty"],
     ["artifacts"],
     ["report"],
@@ -127,6 +129,7 @@ def test_every_member_and_its_settings_are_in_the_reference(family: dict[str, ob
         Deployment,
         ExamplePrivacy,
         AdaptiveClip,
+        NoiseSchedule,
         SitePrivacy,
         SecureSum,
         Topology,

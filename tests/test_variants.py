@@ -128,7 +128,7 @@ def test_a_wrong_variant_says_where_what_and_what_to_do(entry: dict[str, Any], e
 
 def test_other_wrong_variants() -> None:
     assert "variants: name: missing" in message(variants=[{"training.lr": 0.2}])
-    assert "variants: expected tables, found {'name': 'v'}\n  Write each as [[variants]]." in message(
+    assert "variants: expected tables, found a table of 1 keys\n  Write each as [[variants]]." in message(
         variants={"name": "v"}
     )
     twice = [{"name": "v", "arms": ["fedavg"]}, {"name": "v", "arms": ["local"]}]

@@ -9,7 +9,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from wardround import describeparties
 from wardround.catalog import load_study
 from wardround.data.parties import holdings_of, known_patients
 from wardround.data.site import Rows
@@ -28,6 +27,7 @@ from wardround.execute import run_study
 from wardround.models import Shape
 from wardround.models.joined import joined
 from wardround.plan import Plan, load_plan
+from wardround.privacy import psi_simulated
 from wardround.privacy.psi_simulated import match_patients
 from wardround.study import EmbeddingNoise
 from wardround.units import cut
@@ -258,7 +258,7 @@ def test_each_party_is_counted_with_its_own_patients(tmp_path: Path, monkeypatch
         asked.append({party: len(ids) for party, ids in patients.items()})
         return match_patients(patients)
 
-    monkeypatch.setattr(describeparties, "match_patients", watched)
+    monkeypatch.setattr(psi_simulated, "match_patients", watched)
     arms = [{"algorithm": "split"}, {"algorithm": "split", "name": "blocks", "topology.block": 4}]
     plan = load_plan(*load_study({**files_of_parties(tmp_path, 250), "arms": arms}))
     found = describe_matching(plan)

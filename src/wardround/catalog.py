@@ -5,11 +5,11 @@ installed package through the entry-point groups `wardround.models` and `wardrou
 a study names it, and can never replace a shipped one. Nothing is imported by a dotted string from a study file.
 """
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from importlib.resources import files
 from pathlib import Path
+from tomllib import TOMLDecodeError
 from typing import Any
 
 from wardround.algorithms import ALGORITHMS
@@ -17,12 +17,13 @@ from wardround.algorithms.algorithm import Algorithm
 from wardround.algorithms.algorithm import Optimiser as OptimiserName
 from wardround.data.partition import PARTITIONERS
 from wardround.data.sources import SOURCES
-from wardround.errors import StudyError, suggest
+from wardround.errors import StudyError, as_path, suggest
 from wardround.models import MODELS
 from wardround.models.adapter import MOST_LR_ALIGNED
 from wardround.settings import Factory
 from wardround.study import Arm, Study, Training
-from wardround.studyfile import Families, parse_study, read_toml
+from wardround.studyfile import Families, parse_study, read_study_file
+from wardround.tomlfile import parse_toml
 from wardround.verticalplan import refuse_unsplit
 
 SUFFIX = ".toml"
@@ -91,12 +92,11 @@ def copy_study(name: str, out: Path) -> Path:
 
 def find_study(name_or_path: str | Path) -> Path:
     """A path, or the name of a shipped study."""
-    shipped = shipped_studies()
-    if str(name_or_path) in shipped:
-        return shipped[str(name_or_path)]
-    path = Path(name_or_path)
+    shipped, path = shipped_studies(), as_path(name_or_path, "study")
+    if str(path) in shipped:
+        return shipped[str(path)]
     if path.suffix != SUFFIX and not path.exists():
-        raise StudyError(str(name_or_path), "no such study", suggest(str(name_or_path), shipped, "Shipped studies"))
+        raise StudyError(str(path), "no such study", suggest(str(path), shipped, "Shipped studies"))
     return path
 
 
@@ -117,7 +117,7 @@ def load_study(
         parsed = parse_study(study, known, "study", Path.cwd(), quick, changes)
     else:
         path = find_study(study)
-        parsed = parse_study(read_toml(path), known, path.name, path.parent.absolute(), quick, changes)
+        parsed = parse_study(read_study_file(path), known, path.name, path.parent.absolute(), quick, changes)
     for arm in parsed.trained_arms:
         refuse_unsound(arm, known.algorithms[arm.algorithm.name](**arm.algorithm.options))
     return parsed, known
@@ -182,6 +182,6 @@ def parse_change(text: str) -> tuple[str, Any]:
             f"--set {text}", "is not of the form key=value", "Write, for instance, --set training.rounds=5."
         )
     try:
-        return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+        return key.strip(), parse_toml(f"value = {value}")["value"]
+    except TOMLDecodeError:
         return key.strip(), value.strip()

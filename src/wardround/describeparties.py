@@ -10,7 +10,6 @@ from wardround.data.parties import Holdings, holdings_of
 from wardround.data.sources.party_rows import PartyRecords
 from wardround.errors import DeployError, MachineError
 from wardround.plan import Plan
-from wardround.privacy.psi_simulated import match_patients
 from wardround.study import Arm
 from wardround.verticalplan import drawn_at, matched, present_at
 
@@ -114,6 +113,8 @@ def _matched_bytes(patients: dict[str, list[str]], common: set[str]) -> int | No
     if max(map(len, patients.values())) > MOST_MATCHED:
         return None
     try:
+        from wardround.privacy.psi_simulated import match_patients  # here, because it needs the extra `privacy`
+
         made = match_patients(patients)
     except MachineError:
         return None

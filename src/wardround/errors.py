@@ -11,22 +11,38 @@
   x SecureSumError  (6)   updates cannot be added up without showing one of them: who asked for what
 
 `where`, `problem` and `remedy` are arguments, so that no message can leave one of them out.
-Never put a patient's value into one: counts, column names and row numbers only.
+No value that came from data may be in one: counts, places (file, line, row, column) and the expected form only. A value
+that a caller gave goes through `shown`, a path through `as_path`: either may turn out to be a table of patients.
 """
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping, Sized
 from difflib import get_close_matches
+from pathlib import Path, PurePath
+
+LONGEST_SHOWN = 100  # characters of a text that a message repeats
+LONGEST_WORD = 1000  # to look for the nearest known one; difflib's time grows with the square
+LONGEST_PATH, LONGEST_FILE_NAME = 4096, 255  # bytes, as Linux has them
 
 
 class WardroundError(Exception):
     exit_code = 1
 
     def __init__(self, where: str, problem: str, remedy: str) -> None:
-        self.where, self.problem, self.remedy = where, problem, remedy
-        super().__init__(f"{where}: {problem}\n  {remedy}")
+        self.where, self.problem, self.remedy = map(_printable, (where, problem, remedy))
+        super().__init__(f"{self.where}: {self.problem}\n  {self.remedy}")
+        # The exception that was being handled may quote a cell, as those of pandas and Arrow do: no traceback shows it.
+        self.__suppress_context__ = True
 
     def __reduce__(self) -> tuple[type["WardroundError"], tuple[str, str, str]]:
         return type(self), (self.where, self.problem, self.remedy)
+
+
+def _printable(text: str) -> str:
+    """Without characters that steer a terminal, or that it cannot write. They come from names in files."""
+    if text.isprintable():
+        return text
+    return "".join(c if c == "\n" or c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 class StudyError(WardroundError):
@@ -61,9 +77,59 @@ class SecureSumError(WardroundError):
     exit_code = 6
 
 
-def suggest(word: str, known: Iterable[str], what: str = "Known") -> str:
+def suggest(word: object, known: Iterable[str], what: str = "Known") -> str:
     """The remedy for a misspelt name: the nearest valid one, and all of them where they are few."""
     known = sorted(known)
-    guess = get_close_matches(word, known, 1, cutoff=0.5)
+    guess = get_close_matches(word, known, 1, cutoff=0.5) if isinstance(word, str) and len(word) <= LONGEST_WORD else []
     listing = f"{what}: {', '.join(known)}." if known else "Nothing is known here."
     return f"Did you mean {guess[0]!r}? {listing}" if guess else listing
+
+
+def shown(value: object) -> str:
+    """How a message names a value that a caller or a file gave.
+
+    A short text, a number, a truth value, None and a path are repeated. Anything else, such as a table, an array, a
+    list or a text of several lines, may hold patients' values: its type and size are told instead.
+    """
+    if isinstance(value, PurePath):
+        value = str(value)
+    if type(value) is str and len(value) <= LONGEST_SHOWN and value.isprintable():
+        return repr(value)
+    if type(value) is int and value.bit_length() > 64:
+        return f"a whole number of {value.bit_length()} bits"
+    if value is None or type(value) in (bool, int, float):
+        return repr(value)
+    return _type_and_size(value)
+
+
+def _type_and_size(value: object) -> str:
+    if isinstance(value, str):
+        return f"a text of {len(value):,} characters"
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple) and shape and all(type(length) is int for length in shape):
+        return f"an object of type {type(value).__name__} ({' x '.join(f'{length:,}' for length in shape)})"
+    if isinstance(value, Mapping):
+        return f"a table of {len(value):,} keys"
+    if isinstance(value, Sized):
+        return f"an object of type {type(value).__name__} ({len(value):,} entries)"
+    return f"an object of type {type(value).__name__}"
+
+
+def as_path(value: object, where: str, kind: type[WardroundError] = StudyError) -> Path:
+    """The path that a caller gave for `where`. What cannot be one is refused and not shown: a table, or its text."""
+    if isinstance(value, str | os.PathLike):
+        text = os.fspath(value)
+        if isinstance(text, str) and _can_be_a_path(text):
+            return Path(text)
+        value = text
+    problem = f"expected a path, found {_type_and_size(value)}"
+    raise kind(where, problem, "Give the path of a file or folder, as a text or a Path.")
+
+
+def _can_be_a_path(text: str) -> bool:
+    if len(text) > LONGEST_PATH or any(ord(letter) < 32 or ord(letter) == 127 for letter in text):
+        return False
+    try:
+        return all(len(os.fsencode(part)) <= LONGEST_FILE_NAME for part in text.split("/"))
+    except UnicodeEncodeError:  # half of a letter
+        return False

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 import pandas as pd
 import torch
 
+from wardround.artifacts.atomic import full_disk_is_told
 from wardround.artifacts.audit import BEGUN, FINISHED, RESUMED, AuditLog, file_hash
 from wardround.artifacts.checkpoint import Checkpoint, Pace, has_begun, read_checkpoint, write_checkpoint
 from wardround.artifacts.environment import describe_environment
@@ -20,13 +21,13 @@ from wardround.artifacts.spending import LEDGER, describe_spending, write_ledger
 from wardround.artifacts.tables import group_table, prediction_table, saved_leaves, unsure_table
 from wardround.catalog import load_study
 from wardround.engines.threads import torch_threads
-from wardround.errors import RunError
+from wardround.errors import RunError, as_path
 from wardround.evaluation.absent import predict_absent
 from wardround.evaluation.curves import Curves
 from wardround.evaluation.predict import predict
 from wardround.evaluation.regional import predict_regional
 from wardround.plan import Plan, device_for, load_plan
-from wardround.privacyplan import gradient_lengths
+from wardround.privacyplan import counted_exposure, gradient_lengths
 from wardround.settings import Factory
 from wardround.study import Study
 from wardround.trial import Run, Trial
@@ -75,13 +76,14 @@ def run_study(
     workers: int | None = None,
 ) -> StudyRun:
     """Run a study and return its results. A complete run is shown, an unfinished one goes on where it stopped."""
+    target = as_path(out, "out")
     parsed, known = load_study(study, quick, changes, models, sources)
     if engine != "auto":
         engine_named(engine)
     for arm in parsed.arms:
         device_for(arm)  # refused now rather than after an hour
     plan = load_plan(parsed, known)
-    return run_plan(plan, RunFolder.of(parsed, Path(out)), engine, again, progress, workers)
+    return run_plan(plan, RunFolder.of(parsed, target), engine, again, progress, workers)
 
 
 def run_plan(
@@ -98,9 +100,10 @@ def run_plan(
             raise RunError(str(folder.path), "holds a complete run of this study on other data", remedy)
         keep_bundles(plan, folder)
         return StudyRun(folder.path, folder.read_json("results.json"), fresh=False)
-    for step in execute(plan, folder, engine, again, workers):
-        if progress is not None:
-            progress(step)
+    with full_disk_is_told(folder.path, f"Make room, then go on with: wardround resume {folder.path}"):
+        for step in execute(plan, folder, engine, again, workers):
+            if progress is not None:
+                progress(step)
     keep_bundles(plan, folder)
     return StudyRun(folder.path, folder.read_json("results.json"), fresh=True)
 
@@ -122,7 +125,7 @@ def resume_study(
     workers: int | None = None,
 ) -> StudyRun:
     """Go on with the run in a folder, by the study and the engine that it holds. It may have been moved."""
-    folder = RunFolder(Path(path))
+    folder = RunFolder(as_path(path, "run", RunError))
     if not (folder.path / "study.toml").is_file() or not (folder.path / "environment.json").is_file():
         raise RunError(str(folder.path), "is not a run folder", "Name a folder that `wardround run` has made.")
     study, known = load_study(folder.path / "study.toml", models=models, sources=sources)
@@ -148,7 +151,8 @@ def execute(
             refuse_other_circumstances(folder, environment)
             begun = RESUMED
         log.add(begun, study=study.hash, engine=engine, data=plan.fingerprint, versions=environment["versions"])
-        places = [read_checkpoint(folder.path, number) for number in range(len(units))]
+        with folder.as_written():
+            places = [read_checkpoint(folder.path, number) for number in range(len(units))]
         todo = [number for number, place in enumerate(places) if not place.done]
         rounds = {n: total_rounds(plan, [unit]) if places[n].done else 0 for n, unit in enumerate(units)}
         total = total_rounds(plan, units)
@@ -165,13 +169,19 @@ def execute(
             yield Progress(sum(rounds.values()), total, units[number].title)
         finish(plan, folder, len(units))
         made = [name for name in MADE if (folder.path / name).is_file()]
-        log.add(FINISHED, study=study.hash, files={name: file_hash(folder.path / name) for name in made})
+        try:
+            log.add(FINISHED, study=study.hash, files={name: file_hash(folder.path / name) for name in made})
+        except OSError:  # a run that is not logged as finished is not complete: its end is computed again
+            (folder.path / "results.json").unlink()
+            raise
+        folder.remove_state()
 
 
 def run_unit(plan: Plan, unit: Unit, number: int, place: Checkpoint, folder: RunFolder) -> Generator[int]:
     """Train a unit's trials to their last round; yields how many rounds are done, over all its trials."""
     trials, engine, every = unit.trials(plan), engine_named(unit.engine), plan.study.evaluation.every
-    begun = engine.restore(trials, place.round, place.leaves) if place.round else engine.start(trials)
+    with folder.as_written():
+        begun = engine.restore(trials, place.round, place.leaves) if place.round else engine.start(trials)
     curves, pace, last = Curves(trials, plan.study.evaluation.on_training), Pace(), trials[0].training.rounds
     selects = plan.study.arm(trials[0].arm).held_out is not None  # such rows are not test rows, and have no curve
     threads = 1 if trials[0].light else torch.get_num_threads()
@@ -267,7 +277,7 @@ def finish(plan: Plan, folder: RunFolder, units: int) -> None:
     from wardround.evaluation.results import results
 
     groups = group_table(list(plan.cohorts.values()))
-    groups.to_parquet(folder.path / "groups.parquet", index=False)
+    folder.write_groups(groups)
     folder.join_records(units)
     for kind in get_args(Predictions):
         folder.join_predictions(kind, units)
@@ -293,7 +303,9 @@ def finish(plan: Plan, folder: RunFolder, units: int) -> None:
     }
     ledger = write_ledger(folder, plan.study, records, plan.fingerprint, guarantee=False)
     spent = [] if ledger is None else ledger.entries()
-    content["privacy"] = describe_spending(plan.study, spent, records, folder.lengths(), guarantee=False)
+    content["privacy"] = describe_spending(
+        plan.study, spent, records, folder.lengths(), guarantee=False, exposure=counted_exposure(plan)
+    )
     warnings = [*diverged(predictions), *plan.warnings]
     if plan.study.evaluation.attack == "membership":
         attack_members(plan, folder)
@@ -301,7 +313,6 @@ def finish(plan: Plan, folder: RunFolder, units: int) -> None:
     if samples:
         folder.write_samples(samples)
     folder.write_json("results.json", {**content, **described, "warnings": warnings})
-    folder.remove_state()
 
 
 def attack_members(plan: Plan, folder: RunFolder) -> None:

@@ -7,7 +7,7 @@ from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 
-from wardround.artifacts.environment import installed
+from wardround.extras import installed, packages_of
 
 # sha256 of the shipped heart files, as UCI's archive has them
 HEART_FILES = {
@@ -28,6 +28,7 @@ class Condition:
 
 
 def examine() -> list[Condition]:
+    """What every study needs. `examine_extras` has what only some need."""
     return [_python(), *_packages(), _processors(), _accelerator(), _shipped_data(), _fashion_mnist(), _writable()]
 
 
@@ -37,20 +38,9 @@ def _python() -> Condition:
 
 
 def _packages() -> list[Condition]:
-    names = (
-        "wardround",
-        "torch",
-        "numpy",
-        "pandas",
-        "pyarrow",
-        "scipy",
-        "statsmodels",
-        "safetensors",
-        "rich",
-        "typer",
-    )
-    remedy = "Run `make setup`."
-    return [Condition(name, installed(name) is not None, installed(name) or "not installed", remedy) for name in names]
+    found = {name: installed(name) for name in ("wardround", *packages_of())}
+    remedy = "Install wardround again: `pip install wardround`, or `make setup` in its source."
+    return [Condition(name, version is not None, version or "not installed", remedy) for name, version in found.items()]
 
 
 def _processors() -> Condition:

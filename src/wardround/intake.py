@@ -239,7 +239,11 @@ class Intake:
         trial, before = self.trial, self.run
         masked = self.mean is not None or (self.regions is not None and trial.privacy.secure_sum is not None)
         told = self.count and not masked and trial.privacy.site is None
-        charged = {name: trial.charge(n, epochs) for n, epochs in self.epochs.items() for name in self._charged(n)}
+        charged = {
+            name: trial.charge(n, epochs, before.round)
+            for n, epochs in self.epochs.items()
+            for name in self._charged(n)
+        }
         site = trial.privacy.site
         loss = self.loss / self.weight if told else None
         record = RoundRecord(

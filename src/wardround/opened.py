@@ -9,7 +9,7 @@ from wardround import tree
 from wardround.artifacts.folder import RunFolder
 from wardround.artifacts.spending import check_ledger
 from wardround.catalog import load_study
-from wardround.errors import RunError, StudyError, suggest
+from wardround.errors import RunError, StudyError, as_path, shown, suggest
 from wardround.local import Memory
 from wardround.plan import Plan, load_plan
 from wardround.rounds import start
@@ -34,7 +34,7 @@ def open_run(
     sources: Mapping[str, Factory] | None = None,
 ) -> tuple[RunFolder, Plan]:
     """A complete run that was made on this machine. `models` and `sources` are as `run_study` takes them."""
-    folder = RunFolder(Path(path))
+    folder = RunFolder(as_path(path, "run", RunError))
     if not (folder.path / "study.toml").is_file():
         raise RunError(str(path), "is not a run folder", "Name a folder that `wardround run` has made.")
     if folder.deployed:
@@ -77,7 +77,7 @@ def seed_of(study: Study, seed: int | None) -> int:
     seeds = study.evaluation.seeds
     if seed is not None and seed not in seeds:
         known = f"It was run with {seeds.first}" + (f" to {seeds.first + seeds.count - 1}." if seeds.count > 1 else ".")
-        raise StudyError("--seed", f"the run has no seed {seed}", known)
+        raise StudyError("--seed", f"the run has no seed {shown(seed)}", known)
     return seeds.first if seed is None else seed
 
 
@@ -88,6 +88,6 @@ def arm_of(study: Study, results: Mapping[str, Any], name: str, seed: int) -> Ar
             if str(seed) not in choice["chosen"]:
                 raise StudyError("--seed", f"nothing could be selected with seed {seed}", "Name another seed.")
             return study.arm(choice["chosen"][str(seed)])
-    if name not in results["arms"]:
-        raise StudyError("--arm", f"the run has no arm {name!r}", suggest(name, results["arms"], "Arms"))
+    if not isinstance(name, str) or name not in results["arms"]:
+        raise StudyError("--arm", f"the run has no arm {shown(name)}", suggest(name, results["arms"], "Arms"))
     return study.arm(name)

@@ -90,7 +90,7 @@ class Plan:
         return next(iter(self.cohorts.values())).records.has_findings
 
     def splits(self, arm: Arm, seed: int) -> tuple[Split, ...]:
-        return self._splits_of(self.first_with_rows[arm.name], self._data_seed(arm, seed))
+        return self._splits_of(self.first_with_rows[arm.name], self.data_seed(arm, seed))
 
     def _draw_splits(self, name: str, seed: int) -> tuple[Split, ...]:
         arm = self.study.arm(name)
@@ -134,7 +134,7 @@ class Plan:
         return model
 
     def trial(self, arm: Arm, seed: int) -> Trial:
-        prepared = self.sites_of(self.alike[arm.name], self._data_seed(arm, seed))
+        prepared = self.sites_of(self.alike[arm.name], self.data_seed(arm, seed))
         algorithm = self.families.algorithms[arm.algorithm.name](**arm.algorithm.options)
         model = self.model_of(arm.name, prepared[0].train.inputs, prepared[0].blocks)
         refuse_own_columns(arm, model)
@@ -179,9 +179,9 @@ class Plan:
                         raise StudyError("evaluation: bundles", f"no site is called {site!r}", remedy)
 
     def data_seeds(self, arm: Arm) -> list[int]:
-        return list(dict.fromkeys(self._data_seed(arm, seed) for seed in self.study.evaluation.seeds))
+        return list(dict.fromkeys(self.data_seed(arm, seed) for seed in self.study.evaluation.seeds))
 
-    def _data_seed(self, arm: Arm, seed: int) -> int:
+    def data_seed(self, arm: Arm, seed: int) -> int:
         """Seeds that change neither sites nor splits share the first one's rows."""
         return seed if {"partition", "split"} & set(arm.vary) else self.study.evaluation.seeds.first
 
@@ -304,9 +304,9 @@ def rehearse(plan: Plan) -> None:
         x, _ = trial.sites[0].train.take(torch.arange(min(2, len(trial.sites[0].train))), trial.dtype)
         try:
             logits, _ = trial.model.logits(params, buffers, x, None)
-        except RuntimeError as error:
+        except RuntimeError:
             shape = " x ".join(map(str, x.shape[1:]))
-            problem = f"does not fit the data, whose rows are {shape} numbers ({error})"
+            problem = f"does not fit the data, whose rows are {shape} numbers"
             raise StudyError(
                 f"arms: {arm.name}: model: {arm.model.name}", problem, "Build it from `shape.inputs`."
             ) from None

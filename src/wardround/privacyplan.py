@@ -1,6 +1,6 @@
 """What a study would spend, before anything trains, and how long patients' gradients are."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -9,8 +9,10 @@ import torch
 
 from wardround import seeds
 from wardround.plan import Plan
-from wardround.privacy.accountant import Charge, epsilon
+from wardround.privacy.accountant import Charge, epsilon, together
+from wardround.privacy.epsilons import to_json
 from wardround.privacy.example_dp import clipped_sum
+from wardround.privacy.exposure import planned_exposure
 from wardround.privacy.protection import site_noise
 from wardround.rounds import site_model, start
 from wardround.study import Arm
@@ -30,7 +32,8 @@ class Planned:
     rows: int
     patients: int
     rate: float
-    noise: float
+    noise: float  # of the first round, in clips
+    noise_last: float  # and of the last round that fits into epsilon
     steps: int  # of the whole run
     rounds: int
     delta: float
@@ -38,6 +41,7 @@ class Planned:
     epsilon_replace: float
     epsilon_rdp: float
     epsilon_target: float
+    charges: tuple[Charge, ...]  # of the whole run, one for each noise
 
 
 def planned_spending(plan: Plan) -> list[Planned]:
@@ -56,11 +60,12 @@ def planned_spending(plan: Plan) -> list[Planned]:
 
 
 def _planned(arm: Arm, trial: Trial, number: int) -> Planned:
-    rule, example, site = trial.rule(number), trial.privacy.example, trial.sites[number]
-    epochs = trial.epochs(number)[: trial.stops(number)]
-    charge = trial.charge(number, sum(epochs))
-    if rule is None or example is None or charge is None:
+    example, site, rounds = trial.privacy.example, trial.sites[number], trial.stops(number)
+    epochs = trial.epochs(number)[:rounds]
+    rule, last = trial.rule(number), trial.rule(number, max(rounds - 1, 0))
+    if rule is None or last is None or example is None:
         raise ValueError("only arms with [privacy.example] have a rule")
+    charges = together(trial.charges(number))
     return Planned(
         arm=arm.name,
         site=site.name,
@@ -68,11 +73,13 @@ def _planned(arm: Arm, trial: Trial, number: int) -> Planned:
         patients=rule.patients,
         rate=rule.rate,
         noise=rule.noise,
-        steps=charge.steps,
+        noise_last=last.noise,
+        steps=sum(charge.steps for charge in charges),
         rounds=sum(1 for one in epochs if one),
         delta=example.delta,
-        **_epsilons(charge, example.delta),
-        epsilon_target=example.epsilon,
+        **_epsilons(charges, example.delta),
+        epsilon_target=example.promised,
+        charges=charges,
     )
 
 
@@ -88,19 +95,21 @@ def _planned_whole(arm: Arm, trial: Trial) -> Planned:
         patients=0,
         rate=charge.rate,
         noise=charge.noise,
+        noise_last=charge.noise,
         steps=charge.steps,
         rounds=training.rounds,
         delta=site.delta,
-        **_epsilons(charge, site.delta),
+        **_epsilons((charge,), site.delta),
         epsilon_target=site.epsilon,
+        charges=(charge,),
     )
 
 
-def _epsilons(charge: Charge, delta: float) -> dict[str, float]:
+def _epsilons(charges: Sequence[Charge], delta: float) -> dict[str, float]:
     return {
-        "epsilon": epsilon([charge], delta),
-        "epsilon_replace": epsilon([charge], delta, "replace"),
-        "epsilon_rdp": epsilon([charge], delta, method="rdp"),
+        "epsilon": epsilon(charges, delta),
+        "epsilon_replace": epsilon(charges, delta, "replace"),
+        "epsilon_rdp": epsilon(charges, delta, method="rdp"),
     }
 
 
@@ -113,7 +122,7 @@ def planned_total(plan: Plan, planned: Sequence[Planned]) -> dict[str, dict[str,
     ):
         own = [one for one in planned if one.site == site] + (pooling if site != POOLED else [])
         delta = min(one.delta for one in own)
-        charges = [Charge(one.rate, one.noise, one.steps * seeds_) for one in own]
+        charges = [charge for one in own for charge in one.charges * seeds_]
         found[site] = {
             "epsilon": epsilon(charges, delta),
             "epsilon_replace": epsilon(charges, delta, "replace"),
@@ -124,13 +133,42 @@ def planned_total(plan: Plan, planned: Sequence[Planned]) -> dict[str, dict[str,
     return found
 
 
+def counted_exposure(plan: Plan) -> dict[str, Any] | None:
+    """Whose exposure the total covers, from the splits of all seeds. Of arms with different rows, the one in which
+    fewest patients train with every seed."""
+    told = planned_exposure(plan.study)
+    if told is None:
+        return None
+    fewest: tuple[float, int, int] | None = None
+    private = [arm for arm in plan.study.trained_arms if arm.privacy.example is not None]
+    for name in dict.fromkeys(plan.first_with_rows[arm.name] for arm in private):
+        arm = plan.study.arm(name)
+        patient = plan.cohort_of(arm).patient
+        splits = [plan.splits(arm, seed) for seed in plan.data_seeds(arm)]
+        everybody = np.unique(np.concatenate([patient[split.rows] for of_seed in splits for split in of_seed]))
+        always = everybody
+        for of_seed in splits:
+            always = np.intersect1d(always, patient[np.concatenate([split.train for split in of_seed])])
+        found = (len(always) / len(everybody), len(always), len(everybody))
+        fewest = found if fewest is None else min(fewest, found)
+    if fewest is None:
+        return told
+    return {**told, "train_with_every_seed": fewest[0], "patients": fewest[2], "patients_with_every_seed": fewest[1]}
+
+
 def as_plain(plan: Plan, planned: Sequence[Planned]) -> dict[str, Any]:
     """For --json."""
     return {
         "study": {"name": plan.study.name, "hash": plan.study.hash},
-        "arms": [asdict(one) for one in planned],
-        "total": planned_total(plan, planned),
+        "arms": [_with_infinite(asdict(one)) for one in planned],
+        "total": {site: _with_infinite(row) for site, row in planned_total(plan, planned).items()},
+        "exposure": counted_exposure(plan),
     }
+
+
+def _with_infinite(row: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON has no infinity."""
+    return {key: to_json(value) if key.startswith("epsilon") else value for key, value in row.items()}
 
 
 def gradient_lengths(trial: Trial, run: Run) -> dict[str, Any] | None:
@@ -140,12 +178,14 @@ def gradient_lengths(trial: Trial, run: Run) -> dict[str, Any] | None:
     """
     if trial.privacy.example is None:
         return None
+    if trial.privacy.example.clip == "none":
+        return None  # there are no clips to measure in
     told: dict[str, Any] = {"bins": BINS.tolist(), "clip": trial.privacy.example.clip, "sites": {}}
     for number, site in enumerate(trial.sites):
         memory = run.memories[site.name]
-        clip = float(memory.protection["clip"]) if memory.protection else trial.privacy.example.clip
+        clip = float(memory.protection["clip"]) if memory.protection else trial.privacy.example.longest
         told["sites"][site.name] = {
-            "first": _histogram(trial, start(trial), number, trial.privacy.example.clip),
+            "first": _histogram(trial, start(trial), number, trial.privacy.example.longest),
             "last": _histogram(trial, run, number, clip),
         }
     return told

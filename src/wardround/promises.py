@@ -1,20 +1,18 @@
 """Promises of [privacy] that these sites cannot keep: known with their rows, before anything trains."""
 
 from collections import Counter
-from importlib import import_module
 from itertools import combinations
 
 import numpy as np
 
-from wardround.errors import MachineError, StudyError
+from wardround.errors import StudyError
+from wardround.extras import load
+from wardround.study import Privacy
 from wardround.trial import Trial
 
 
 def refuse_unkept(trial: Trial) -> None:
-    if trial.privacy.example is not None or trial.privacy.site is not None:
-        _need("dp_accounting", trial)
-    if trial.privacy.secure_sum is not None:
-        _need("cryptography", trial)
+    need_extras(trial.arm, trial.privacy)
     if trial.privacy.example is not None:
         _check_example(trial)
     if trial.privacy.site is not None and trial.privacy.site.delta >= 1 / len(trial.sites):
@@ -24,20 +22,19 @@ def refuse_unkept(trial: Trial) -> None:
         _check_secure_sum(trial)
 
 
-def _need(package: str, trial: Trial) -> None:
-    """Known before anything trains, not when the first epsilon is computed."""
-    try:
-        import_module(package)
-    except ImportError:
-        problem = f"needs the package {package.replace('_', '-')}, which is not installed"
-        remedy = "Install it with `pip install 'wardround[privacy]'`."
-        raise MachineError(f"arms: {trial.arm}: privacy", problem, remedy) from None
+def need_extras(arm: str, privacy: Privacy) -> None:
+    """Known before anything trains, and in a deployment before anything is told, not at the first epsilon."""
+    if privacy.example is not None or privacy.site is not None:
+        load("dp_accounting", "privacy", f"arms: {arm}: privacy")
+    if privacy.secure_sum is not None:
+        load("cryptography", "privacy", f"arms: {arm}: privacy")
 
 
 def _check_example(trial: Trial) -> None:
     example = trial.privacy.example
     for number, site in enumerate(trial.sites):
-        rule = trial.rule(number)  # which refuses a count that is told too exactly
+        # refused where a count is told too exactly: noise is largest in the first round or in the last
+        rule, _ = trial.rule(number), trial.rule(number, trial.training.rounds - 1)
         if example is not None and rule is not None and example.delta > 1 / (10 * rule.patients):
             problem = f"{example.delta:g} is more than one in ten times the {rule.patients} patients of {site.name}"
             remedy = "A delta of 1/n may give one of n patients away: write a much smaller one."

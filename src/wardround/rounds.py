@@ -62,7 +62,7 @@ def _protection(trial: Trial) -> Tree:
     example = trial.privacy.example
     if example is None or example.adaptive is None:
         return {}
-    return {"clip": torch.tensor(example.clip, dtype=trial.dtype)}
+    return {"clip": torch.tensor(example.longest, dtype=trial.dtype)}
 
 
 def _parts(trial: Trial, weights: tuple[Tree, Tree] | None = None) -> tuple[Tree, Tree, Tree]:

@@ -13,7 +13,7 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from wardround.errors import StudyError, suggest
+from wardround.errors import StudyError, shown, suggest
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,14 @@ def parse(kind: Any, value: Any, where: str, base: Path = Path()) -> Any:
         return _in_range(parse(arguments[0], value, where, base), arguments[1], where)
     if origin in (Union, types.UnionType):
         inner = [argument for argument in arguments if argument is not type(None)]
+        words = [kind for kind in inner if get_origin(kind) is Literal]
+        if len(inner) > 1 and isinstance(value, str) and words:  # a number, or a word instead of it
+            return parse(words[0], value, where, base)
         return parse(inner[0], value, where, base)
     if origin is Literal:
-        if value not in arguments or isinstance(value, bool):
-            remedy = suggest(str(value), map(str, arguments), "Possible values")
-            raise StudyError(where, f"{value!r} is not a possible value", remedy)
+        if type(value) not in (str, int) or value not in arguments:
+            remedy = suggest(value, map(str, arguments), "Possible values")
+            raise StudyError(where, f"{shown(value)} is not a possible value", remedy)
         return value
     if origin is tuple:
         if not isinstance(value, list | tuple):
@@ -157,18 +160,18 @@ def _scalar(kind: Any, value: Any, where: str, base: Path) -> Any:
     if type(value) is not kind:
         raise _wrong_type(describe(kind), value, where)
     if kind is float and not math.isfinite(value):
-        raise StudyError(where, f"{value} is not a finite number", "Write an ordinary number.")
+        raise StudyError(where, f"{shown(value)} is not a finite number", "Write an ordinary number.")
     return value
 
 
 def _in_range(value: Any, limits: Range, where: str) -> Any:
     if not limits.admits(value):
-        raise StudyError(where, f"{value!r} is out of range", f"Write a number that is {limits}.")
+        raise StudyError(where, f"{shown(value)} is out of range", f"Write a number that is {limits}.")
     return value
 
 
 def _wrong_type(expected: str, value: Any, where: str) -> StudyError:
-    return StudyError(where, f"expected {expected}, found {value!r}", f"Write {expected}.")
+    return StudyError(where, f"expected {expected}, found {shown(value)}", f"Write {expected}.")
 
 
 Factory = Callable[..., Any]

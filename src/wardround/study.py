@@ -9,6 +9,7 @@ default stands in one of these two places.
 """
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -16,7 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from wardround.errors import StudyError, suggest
+from wardround.errors import StudyError, shown, suggest
 from wardround.settings import Count, Fraction, NonNegative, Positive, Range, Share, WholeNumber
 
 METRICS = ("accuracy", "auc", "pr_auc", "f1", "sensitivity", "specificity", "ppv", "npv", "brier", "loss")
@@ -154,14 +155,35 @@ class AdaptiveClip:
 
 
 @dataclass(frozen=True)
+class NoiseSchedule:
+    """How noise changes over the rounds: from that of the first round to `last` times as much in the last round."""
+
+    last: Annotated[float, Range(low=0.01, high=100)]
+    kind: Literal["linear", "exponential", "step"] = "linear"
+    at: Share | None = None  # of the rounds, before a "step"; None: half of them
+
+
+@dataclass(frozen=True)
 class ExamplePrivacy:
     """Differential privacy for each patient, at each site. Noise is chosen for the whole run, unless it is given."""
 
     epsilon: Positive
     delta: Annotated[float, Range(low=0, high=1, low_open=True, high_open=True)]
-    clip: Positive
-    noise: Positive | None = None  # in clips; None: the least that keeps to epsilon. Given: a site stops at epsilon
+    clip: Positive | Literal["none"]  # "none": gradients stay as long as they are, and no epsilon holds
+    # in clips (without a clip: as it is); None: the least that keeps to epsilon. Given: a site stops at epsilon
+    noise: Positive | None = None
     adaptive: AdaptiveClip | None = None
+    noise_schedule: NoiseSchedule | None = None
+
+    @property
+    def longest(self) -> float:
+        """What a patient's gradient is cut to."""
+        return math.inf if self.clip == "none" else self.clip
+
+    @property
+    def promised(self) -> float:
+        """The epsilon that holds at the end. Without a clip one patient can move the sum as far as it likes."""
+        return math.inf if self.clip == "none" else self.epsilon
 
 
 @dataclass(frozen=True)
@@ -348,7 +370,9 @@ class Study:
     def arm(self, name: str) -> Arm:
         if name in self._by_name:
             return self._by_name[name]
-        raise StudyError(f"study {self.name}", f"has no arm {name!r}", suggest(name, [arm.name for arm in self.arms]))
+        raise StudyError(
+            f"study {self.name}", f"has no arm {shown(name)}", suggest(name, [arm.name for arm in self.arms])
+        )
 
 
 def in_variant(arm: str, variant: str) -> str:

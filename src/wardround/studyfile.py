@@ -1,13 +1,12 @@
 """From a TOML file, or the same content as a dict, to a `Study`. Errors name file, key and the nearest valid key."""
 
-import tomllib
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from wardround.errors import StudyError, suggest
+from wardround.errors import StudyError, shown, suggest
 from wardround.settings import Factory, parse, parse_settings, refuse_unknown, settings_of
 from wardround.study import (
     AdaptiveClip,
@@ -20,6 +19,7 @@ from wardround.study import (
     EmbeddingNoise,
     Evaluation,
     ExamplePrivacy,
+    NoiseSchedule,
     Preparation,
     Privacy,
     SecureSum,
@@ -36,6 +36,7 @@ from wardround.study import (
 )
 from wardround.studycheck import check_whole
 from wardround.sweep import NAME, Point, flatten, points, set_path
+from wardround.tomlfile import read_toml, refuse_unplain
 
 TABLES = ("data", "sites", "model", "training", "privacy", "topology", "uncertainty", "evaluation")
 PROTECTIONS = {"example": ExamplePrivacy, "site": SitePrivacy, "secure_sum": SecureSum}
@@ -62,21 +63,8 @@ class _Section:
     common: type | None = None
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise StudyError(
-            str(path), "no such file", "Give the path of a study file, or a name from `wardround studies`."
-        ) from None
-    except (IsADirectoryError, PermissionError) as error:
-        raise StudyError(
-            str(path), f"cannot be read ({error.strerror})", "Give the path of a readable study file."
-        ) from None
-    except UnicodeDecodeError as error:
-        raise StudyError(str(path), f"is not UTF-8 text (byte {error.start})", "Save the file as UTF-8.") from None
-    except tomllib.TOMLDecodeError as error:
-        raise StudyError(str(path), f"is not valid TOML: {error}", "Correct the file at that line.") from None
+def read_study_file(path: Path) -> dict[str, Any]:
+    return read_toml(path, "Give the path of a study file, or a name from `wardround studies`.")
 
 
 def parse_study(
@@ -89,6 +77,10 @@ def parse_study(
 ) -> Study:
     """Plain data to a study. `quick` applies the `[quick]` block; `changes` are dotted keys that win over all."""
     top = ("name", "question", *TABLES, "deployment", "arms", "variants", "selection", "claims", "quick")
+    refuse_unplain(raw, where)
+    refuse_unplain(changes or {}, where)
+    if raw and not any(key in top for key in raw):  # its keys are perhaps patients' names
+        raise StudyError(where, f"is no study: found {shown(raw)}", suggest("", top, "A study has"))
     refuse_unknown(raw, top, where)
     if quick and isinstance(raw.get("claims"), list):
         # a smaller study says little about a published figure; whoever reads the verdict is told
@@ -153,14 +145,14 @@ def _at_quick_size(claim: Any) -> Any:
 def _table(raw: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
     table = raw.get(key, {})
     if not isinstance(table, Mapping):
-        raise StudyError(f"{where}: {key}", f"expected a table, found {table!r}", f"Write it as [{key}].")
+        raise StudyError(f"{where}: {key}", f"expected a table, found {shown(table)}", f"Write it as [{key}].")
     return table
 
 
 def _entries(raw: Mapping[str, Any], key: str, where: str) -> list[Mapping[str, Any]]:
     entries = raw.get(key, [])
     if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
-        raise StudyError(f"{where}: {key}", f"expected tables, found {entries!r}", f"Write each as [[{key}]].")
+        raise StudyError(f"{where}: {key}", f"expected tables, found {shown(entries)}", f"Write each as [[{key}]].")
     return entries
 
 
@@ -212,8 +204,8 @@ def _member(section: _Section, table: Mapping[str, Any], where: str, base: Path)
     if name is None:
         raise StudyError(f"{where}: {section.tag}", "missing", suggest("", section.family, "Possible values"))
     if not isinstance(name, str) or name not in section.family:
-        remedy = suggest(str(name), section.family, "Possible values")
-        raise StudyError(f"{where}: {section.tag}", f"{name!r} is not known", remedy)
+        remedy = suggest(name, section.family, "Possible values")
+        raise StudyError(f"{where}: {section.tag}", f"{shown(name)} is not known", remedy)
     own = settings_of(section.family[name])
     common = settings_of(section.common) if section.common else {}
     rest = {key: value for key, value in table.items() if key != section.tag}
@@ -280,6 +272,7 @@ def _arm_kinds(entry: Mapping[str, Any], tables: Mapping[str, Any], sections: Ma
         kinds[f"privacy.{name}"] = Literal["off", "on"] if name == "secure_sum" else Literal["off"]
         collect(f"privacy.{name}", block)
     collect("privacy.example.adaptive", AdaptiveClip)
+    collect("privacy.example.noise_schedule", NoiseSchedule)
     collect("topology", Topology)
     collect("topology.embeddings", EmbeddingNoise)
     collect("uncertainty", Uncertainty)
@@ -387,11 +380,11 @@ def _name(value: Any, where: str) -> str:
     if value is None:
         raise StudyError(where, "missing", 'Add `name = "..."`: it names the run folder.')
     if not isinstance(value, str) or not NAME.fullmatch(value):
-        raise StudyError(where, f"{value!r} is not a usable name", "Use letters, digits, '.', '_' and '-'.")
+        raise StudyError(where, f"{shown(value)} is not a usable name", "Use letters, digits, '.', '_' and '-'.")
     return value
 
 
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, str):
-        raise StudyError(where, f"expected a text, found {value!r}", "Write it in quotes.")
+        raise StudyError(where, f"expected a text, found {shown(value)}", "Write it in quotes.")
     return value

@@ -14,14 +14,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from wardround.errors import StudyError, suggest
+from wardround.errors import StudyError, shown, suggest
 from wardround.settings import Factory, settings_of
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 TRAIN_AT = "train_at"
+MOST_POINTS = 1000  # of one arm's sweeps
 
 
 @dataclass(frozen=True)
@@ -41,14 +43,16 @@ def points(
 ) -> list[Point]:
     algorithm = entry.get("algorithm")
     family = entry.get("name", algorithm)
-    where = f"{where}: arms: {family or '?'}"
+    where = f"{where}: arms: {family if isinstance(family, str) and family else '?'}"
     if algorithm is None:
         raise StudyError(f"{where}: algorithm", "missing", suggest("", algorithms, "Possible values"))
     if not isinstance(algorithm, str) or algorithm not in algorithms:
-        remedy = suggest(str(algorithm), algorithms, "Possible values")
-        raise StudyError(f"{where}: algorithm", f"{algorithm!r} is not known", remedy)
+        remedy = suggest(algorithm, algorithms, "Possible values")
+        raise StudyError(f"{where}: algorithm", f"{shown(algorithm)} is not known", remedy)
     if not isinstance(family, str) or not NAME.fullmatch(family):
-        raise StudyError(f"{where}: name", f"{family!r} is not a usable name", "Use letters, digits, '.', '_' and '-'.")
+        raise StudyError(
+            f"{where}: name", f"{shown(family)} is not a usable name", "Use letters, digits, '.', '_' and '-'."
+        )
 
     settings = flatten({key: value for key, value in entry.items() if key not in ("name", "algorithm")})
     own = {name: setting.kind for name, setting in settings_of(algorithms[algorithm]).items()}
@@ -63,6 +67,9 @@ def points(
     for key, value in swept.items():
         if not value:
             raise StudyError(f"{where}: {key}", "an empty list sweeps over nothing", "List at least one value.")
+    if prod(map(len, swept.values())) > MOST_POINTS:
+        problem = f"its sweeps have more than {MOST_POINTS:,} points"
+        raise StudyError(where, problem, "List fewer values, or divide the study.")
     labels = _labels(list(swept))
     swept = {key: swept[key] for key in sorted(swept, key=labels.__getitem__)}
     made = []

@@ -14,7 +14,7 @@ from wardround.local import Memory
 from wardround.models.model import SMALL_MODEL, Model
 from wardround.privacy.accountant import Charge
 from wardround.privacy.example_dp import Rule
-from wardround.privacy.protection import Sampling, epochs_within, noise_of, rule_of, stopped_from
+from wardround.privacy.protection import Sampling, charge_of, charges_within, noise_by_round, rule_of
 from wardround.study import Privacy, Topology, Training
 from wardround.tree import State
 
@@ -60,27 +60,30 @@ class Trial:
             self.training, len(self.sites), self.batch_seed, round_number, by_chance=self.privacy.site is not None
         )
 
-    def rule(self, number: int) -> Rule | None:
-        """How a site protects its patients; None where it does not."""
+    def rule(self, number: int, round_number: int = 0) -> Rule | None:
+        """How a site protects its patients in a round; None where it does not."""
         example = self.privacy.example
         if example is None:
             return None
-        return rule_of(example, self.sites[number].train, self.training.batch_size, sum(self.epochs(number)))
+        train, epochs = self.sites[number].train, self.epochs(number)
+        return rule_of(example, train, self.training.batch_size, epochs, round_number)
 
-    def charge(self, number: int, epochs: int) -> Charge | None:
-        """What so many epochs cost a site's patients."""
-        if self.privacy.example is None:
+    def charge(self, number: int, epochs: int, round_number: int) -> Charge | None:
+        """What so many epochs of a round cost a site's patients."""
+        example, sampling = self.privacy.example, self.sampling(number)
+        if example is None:
             return None
-        sampling = self.sampling(number)
-        noise = noise_of(self.privacy.example, sampling, sum(self.epochs(number)))
-        return Charge(sampling.rate, noise, sampling.steps * epochs)
+        noise = noise_by_round(example, sampling, self.epochs(number))[round_number]
+        return charge_of(example, sampling, noise, epochs)
+
+    def charges(self, number: int) -> tuple[Charge, ...]:
+        """Of each round in which a site may still work, as planned."""
+        example = self.privacy.example
+        return () if example is None else charges_within(example, self.sampling(number), self.epochs(number))
 
     def stops(self, number: int) -> int:
         """The first round in which a site no longer works, because it would exceed its epsilon."""
-        if self.privacy.example is None or self.privacy.example.noise is None:
-            return self.training.rounds
-        epochs = self.epochs(number)
-        return stopped_from(epochs, epochs_within(self.privacy.example, self.sampling(number), sum(epochs)))
+        return self.training.rounds if self.privacy.example is None else len(self.charges(number))
 
     def sampling(self, number: int) -> Sampling:
         return Sampling.of(len(self.sites[number].train), self.training.batch_size)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wardround.engines import ENGINES, Engine
-from wardround.errors import RunError, StudyError, suggest
+from wardround.errors import RunError, StudyError, shown, suggest
 from wardround.plan import Plan, refuse_augmented_tables, refuse_outsiders
 from wardround.study import Arm, Privacy
 from wardround.trial import Trial
@@ -56,7 +56,7 @@ class Unit:
 
 def engine_named(name: str) -> Engine[Any]:
     if name not in ENGINES:
-        raise StudyError("--engine", f"{name!r} is not known", suggest(name, [*ENGINES, "auto"], "Engines"))
+        raise StudyError("--engine", f"{shown(name)} is not known", suggest(name, [*ENGINES, "auto"], "Engines"))
     return ENGINES[name]
 
 

@@ -100,7 +100,7 @@ def _help(take: Callable[[], int | None], run: RunUnit, send: Connection, parent
         try:
             send.send(error)
         except Exception:  # an error that cannot be sent
-            send.send(RuntimeError(f"{type(error).__name__}: {error}"))
+            send.send(RuntimeError(f"a worker failed: {type(error).__name__}"))  # its words may hold a value
     finally:
         send.close()
 

@@ -152,3 +152,15 @@ def test_the_source_report_s_noise_is_not_what_its_formula_gives() -> None:
     assert stated_noise(2.0, DELTA) == pytest.approx(2.42, abs=0.005)
     assert WRITTEN_NOISE == 0.72
     assert (ROUNDS, MOVED) == (4, 2.0)
+
+
+def test_noise_that_changes_is_attacked_round_by_round() -> None:
+    """One step with little noise and seven with much. Were all eight attacked with the first one's noise, a claim that
+    holds would be refuted."""
+    little, much = Rule(1.0, 1.0, 1.0, 100), Rule(1.0, 8.0, 1.0, 100)
+    charges = [Charge(1.0, 1.0, 1), Charge(1.0, 8.0, 7)]
+    streams = seeded_streams(9, 0, "site")
+    found = audit(little, charges, DELTA, streams, draws=100_000, stages=[(little, 1), (much, 7)])
+    assert found.holds
+    assert found.bound.epsilon > 0.3 * found.claim
+    assert not audit(little, charges, DELTA, streams, draws=100_000).holds

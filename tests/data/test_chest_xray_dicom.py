@@ -271,7 +271,7 @@ def test_what_is_not_one_grey_frame_is_refused(
     written(folder / "study" / "b.dcm", pixels, **tags)
     assert read_dicom(folder / "study" / "b.dcm", 8, clahe=False).reason == reason
     settings: dict[str, Any] = {"size": 8, "labels": folder / "table.csv", "findings": ("Edema",)}
-    with pytest.raises(DataError, match=r"1 \(study/b.dcm\) \(unreadable\)"):
+    with pytest.raises(DataError, match=r": 1 \(unreadable\)"):
         chest_xray(folder, **settings).load()
     records = chest_xray(folder, **settings, accept=("unreadable", "other-size")).load()
     assert records.target.tolist() == [[1], [0]]

@@ -1,4 +1,4 @@
-"""Every kind of problem: it stops the study with counts, names and the remedy, or goes on and is said. Never silent."""
+"""Every kind of problem: it stops the study with counts and the remedy, or goes on and is said. Never silent."""
 
 import csv
 from collections.abc import Callable
@@ -45,7 +45,8 @@ def test_an_absent_image_stops_the_study_and_the_message_says_what_to_write(tmp_
     with pytest.raises(DataError) as caught:
         chest_xray(folder, size=8).load()
     assert caught.value.where == str(folder)
-    assert f"no file: 1 ({NAMES[1]}) (missing)" in caught.value.problem
+    assert "no file: 1 (missing)" in caught.value.problem
+    assert NAMES[1] not in str(caught.value)  # a name may be a patient's; the listing has it
     assert f'`accept = [{DEFAULT}, "missing"]`' in caught.value.remedy
     assert str(folder / ".wardround-cache" / "problems.csv") in caught.value.remedy
     assert listed(folder) == [("missing", NAMES[1], "")]
@@ -73,7 +74,7 @@ def test_a_damaged_image_stops_the_study_or_is_left_out(tmp_path: Path, spoil: C
     if spoil is Path.touch:
         picture(folder, 2).write_text("this is no picture")
     spoil(picture(folder, 2))
-    with pytest.raises(DataError, match=r"cannot be read.*1 \(.*00000002_000.png\) \(unreadable\)") as caught:
+    with pytest.raises(DataError, match=r"cannot be read.*1 \(unreadable\)") as caught:
         chest_xray(folder, size=8).load()
     assert f'`accept = [{DEFAULT}, "unreadable"]`' in caught.value.remedy
     records = chest_xray(folder, size=8, accept=("unreadable",)).load()
@@ -150,7 +151,7 @@ def test_other_sizes_are_counted_against_the_most_common_one(tmp_path: Path) -> 
 def test_an_unknown_finding_stops_the_study_or_is_ignored_in_its_row(tmp_path: Path) -> None:
     rows = [ROWS[0].replace("Cardiomegaly", "Cardiomegaly|Scoliosis"), ROWS[1], ROWS[2].replace("No Finding", "")]
     folder = nih_folder(tmp_path, rows=rows)
-    with pytest.raises(DataError, match=r"2 \(.*\) \(unknown-finding\)") as caught:
+    with pytest.raises(DataError, match=r"2 \(unknown-finding\)") as caught:
         chest_xray(folder, size=8).load()
     assert "Scoliosis" not in str(caught.value)  # what a patient has stays with the data
     assert [row for row in listed(folder) if row[0] == "unknown-finding"] == [
@@ -181,15 +182,14 @@ def test_files_that_no_table_names_are_only_noted(tmp_path: Path) -> None:
     assert len(listed(folder)) == 7
 
 
-def test_several_kinds_are_told_at_once_with_five_names_each(tmp_path: Path) -> None:
+def test_several_kinds_are_told_at_once(tmp_path: Path) -> None:
     rows = [*ROWS, *(f"absent-{number}.png,No Finding,0,9" for number in range(6)), "spare.png,Scolioses,0,9"]
     folder = nih_folder(tmp_path, rows=rows)
     Image.fromarray(grey(0)).save(folder / "spare.png")
     with pytest.raises(DataError) as caught:
         chest_xray(folder, size=8).load()
-    first_five = ", ".join(f"absent-{number}.png" for number in range(5))
-    assert f"no file: 6 ({first_five}, ...) (missing)" in caught.value.problem
-    assert "1 (spare.png) (unknown-finding)" in caught.value.problem
+    assert "no file: 6 (missing)" in caught.value.problem
+    assert "1 (unknown-finding)" in caught.value.problem
     assert f'[{DEFAULT}, "missing", "unknown-finding"]' in caught.value.remedy
     assert len(listed(folder)) == 7
 

@@ -159,7 +159,7 @@ def test_names_find_their_files(names: list[str], files: list[str | None]) -> No
 
 
 def test_a_name_that_fits_two_files_is_refused() -> None:
-    with pytest.raises(DataError, match=r"1 names fit several files, the first of them 'view\.jpg'"):
+    with pytest.raises(DataError, match="1 names fit several files, the first of them in row 1 below the header"):
         matched(["view.jpg", "c.png"], FILES, Path("t.csv"))
 
 

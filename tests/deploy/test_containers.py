@@ -98,7 +98,7 @@ def test_the_image_has_no_secret_and_no_root() -> None:
 
 def test_the_image_installs_what_is_declared() -> None:
     install = next(line for line in re.split(r"(?<!\\)\n", DOCKERFILE) if "pip install" in line and line[0] != "#")
-    assert "-c constraints.txt '.[deploy]'" in install
+    assert "-c constraints.txt '.[deploy,privacy]'" in install
     assert "https://download.pytorch.org/whl/cpu" in DOCKERFILE
     entry = re.search(r"^ENTRYPOINT (.*)$", DOCKERFILE, re.M)
     default = re.search(r"^CMD (.*)$", DOCKERFILE, re.M)

@@ -325,7 +325,8 @@ def test_a_late_site_keeps_the_memory_of_its_last_update_that_counted(tmp_path: 
     assert any(line.startswith("cedar: did not answer in time (connected)") for line in made.lines)
     records = made.folder.records()
     assert [list(one) for one in records[records["round"] == 2]["sites"]] == [["alder", "birch"]] * 2
-    assert made.folder.read_json("results.json")["missing_work"] == {"cedar": {"rounds": 2, "of": 8}}  # of two arms
+    entry = made.folder.read_json("results.json")["participation"]["cedar"]
+    assert entry == {"came": True, "rounds": 6, "of": 8, "scored": True, "why": None}  # of two arms
     assert_replayed(made, content)
     plan = load_plan(*load_study(content, sources=KNOWN))
     happened: list[Any] = records[records["arm"] == "scaffold"].to_dict("records")

@@ -116,5 +116,5 @@ def test_a_site_that_sends_such_an_answer_ends_the_run_with_a_clear_word(tmp_pat
         return {**found, "directions": {"x": [7, 7]}} if kind == "facts" else found
 
     site._made = lying  # type: ignore[method-assign]
-    with pytest.raises(DeployError, match="an answer of a site cannot be used"):
+    with pytest.raises(DeployError, match="va sent an answer that cannot be used"):
         made.run()

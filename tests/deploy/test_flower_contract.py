@@ -5,22 +5,16 @@ import importlib
 import io
 import os
 import signal
-import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.deploy import made
-from tests.deploy.processes import free_port
-from wardround.deploy.kit import CoordinatorKit
-from wardround.deploy.provision import provision
-from wardround.deploy.signing import read_key, read_public_key
+from tests.deploy.superlinks import ask, echo, joined, made_linked
+from wardround.deploy.signing import read_key
 from wardround.engines import flower
 from wardround.engines.letters import Post, Sealed
 from wardround.errors import DeployError, MachineError
@@ -32,13 +26,7 @@ LETTER = Sealed(b"head", b"tensors", b"signature")
 
 @pytest.mark.parametrize("found", ["1.40.0", "1.41.1", "2.0.0", None])
 def test_another_version_is_refused(found: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    def installed(name: str) -> str:
-        assert name == "flwr"
-        if found is None:
-            raise PackageNotFoundError
-        return found
-
-    monkeypatch.setattr(flower, "version", installed)
+    monkeypatch.setattr(flower, "installed", {"flwr": found}.__getitem__)
     with pytest.raises(MachineError, match=r"pip install 'wardround\[deploy\]'"):
         flower.check_version()
 
@@ -240,43 +228,3 @@ def comes_back_when_it_has_given_us_up(linked: Any, post: Post, folder: Path) ->
     with joined(linked, folder, "north", echo):
         assert ask(post, {"north": LETTER}) == {"north": LETTER}
     assert linked.process.pid != before
-
-
-def made_linked(folder: Path) -> Any:
-    from wardround.engines.flower.linked import Linked
-
-    kit = CoordinatorKit.load(provision(made.study(), made.SITES, folder / "kits", port=free_port("127.0.0.1")))
-    keys = {site: read_public_key(pem, site).public for site, pem in kit.sites.items()}
-    return Linked("127.0.0.1", kit.port, kit.ca, kit.certificate, kit.key, keys, folder / "link")
-
-
-@contextmanager
-def joined(linked: Any, folder: Path, site: str, answer: Callable[[Sealed], Sealed]) -> Iterator[None]:
-    """A site in a thread, as `wardround join` runs it."""
-    from wardround.engines.flower.site_loop import SiteLoop
-
-    stopped, said = threading.Event(), list[str]()
-    key = read_key(folder / "kits" / "sites" / site / "site.key").private
-    address = f"{linked.host}:{linked.port}"
-    loop = SiteLoop(address, linked.ca, key, answer, folder / f"{site}-connection", said.append, stopped.is_set)
-    thread = threading.Thread(target=loop.run)
-    thread.start()
-    try:
-        yield
-    finally:
-        stopped.set()
-        thread.join(60)
-    assert not thread.is_alive(), said
-
-
-def echo(sealed: Sealed) -> Sealed:
-    return sealed
-
-
-def ask(post: Post, letters: Mapping[str, Sealed]) -> dict[str, Sealed]:
-    until = time.monotonic() + 120
-    found: dict[str, Sealed] = {}
-    for got in post.ask(dict(letters)):
-        found |= dict([got]) if got else {}
-        assert time.monotonic() < until, "no answer came"
-    return found

@@ -78,6 +78,12 @@ def test_each_rule_both_ways(
     assert words in str(reason(Policy(**refusing), **changes))
 
 
+def test_training_without_a_clip_is_refused_whatever_the_policy() -> None:
+    open_ended: dict[str, Any] = {"privacy": {"example": {"epsilon": 2.0, "delta": 1e-5, "clip": "none"}}}
+    assert "no training without a clip, as arm fedavg is" in str(reason(Policy(), **open_ended))
+    assert "and arm fedavg has infinite" in str(reason(Policy(most_epsilon=1e9), **open_ended))
+
+
 def test_a_site_outside_an_arm_does_not_mind_how_few_train_there() -> None:
     assert reason(Policy(), site="south", **AT_ONE) is None
 

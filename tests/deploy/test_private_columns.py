@@ -109,7 +109,7 @@ def test_no_letter_names_a_column_a_level_or_their_number(tmp_path: Path) -> Non
             assert not [word for word in words if word in told], f"{kind_of(sealed)}, {site}"
             assert body.get("columns") is None
             for told_of in body.get("sets", []):
-                assert set(told_of) == {"train", "facts"}
+                assert set(told_of) == {"train", "validation", "test", "facts"}
                 assert told_of["facts"] is None
     federation_file = "".join(
         path.read_text(encoding="utf-8", errors="replace") for path in made.folder.path.rglob("*") if path.is_file()

@@ -10,6 +10,7 @@ import pytest
 from tests.deploy.protected import EXAMPLE, KNOWN, begin, gate, ledger, private
 from tests.deploy.test_hostile_ends import Anyone
 from tests.deploy.together import Federation, body_of, key, kind_of
+from wardround.artifacts.ledger import Entry
 from wardround.catalog import load_study
 from wardround.deploy.deployable import refuse_undeployable
 from wardround.deploy.sitesecret import RunSecret
@@ -56,6 +57,37 @@ def changed(sealed: Sealed, change: Callable[[dict[str, Any], Tree], None]) -> S
 def another_model(body: dict[str, Any], tensors: Tree) -> None:
     name = next(name for name in tensors if "params" in name)
     tensors[name] = tensors[name] + 1e-6
+
+
+def test_a_site_charges_the_noise_that_each_round_has(tmp_path: Path) -> None:
+    made = begin(tmp_path, private(privacy={"example": {**EXAMPLE, "noise_schedule": {"last": 0.5}}}))
+    made.run()
+    for site in ("alder", "birch"):
+        entries = ledger(tmp_path, site)
+        noise = [entry.noise for entry in entries]
+        assert noise == pytest.approx([noise[0], 0.75 * noise[0], 0.5 * noise[0]], rel=1e-5)
+        assert 1.9 < epsilon([Charge(one.rate, one.noise, one.steps) for one in entries], 1e-5) <= 2
+
+
+def test_a_site_stops_where_falling_noise_would_exceed_epsilon(tmp_path: Path) -> None:
+    """What two rounds and no third cost alder is allowed."""
+    falling = {**EXAMPLE, "noise": 4.0, "noise_schedule": {"last": 0.5}}
+    entries: list[Entry] = []
+    for folder, most in ((tmp_path / "first", 1e3), (tmp_path / "second", 0.0)):
+        if entries:
+            two, three = (
+                epsilon([Charge(one.rate, one.noise, one.steps) for one in entries[:n]], 1e-5) for n in (2, 3)
+            )
+            most = (two + three) / 2
+        begin(folder, private(privacy={"example": {**falling, "epsilon": most}})).run()
+        entries = ledger(folder, "alder")
+    assert [(entry.round, entry.noise) for entry in entries] == [(1, 4.0), (2, 3.0)]
+
+
+def test_a_study_without_a_clip_is_not_deployed() -> None:
+    asked, families = load_study(private(privacy={"example": {**EXAMPLE, "clip": "none"}}), sources=KNOWN)
+    with pytest.raises(StudyError, match="privacy: example: clip: without a clip"):
+        refuse_undeployable(asked, families, ("alder", "birch"))
 
 
 def test_a_repeated_request_has_the_same_bytes_and_is_charged_once(tmp_path: Path) -> None:

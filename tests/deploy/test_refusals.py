@@ -188,7 +188,7 @@ def with_text() -> Source:
     [
         (with_classes, r"other classes \(healthy, ill\) than at alder \(well, ill\)"),
         (with_text, "'dose' is categorical here and numeric at alder"),
-        (dots_at_sites()["cedar"], "classes|has images where others have tables"),
+        (dots_at_sites()["cedar"], "classes|has images where alder has a table"),
     ],
     ids=["classes", "types", "images"],
 )
@@ -206,7 +206,7 @@ def test_images_of_the_same_classes_do_not_fit_a_table_either(tmp_path: Path) ->
 
     content = study(["fedavg"], data={"hospitals": list(SITES), "classes": 3})
     sources = {**at_sites(SITES, classes=3), "cedar": images}
-    with pytest.raises(DeployError, match="has images where others have tables") as stopped:
+    with pytest.raises(DeployError, match="has images where alder has a table") as stopped:
         federation(content, tmp_path, sources, known_sources=KNOWN).run()
     assert stopped.value.where == "cedar"
 
@@ -239,9 +239,9 @@ def forgeries(sealed: Sealed) -> dict[str, Sealed]:
         "garbage": Sealed(b"\x00\xff" * 9, b"garbage", b"garbage"),
         "signed garbage": signed(b"\x00\xff" * 9, b""),
         "signed, but no letter": signed(b"[1, 2]", b""),
-        "signed, with a body that is none": signed(b'{"protocol":2,"kind":"train","body":[1],"order":[]}', b""),
+        "signed, with a body that is none": signed(b'{"protocol":3,"kind":"train","body":[1],"order":[]}', b""),
         "signed garbage for tensors": signed(sealed.head, b"garbage"),
-        "another protocol": signed(sealed.head.replace(b'"protocol":2', b'"protocol":3'), sealed.tensors),
+        "another protocol": signed(sealed.head.replace(b'"protocol":3', b'"protocol":4'), sealed.tensors),
         "tensors that are not there": signed(sealed.head.replace(b'"order":[', b'"order":["9/params/x",'), b""),
     }
 
@@ -271,7 +271,7 @@ def test_forged_letters_are_refused_logged_and_never_trained_on(tmp_path: Path) 
         assert body_of(answer)["reason"], name
         assert not answer.tensors, name
         assert len(events(log, "forged letter")) == number + 1, name
-    assert "version 3 of the protocol" in body_of(cedar.answer(forgeries(real[0])["another protocol"]))["reason"]
+    assert "version 4 of the protocol" in body_of(cedar.answer(forgeries(real[0])["another protocol"]))["reason"]
     assert not list((tmp_path / "sites" / "cedar").glob("*/wave-*"))
     assert kind_of(cedar.answer(real[0])) == "update"
 

@@ -113,7 +113,7 @@ def _no_confirmations(body: dict[str, Any], tensors: Tree) -> None:
         ("train", _no_sum, "without masks"),
         ("train", _less_work, "leaves out work"),
         ("confirm", _survivors("alder", "birch", "cedar"), "with other survivors"),
-        ("confirm", _survivors("alder", "birch"), "2 sites that work in arm fedprox remain"),
+        ("confirm", _survivors("alder", "birch"), "2 sites add something to arm fedprox"),
         ("unmask", _survivors("alder", "birch", "cedar"), "with other survivors"),
         ("unmask", _no_confirmations, "0 of 4 sites confirmed"),
     ],

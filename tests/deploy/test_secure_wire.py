@@ -11,7 +11,7 @@ import pytest
 
 from tests.deploy.compared import assert_parity
 from tests.deploy.deaths import Place, dies_once, until_finished
-from tests.deploy.protected import KNOWN, begin, ledger, private
+from tests.deploy.protected import KNOWN, begin, private
 from tests.deploy.together import Federation, body_of, kind_of
 from tests.support import assert_same_tree
 from wardround.artifacts.tables import saved_leaves
@@ -278,19 +278,6 @@ def test_a_run_ends_where_too_few_sites_are_left_for_any_sum(tmp_path: Path) -> 
     made.post.after = after
     with pytest.raises(DeployError, match="2 sites are left for a secure sum that takes 3 of 4"):
         made.run()
-
-
-def test_who_has_spent_its_epsilon_adds_zeros(tmp_path: Path) -> None:
-    """With noise that is given, sites stop after different rounds. The others' sums go on, under masks with all."""
-    example = {"epsilon": 2.0, "delta": 1e-5, "clip": 1.0, "noise": 4.2}
-    made = begin(tmp_path, summed(["fedavg"], privacy={"example": example, "secure_sum": {}}))
-    made.run()
-    records = made.folder.records()
-    assert records["sites"].map(sorted).tolist() == [list(SITES), list(SITES), ["alder", "cedar"]]
-    assert records["stopped"].map(sorted).tolist() == [[], [], ["birch", "dogwood"]]
-    assert (records["failed"] == "").all()
-    assert (records["change"] > 0).all()
-    assert [len(ledger(tmp_path, site)) for site in SITES] == [3, 2, 3, 2]
 
 
 def test_a_revoked_site_is_in_no_further_sum(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ SITES = ["north", "south", "west", "east"]
 
 
 def tensors(value: float) -> Tree:
-    leaf = torch.tensor([value, float("nan"), -0.0, 5e-324], dtype=torch.float64)
+    leaf = torch.tensor([value, float("1e150"), -0.0, 5e-324], dtype=torch.float64)
     return {"0/params/b": leaf, "0/params/a": leaf + 1, "1/params/w": leaf + 2, "10/params/w": leaf + 3}
 
 

@@ -14,6 +14,7 @@ from safetensors.torch import load
 from tests.deploy.parties import Parties, document, federation, own_file, write
 from tests.deploy.together import body_of, key, kind_of, public
 from wardround.data.sources.csv import short_hash
+from wardround.deploy import vertical_coordinator
 from wardround.deploy.vertical_matching import as_bytes, as_tensor
 from wardround.deploy.vertical_sealing import Channel
 from wardround.deploy.vertical_session import DEAL, PartySession
@@ -105,7 +106,7 @@ def test_what_is_said_in_the_open(run: tuple[Parties, list[bytes]]) -> None:
     allowed = {
         "ready": {"columns", "inputs", "classes", "findings", "visits", "voucher", "versions"},
         "matched": {"common"},
-        "dealt": {"train", "unmatched", "described"},
+        "dealt": {"sides", "unmatched", "described"},
         "shaped": {"shapes"},
         "agreed": {"waves"},
         "embedded": set[str](),
@@ -192,8 +193,9 @@ def test_what_was_changed_on_its_way_is_refused(tmp_path: Path, kind: str, words
         made.run()
 
 
-def test_a_coordinator_cannot_put_itself_between_two_parties(tmp_path: Path) -> None:
+def test_a_coordinator_cannot_put_itself_between_two_parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = write(tmp_path / "data")
+    monkeypatch.setattr(vertical_coordinator, "vouched_key", lambda *given: b"")  # an honest one refuses such a key too
     made = federation(document(files), tmp_path, files)
 
     def own_key(site: str, body: dict[str, Any], tensors: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -17,8 +17,9 @@ import wardround
 from tests.evaluation.told import as_deployed, facts_of, lines_of, prediction
 from wardround.deploy.sitefacts import describe_deployed, without_small
 from wardround.evaluation.calibration import decision_curve
-from wardround.evaluation.deployed import diverged, missing_work, withheld
+from wardround.evaluation.deployed import diverged, withheld
 from wardround.evaluation.metrics import THRESHOLDS, metrics
+from wardround.evaluation.participation import participation, was_there
 from wardround.evaluation.scores import Scores
 from wardround.evaluation.summaries import Summaries, together
 from wardround.evaluation.summary import EDGES, score_cells, summarise
@@ -376,7 +377,7 @@ def test_cells_hold_enough_patients_however_many_rows() -> None:
 def test_the_results_have_the_shape_of_a_simulations(run: wardround.StudyRun, results: Mapping[str, Any]) -> None:
     assert results["deployed"] is True
     assert run.results["deployed"] is False
-    assert {*results, "privacy"} == {*run.results, "missing_work"}  # which the ledger tells
+    assert {*results, "privacy"} == set(run.results)  # which the ledger tells
     assert results["columns"] is None
     assert results["leakage"] == {}
     for arm, found in results["arms"].items():
@@ -495,7 +496,12 @@ def test_sites_are_described_as_in_a_simulation_as_far_as_they_are_known(run: wa
     assert withheld_there["js"] == pytest.approx(np.mean(known))
 
 
-def test_work_that_did_not_count_is_counted() -> None:
+def test_who_took_part_in_what_is_counted() -> None:
     records = pd.DataFrame({"sites": [["a", "b"], ["a"], ["a"]], "dropped": [[], ["b"], ["b"]]})
-    assert missing_work(records) == {"b": {"rounds": 2, "of": 3}}
-    assert missing_work(pd.DataFrame({"sites": [["a"]], "dropped": [[]]})) == {}
+    found = participation(["a", "b", "c"], ["a", "b"], ["a"], {"c": "late"}, records)
+    assert found == {
+        "a": {"came": True, "rounds": 3, "of": 3, "scored": True, "why": None},
+        "b": {"came": True, "rounds": 1, "of": 3, "scored": False, "why": None},
+        "c": {"came": False, "rounds": 0, "of": 0, "scored": False, "why": "late"},
+    }
+    assert [was_there(entry) for entry in found.values()] == [True, False, False]

@@ -98,7 +98,7 @@ for kind in ("resnet", "densenet"):
     try:
         MODELS[kind]()(Shape((1, 28, 28), 10))
     except MachineError as error:
-        assert error.where == f"model: {kind}" and "needs the package monai" in error.problem, error
+        assert error.where == f"model: {kind}" and "monai is not installed" in error.problem, error
         assert "wardround[imaging]" in error.remedy
     else:
         raise SystemExit(f"{kind} was built without monai")

@@ -180,7 +180,7 @@ def test_missing_damaged_and_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(StudyError, match="there is no file"):
         residual(weights=tmp_path / "absent.safetensors")(TWO)
     (tmp_path / "cut.safetensors").write_bytes(written(tmp_path, plain(residual(**TINY)(TWO))).read_bytes()[:2000])
-    with pytest.raises(StudyError, match=r"cut\.safetensors is damaged"):
+    with pytest.raises(StudyError, match=r"cut\.safetensors is no safetensors file, or damaged"):
         residual(**TINY, weights=tmp_path / "cut.safetensors")(TWO)
     (tmp_path / "weights.h5").write_bytes(b"")
     with pytest.raises(StudyError, match=r"weights\.h5 is not a \.safetensors file"):

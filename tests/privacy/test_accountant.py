@@ -188,8 +188,8 @@ def test_what_costs_nothing_and_what_hides_nothing() -> None:
     assert epsilon_curve(Charge(0.3, 1.0, 0), 3, DELTA) == [0, 0, 0]
     assert epsilon_curve(Charge(0.3, 0.0, 1), 2, DELTA) == [math.inf, math.inf]
     assert epsilon_curve(Charge(0.3, 1.0, 1), 0, DELTA) == []
-    assert affordable(Charge(0.3, 0.0, 1), 10, 8.0, DELTA) == 0
-    assert affordable(Charge(0.3, 1.0, 0), 10, 8.0, DELTA) == 10
+    assert affordable([Charge(0.3, 0.0, 1)] * 10, 8.0, DELTA) == 0
+    assert affordable([Charge(0.3, 1.0, 0)] * 10, 8.0, DELTA) == 10
     assert noise_for(0.3, 0, 1.0, DELTA) == 0
 
 
@@ -287,8 +287,8 @@ def test_the_curve_and_the_rounds_that_fit_are_those_of_epsilon(per_round: Charg
         assert curve[done - 1] == pytest.approx(alone, rel=1e-4)
     for done in (0, 1, 11):
         between = (curve[done] + (curve[done - 1] if done else 0)) / 2
-        assert affordable(per_round, 30, between, DELTA) == done
-    assert affordable(per_round, 30, curve[-1] * 1.01, DELTA) == 30
+        assert affordable([per_round] * 30, between, DELTA) == done
+    assert affordable([per_round] * 30, curve[-1] * 1.01, DELTA) == 30
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_the_curve_and_the_rounds_that_fit_are_those_of_epsilon(per_round: Charg
         (lambda: epsilon([], 1.0), "delta is 1.0"),
         (lambda: epsilon([], 1e-13), "delta is 1e-13"),
         (lambda: epsilon_curve(Charge(0.1, 1.0, 1), 3, math.nan), "delta is nan"),
-        (lambda: affordable(Charge(0.1, 1.0, 1), 3, 1.0, 2.0), "delta is 2.0"),
+        (lambda: affordable([Charge(0.1, 1.0, 1)], 1.0, 2.0), "delta is 2.0"),
         (lambda: noise_for(0.1, 10, 0.0, DELTA), "epsilon is 0.0"),
         (lambda: noise_for(0.1, 10, math.inf, DELTA), "epsilon is inf"),
         (lambda: noise_for(2.0, 10, 1.0, DELTA), "sampling rate is 2.0"),

@@ -87,10 +87,9 @@ def test_no_patient_moves_the_sum_by_more_than_the_clip(
     model = TABLES[name](shape)
     params, batch = params_of(model, dtype, seed), batch_for(model, shape, people, seed, dtype, size)
     whole = summed(model, params, batch, clip)
-    rounding = 0 if double else 1e-6 * clip * len(set(people))  # of the others' sum, which is not theirs alone
     for patient in set(people):
         rest = summed(model, params, batch.without(patient), clip)
-        assert length_of({k: leaf.double() - rest[k].double() for k, leaf in whole.items()}) <= clip + rounding
+        assert length_of({k: leaf - rest[k] for k, leaf in whole.items()}) <= clip
         alone = batch
         for other in set(people) - {patient}:
             alone = alone.without(other)
@@ -123,9 +122,9 @@ def test_long_gradients_are_cut_to_the_clip_and_short_ones_stay() -> None:
     clip = float(lengths.median())
     assert (lengths < clip).any()
     assert (lengths > clip).any()
-    assert_same_tree(summed(model, params, batch, clip), clipped_by_hand(model, params, batch, clip), atol=1e-4 * clip)
+    assert_same_tree(summed(model, params, batch, clip), clipped_by_hand(model, params, batch, clip), atol=1e-3 * clip)
     one = batch_for(model, SHAPES[1], [0], seed=1)
-    assert length_of(summed(model, params, one, 1e-3)) == pytest.approx(1e-3, rel=2e-5)
+    assert length_of(summed(model, params, one, 1e-3)) == pytest.approx(1e-3, rel=2e-4)
 
 
 def test_private_leaves_are_part_of_the_one_vector() -> None:
@@ -134,7 +133,7 @@ def test_private_leaves_are_part_of_the_one_vector() -> None:
     params, batch = params_of(model), batch_for(model, Shape((6,), 2), [0], seed=1)
     found = summed(model, params, batch, 1e-3)
     assert found["bias"].abs() > 0
-    assert length_of(found) == pytest.approx(1e-3, rel=2e-5)
+    assert length_of(found) == pytest.approx(1e-3, rel=2e-4)
     empty = batch.without(0)
     noise = gradient_of(PrivateGradient(model, Rule(0.5, 1.0, 1.0, 10), stream()), params, empty)
     assert noise["bias"].abs() > 0
@@ -275,7 +274,7 @@ def test_the_proximal_pull_comes_after_the_noise_and_is_not_clipped() -> None:
         pull = {name: mu * (leaf - begin[name]) for name, leaf in at.items()}
         at = {name: leaf - lr * (step[name] + pull[name]) for name, leaf in at.items()}
     assert length_of(pull) > 3 * 0.05
-    assert_same_tree(moved, tree.sub(at, begin), atol=1e-7)  # the clip keeps a hundred-thousandth back
+    assert_same_tree(moved, tree.sub(at, begin), atol=1e-6)  # the clip keeps a ten-thousandth back
     assert outcome.loss.isnan()
 
 

@@ -17,12 +17,12 @@ from wardround.privacy.accountant import Charge, epsilon
 from wardround.privacy.noise import SecretStream
 from wardround.privacy.protection import (
     Sampling,
+    charges_within,
     clipped_update,
     generator_from,
     private_order,
     rule_of,
     seeded_streams,
-    stopped_from,
 )
 from wardround.study import AdaptiveClip, ExamplePrivacy, Privacy, Stragglers
 from wardround.trial import Trial, assign, stopped
@@ -60,7 +60,7 @@ def test_the_rate_that_is_charged_is_the_rate_that_is_drawn_with() -> None:
     people = torch.arange(23).repeat(2)
     made = Rows(torch.zeros(46, 2), torch.zeros(46, dtype=torch.int64), patients=people)
     order = private_order(made, batch_size=10, epochs=800, streams=seeded_streams(1, 0, "site-1"))
-    rule = rule_of(ExamplePrivacy(2.0, DELTA, 1.0, noise=1.0), made, 10, 800)
+    rule = rule_of(ExamplePrivacy(2.0, DELTA, 1.0, noise=1.0), made, 10, (800,))
     assert rule.rate == 10 / 46
     assert rule.patients == 23
     assert rule.expected == pytest.approx(5)
@@ -71,7 +71,7 @@ def test_the_rate_that_is_charged_is_the_rate_that_is_drawn_with() -> None:
 
 def test_noise_is_the_least_that_keeps_to_epsilon_over_the_whole_run() -> None:
     """The issue's own figure: n = 100, q = 0.25, 32 steps, epsilon 2 at 1e-5 need a multiplier of 3.1."""
-    rule = rule_of(ExamplePrivacy(2.0, DELTA, 1.0), rows(list(range(100))), 25, epochs=8)
+    rule = rule_of(ExamplePrivacy(2.0, DELTA, 1.0), rows(list(range(100))), 25, epochs=(1,) * 8)
     assert rule.noise == pytest.approx(3.1, abs=0.05)
     assert epsilon([Charge(0.25, rule.noise, 32)], DELTA) <= 2 < epsilon([Charge(0.25, rule.noise * 0.99, 32)], DELTA)
 
@@ -88,7 +88,7 @@ def test_charges_of_all_rounds_come_to_epsilon_and_no_further(share: float, stra
         for round_number in range(12):
             for work in assign(private, round_number):
                 if work.number == number and work.counts:
-                    charge = private.charge(number, work.epochs)
+                    charge = private.charge(number, work.epochs, round_number)
                     assert charge is not None
                     charges.append(charge)
         assert charges
@@ -106,7 +106,7 @@ def test_with_a_given_noise_a_site_stops_before_it_would_exceed_epsilon() -> Non
     stops = [private.stops(number) for number in range(len(private.sites))]
     assert min(stops) < 40  # small sites have high rates
     for number, stop in enumerate(stops):
-        one_round = private.charge(number, private.training.local_epochs)
+        one_round = private.charge(number, private.training.local_epochs, 0)
         assert one_round is not None
         assert epsilon([one_round] * stop, DELTA) <= 1.0
         if stop < 40:
@@ -126,7 +126,7 @@ def test_stragglers_stop_by_the_epochs_that_they_did() -> None:
     )
     for number in range(len(private.sites)):
         epochs, stop = private.epochs(number), private.stops(number)
-        one = private.charge(number, 1)
+        one = private.charge(number, 1, 0)
         assert one is not None
         reached = [0, *accumulate(epochs)]
         assert epsilon([replace(one, steps=one.steps * reached[stop])], DELTA) <= 1.0
@@ -139,13 +139,17 @@ def test_stragglers_stop_by_the_epochs_that_they_did() -> None:
     [((2, 2, 2), 6, 3), ((2, 2, 2), 5, 2), ((2, 2, 2), 1, 0), ((0, 2, 0, 0, 2), 3, 4), ((0, 0), 0, 2), ((), 3, 0)],
 )
 def test_the_first_round_that_does_not_fit(done: tuple[int, ...], within: int, first: int) -> None:
-    assert stopped_from(done, within) == first
+    """`within` epochs fit, and one more does not."""
+    sampling = Sampling(0.1, 10)
+    most = epsilon([Charge(0.1, 1.0, 10 * within + 5)], DELTA)
+    example = ExamplePrivacy(most, DELTA, 1.0, noise=1.0)
+    assert len(charges_within(example, sampling, done)) == first
 
 
 def test_no_noise_is_chosen_by_a_trial_without_privacy() -> None:
     plain = trial(fedavg())
     assert plain.rule(0) is None
-    assert plain.charge(0, 2) is None
+    assert plain.charge(0, 2, 0) is None
     assert plain.stops(0) == plain.training.rounds
 
 
@@ -154,10 +158,10 @@ def test_no_noise_is_chosen_by_a_trial_without_privacy() -> None:
 
 def test_the_count_is_blurred_enough_to_leave_most_of_the_budget_to_the_gradient() -> None:
     example = ExamplePrivacy(0.5, DELTA, 1.0, adaptive=AdaptiveClip())
-    few = rule_of(example, rows(list(range(20))), 5, epochs=20)
+    few = rule_of(example, rows(list(range(20))), 5, epochs=(20,))
     assert few.noise > 5  # more than a twentieth of five patients, by far
     assert few.noise < few.gradient_noise < 1.16 * few.noise
-    many = rule_of(replace(example, noise=1.0), rows(list(range(4000))), 400, epochs=1)
+    many = rule_of(replace(example, noise=1.0), rows(list(range(4000))), 400, epochs=(1,))
     assert many.adaptation is not None
     assert many.adaptation.count_noise == pytest.approx(20)  # a twentieth of 400
 
@@ -165,8 +169,8 @@ def test_the_count_is_blurred_enough_to_leave_most_of_the_budget_to_the_gradient
 def test_a_count_with_too_little_noise_is_refused() -> None:
     """Noise 3 in all and 1.5 on the count: 1/3^2 - 1/(2 x 1.5)^2 is nothing, and no noise is enough."""
     with pytest.raises(StudyError, match=r"count_noise: 1\.5 .*\n.*1\.5"):
-        rule_of(ExamplePrivacy(2.0, DELTA, 1.0, 3.0, AdaptiveClip(count_noise=1.5)), rows([0, 1, 2]), 2, 1)
-    rule = rule_of(ExamplePrivacy(2.0, DELTA, 1.0, 3.0, AdaptiveClip(count_noise=1.6)), rows([0, 1, 2]), 2, 1)
+        rule_of(ExamplePrivacy(2.0, DELTA, 1.0, 3.0, AdaptiveClip(count_noise=1.5)), rows([0, 1, 2]), 2, (1,))
+    rule = rule_of(ExamplePrivacy(2.0, DELTA, 1.0, 3.0, AdaptiveClip(count_noise=1.6)), rows([0, 1, 2]), 2, (1,))
     assert math.isfinite(rule.gradient_noise)
 
 

@@ -9,7 +9,7 @@ import pytest
 import wardround
 from wardround.errors import StudyError
 from wardround.plan import load_plan, rehearse
-from wardround.study import ExamplePrivacy, Privacy, SecureSum, SitePrivacy
+from wardround.study import ExamplePrivacy, NoiseSchedule, Privacy, SecureSum, SitePrivacy
 from wardround.sweep import set_path
 from wardround.units import cut
 
@@ -69,6 +69,16 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "gaps by mean": (study(data__missing="mean", data__public=False), "data: missing", "fitted on patients"),
     "levels off rows": (study(data__public=False), "data: public", "read off patients"),
     "a loss that is sent": (study(arm={"algorithm": "fedprox-adaptive"}), "algorithm", "loss on all training rows"),
+    "a clip that is none and follows": (
+        study(privacy__example={**EXAMPLE, "clip": "none", "adaptive": {}}),
+        "privacy: example: adaptive",
+        "no clip that could follow",
+    ),
+    "a step that is none": (
+        study(privacy__example={**EXAMPLE, "noise_schedule": {"last": 0.5, "at": 0.3}}),
+        "privacy: example: noise_schedule: at",
+        'the kind is "linear"',
+    ),
     "patients at two sites": (
         study(data__hospitals=["cleveland"], sites={"partition": "age-windows"}),
         "sites: partition",
@@ -143,6 +153,8 @@ ALLOWED: dict[str, dict[str, Any]] = {
     "local Adam": study(training__optimiser="adam"),
     "adaptive": study(privacy__example={**EXAMPLE, "adaptive": {}}),
     "noise that is given": study(privacy__example={**EXAMPLE, "noise": 20.0}),
+    "no clip": study(privacy__example={**EXAMPLE, "clip": "none"}),
+    "noise that falls": study(privacy__example={**EXAMPLE, "noise_schedule": {"last": 0.5}}, training__batch_size=1000),
     "images": study(IMAGES),
     "images with augmentation": study(IMAGES, training__augment={"rotate": 5.0, "flip": "horizontal"}),
     "whole sites": study(privacy={"site": EXAMPLE}),
@@ -205,6 +217,28 @@ def test_each_part_is_switched_off_and_on_in_an_arm() -> None:
     assert privacy_of(privacy=whole, arm={"privacy.secure_sum": "off"}) == Privacy(example, site, None)
     assert privacy_of(arm={"privacy.secure_sum": "on"}) == Privacy(example, None, SecureSum())
     assert privacy_of(arm={"privacy.example.epsilon": 8.0}) == Privacy(ExamplePrivacy(8.0, 1e-5, 1.0))
+
+
+def test_a_clip_is_a_number_or_none() -> None:
+    assert privacy_of(arm={"privacy.example.clip": "none"}) == Privacy(ExamplePrivacy(2.0, 1e-5, "none"))
+    assert "'nine' is not a possible value" in said_of(arm={"privacy.example.clip": "nine"})
+    assert "out of range" in said_of(arm={"privacy.example.clip": -1})
+    swept = wardround.load_study(study(arm={"privacy.example.clip": [0.5, "none"]}))[0]
+    assert [arm.privacy.example.clip for arm in swept.arms if arm.privacy.example] == [0.5, "none"]
+    assert "expected a number" in said_of(arm={"privacy.example.clip": True})
+
+
+def test_a_noise_schedule_is_a_table() -> None:
+    table = {"kind": "step", "last": 0.25, "at": 0.75}
+    expected = ExamplePrivacy(2.0, 1e-5, 1.0, noise_schedule=NoiseSchedule(0.25, "step", 0.75))
+    assert privacy_of(arm={"privacy.example.noise_schedule": table}) == Privacy(expected)
+    assert privacy_of(privacy={"example": {**EXAMPLE, "noise_schedule": table}}) == Privacy(expected)
+    assert "noise_schedule: last: missing" in said_of(privacy={"example": {**EXAMPLE, "noise_schedule": {}}})
+    swept = wardround.load_study(study(arm={"privacy.example.noise_schedule.last": [0.5, 2.0]}))[0]
+    assert [arm.privacy.example.noise_schedule for arm in swept.arms if arm.privacy.example] == [
+        NoiseSchedule(0.5),
+        NoiseSchedule(2.0),
+    ]
 
 
 def test_epsilon_can_be_swept() -> None:

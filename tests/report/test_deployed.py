@@ -25,6 +25,8 @@ ACROSS: dict[str, Any] = {
     "deployment": {"quorum": 3, "deadline": 90.0, "smallest_cell": 5},
 }
 NEED_ROWS = {"distributions", "correlation"}
+LATE = {"came": True, "rounds": 25, "of": 27, "scored": True, "why": None}
+PRESENT = {site: {**LATE, "rounds": 27} for site in ("cleveland", "hungarian", "switzerland", "va")}
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +38,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> wardround.StudyRun:
 def folder(made: wardround.StudyRun, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     told = as_deployed(made, ACROSS, tmp_path_factory.mktemp("told") / "across")
     results = told.read_json("results.json")
-    told.write_json("results.json", {**results, "missing_work": {"va": {"rounds": 2, "of": 27}}})
+    told.write_json("results.json", {**results, "participation": PRESENT | {"va": LATE}})
     wardround.build_report(told.path)
     return told
 
@@ -81,7 +83,7 @@ def test_the_design_names_quorum_deadline_and_who_was_missing(folder: RunFolder)
     text = page_of(folder.path).text
     assert "across 4 hospitals" in text
     assert "a round closed with the work of 3 of them, after 90 seconds if not all had answered" in text
-    assert "va in 2 of 27" in text
+    assert "va: its work counted in 25 of 27 rounds over all arms and seeds" in text
 
 
 def test_no_small_count_is_in_the_folder(folder: RunFolder) -> None:

@@ -24,7 +24,7 @@ from wardround.bundles.shared import SharedPart, is_shared, load_shared, part_of
 from wardround.catalog import families
 from wardround.data.records import label_counts
 from wardround.deploy.hospitalfile import hospital_source
-from wardround.errors import BundleError, StudyError
+from wardround.errors import BundleError, StudyError, as_path, shown
 from wardround.evaluation.scores import score_columns
 from wardround.execute import Progress
 from wardround.settings import Factory
@@ -85,8 +85,8 @@ def adapt(
     repeats = repeats or (QUICK_REPEATS if quick else REPEATS)
     epochs = epochs or (QUICK_EPOCHS if quick else None)
     part = open_part(shared, arm, seed, models, sources)
-    name, source = hospital_source(Path(hospital), families(models, sources))
-    target = FOLDER / plain_name(name) if out is None else Path(out)
+    name, source = hospital_source(as_path(hospital, "hospital"), families(models, sources))
+    target = FOLDER / plain_name(name) if out is None else as_path(out, "--out")
     refuse_taken(target)
     newcomer = read_newcomer(name, source, part, repeats, accept)
     target_words = target_of(hospital, name, newcomer.cohort)
@@ -110,14 +110,16 @@ def open_part(
     sources: Mapping[str, Factory] | None = None,
 ) -> SharedPart:
     """A folder of `wardround share`, or a run."""
-    if not is_shared(shared) and (Path(shared) / "study.toml").is_file():
+    if not is_shared(shared) and (as_path(shared, "shared part", BundleError) / "study.toml").is_file():
         if arm is None:
             raise StudyError("--arm", "a run has several arms, and a shared part is of one", "Name one with --arm.")
         return part_of_run(shared, arm, seed, models, sources)
     part = load_shared(shared, models)
     for option, given, has in (("--arm", arm, part.about["arm"]), ("--seed", seed, part.about["seed"])):
         if given is not None and given != has:
-            raise StudyError(option, f"this shared part is of {has!r}, not of {given!r}", f"Leave {option} out.")
+            raise StudyError(
+                option, f"this shared part is of {shown(has)}, not of {shown(given)}", f"Leave {option} out."
+            )
     return part
 
 

@@ -16,6 +16,7 @@ from wardround.bundles.origin import Origin, Side, unrecorded
 from wardround.bundles.shared import SharedPart
 from wardround.data.site import Rows
 from wardround.evaluation.scores import score_columns
+from wardround.privacy.epsilons import in_words
 from wardround.settings import parse
 from wardround.study import Arm, Choice, Deployment, ExamplePrivacy, Privacy, Study, Training
 
@@ -92,7 +93,7 @@ def told_arm(part: SharedPart) -> Arm:
     promised = (about["privacy"] or {}).get("example")
     known = ("epsilon", "delta", "clip", "noise")
     example = None
-    if promised:
+    if promised and promised.get("clip") != "none":  # without a clip nothing was promised
         told = {key: promised[key] for key in known if promised.get(key) is not None}
         example = parse(ExamplePrivacy, told, f"{part.path}: privacy")
     return Arm(
@@ -159,7 +160,8 @@ def introduction(part: SharedPart, site: str) -> list[str]:
     simulated = "" if told.get("guarantee") else "; simulated, so no guarantee"
     for kind, whom in (("example", "each patient"), ("site", "each hospital as a whole")):
         if told.get(kind):
-            asked = f"epsilon {told[kind]['epsilon']:g} at delta {told[kind]['delta']:g} was allowed{simulated}"
+            allowed = in_words(told[kind]["epsilon"])
+            asked = f"epsilon {allowed} at delta {told[kind]['delta']:g} was allowed{simulated}"
             lines.append(f"The shared part protects {whom} of the hospitals that it was trained at ({asked}).")
     if told.get("example"):
         return [*lines, f"The adapter was trained without noise, so this bundle must not leave {site}."]

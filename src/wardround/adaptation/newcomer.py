@@ -13,7 +13,7 @@ from wardround.data.cohort import Cohort, load_cohort, split_sites
 from wardround.data.partition import PARTITIONERS
 from wardround.data.sources import Source
 from wardround.data.split import Split
-from wardround.errors import CheckError, DataError, StudyError, suggest
+from wardround.errors import CheckError, DataError, StudyError, shown, suggest
 from wardround.study import Evaluation, Seeds
 
 FRACTIONS = (0.1, 0.2, 0.5, 1.0)  # of the training patients
@@ -39,7 +39,7 @@ def read_newcomer(name: str, source: Source, part: SharedPart, repeats: int, acc
     """
     for check in accept:
         if check not in CHECKS:
-            raise StudyError("--accept", f"there is no check {check!r}", suggest(check, CHECKS, "Checks"))
+            raise StudyError("--accept", f"there is no check {shown(check)}", suggest(check, CHECKS, "Checks"))
     if name in part.about["sites"]:
         problem = "the shared part has learnt from a hospital of this name, so that figures on its rows would flatter"
         remedy = "For that hospital, use `wardround bundle`. If this is another one, give it another `name`."

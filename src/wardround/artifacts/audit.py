@@ -105,19 +105,30 @@ def heads_in(other: Path, path: Path) -> list[str]:
 
 
 def _details(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    entries = [json.loads(line) for line in path.read_bytes().splitlines()]
-    return [(entry["event"], entry["detail"]) for entry in entries]
+    return [(entry["event"], entry["detail"]) for entry in _entries(path)]
+
+
+def _entries(path: Path) -> list[dict[str, Any]]:
+    try:
+        found = [json.loads(line) for line in path.read_bytes().splitlines()]
+        if all(isinstance(one["event"], str) and isinstance(one["detail"], dict) for one in found):
+            return found
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        pass
+    remedy = f"Look at it with `wardround log verify {path}`, and keep it."
+    raise RunError(str(path), "is not an audit log, or was changed", remedy)
 
 
 def changed_files(path: Path, names: Collection[str] | None = None) -> list[str]:
     """Files beside a log, all or some, that are not as the last finished run left them. For a log that is in order."""
-    entries = [json.loads(line) for line in path.read_bytes().splitlines()]
+    entries = _entries(path)
     finished = [entry for entry in entries if entry["event"] == FINISHED]
     begun = [entry for entry in entries if entry["event"] == BEGUN]
     if not finished or (begun and begun[-1]["number"] > finished[-1]["number"]):
         return []  # nothing is finished, or it is being made anew
     wrong = []
-    for name, expected in finished[-1]["detail"].get("files", {}).items():
+    files = finished[-1]["detail"].get("files", {})
+    for name, expected in files.items() if isinstance(files, dict) else ():
         if names is not None and name not in names:
             continue
         file = path.parent / Path(name).name

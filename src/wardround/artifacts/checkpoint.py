@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from wardround.artifacts.atomic import as_os_error, open_private, partial_path
 from wardround.errors import RunError
 from wardround.tree import Tree
 
@@ -49,9 +50,15 @@ def write_leaves(path: Path, leaves: Tree, place: Mapping[str, Any]) -> None:
         content[name] = plain.clone() if place_in_memory in seen else plain  # the file holds each leaf by itself
         seen.add(place_in_memory)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    save_file(content, partial, metadata={"place": written})
-    os.replace(partial, path)
+    partial = partial_path(path)
+    try:
+        open_private(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, "wb").close()  # its mode stays
+        save_file(content, partial, metadata={"place": written})
+        os.replace(partial, path)
+    except BaseException as error:
+        partial.unlink(missing_ok=True)
+        told = as_os_error(error) if isinstance(error, SafetensorError) else None
+        raise error if told is None else told from None
 
 
 def read_leaves(path: Path) -> tuple[Tree, dict[str, Any]]:
@@ -60,7 +67,7 @@ def read_leaves(path: Path) -> tuple[Tree, dict[str, Any]]:
             place = json.loads(file.metadata()["place"])
             return {name: file.get_tensor(name) for name in place.pop("order")}, place
     except Exception as error:
-        raise RunError(str(path), f"is damaged ({type(error).__name__})", "Start anew with --again.") from error
+        raise RunError(str(path), f"is damaged ({type(error).__name__})", "Start anew with --again.") from None
 
 
 def read_checkpoint(folder: Path, unit: int) -> Checkpoint:

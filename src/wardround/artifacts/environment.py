@@ -4,9 +4,10 @@ import os
 import platform
 import subprocess
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from wardround.extras import installed
 
 PACKAGES = ("wardround", "torch", "numpy", "pandas", "scipy", "statsmodels", "pyarrow", "safetensors")
 
@@ -28,13 +29,6 @@ def describe_environment() -> dict[str, Any]:
 
 def versions() -> dict[str, str | None]:
     return {name: installed(name) for name in PACKAGES}
-
-
-def installed(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def source_revision() -> str | None:

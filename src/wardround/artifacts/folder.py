@@ -34,10 +34,14 @@ import tomli_w
 import torch
 from pyarrow import ArrowException
 from pyarrow.json import read_json
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
+from wardround.artifacts.atomic import PRIVATE_FOLDER, open_private, replacing
+from wardround.artifacts.atomic import write_atomically as write_atomically
 from wardround.errors import RunError
 from wardround.study import Study
+from wardround.tomlfile import read_toml
 from wardround.tree import Tree
 
 WRITTEN_ANEW = (
@@ -57,6 +61,17 @@ WRITTEN_ANEW = (
     "report.html",
 )
 Predictions = Literal["predictions", "selection", "validation", "regional", "absent", "uncertainty"]
+# what reading files that were changed may end in
+MISFITS = (
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    ArrowException,
+    SafetensorError,
+)
 Read = TypeVar("Read")
 
 
@@ -74,7 +89,11 @@ class RunFolder:
 
     def begin(self, study: Study, environment: Mapping[str, Any]) -> None:
         """Make the folder and clear what an earlier, unfinished or repeated run left in it."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(parents=True, exist_ok=True, mode=PRIVATE_FOLDER)
+        try:
+            self.path.chmod(PRIVATE_FOLDER)  # one that was there before, perhaps made by an earlier version
+        except PermissionError:
+            raise RunError(str(self.path), "belongs to somebody else", "Give another --out.") from None
         for name in WRITTEN_ANEW:
             (self.path / name).unlink(missing_ok=True)
         for name in ("state", "models", "figures", "tables", "bundles"):  # first what a resumed run would go by
@@ -91,15 +110,19 @@ class RunFolder:
             return json.loads((self.path / name).read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise RunError(str(self.path), f"has no {name}", "Name the folder of a complete run.") from None
-        except json.JSONDecodeError as error:
-            raise RunError(str(self.path / name), f"is damaged: {error}", "Run the study again with --again.") from None
+        except (OSError, ValueError, RecursionError) as error:
+            problem = f"is damaged, or cannot be read ({type(error).__name__})"
+            raise RunError(str(self.path / name), problem, "Run the study again with --again.") from None
+
+    def read_study(self) -> dict[str, Any]:
+        """The content of study.toml, unparsed."""
+        return read_toml(self.path / "study.toml", "Run the study again with --again.", RunError)
 
     def save_model(self, arm: str, seed: int, leaves: Tree) -> None:
         folder = self.path / "models" / arm
         folder.mkdir(parents=True, exist_ok=True)
         contiguous = {name: leaf.detach().contiguous().clone() for name, leaf in leaves.items()}
-        # written plainly: until the next checkpoint a unit counts for nothing and is written again
-        (folder / f"seed-{seed}.safetensors").write_bytes(save(contiguous))
+        write_atomically(folder / f"seed-{seed}.safetensors", save(contiguous))
 
     def load_model(self, arm: str, seed: int) -> Tree:
         return load_file(self.path / "models" / arm / f"seed-{seed}.safetensors")
@@ -107,21 +130,29 @@ class RunFolder:
     def keep_predictions(self, kind: Predictions, unit: int, table: pd.DataFrame) -> None:
         """Of one finished unit, until all are finished."""
         (self.path / "state" / kind).mkdir(parents=True, exist_ok=True)
+        self._write_table(self._part(kind, unit), table)
+
+    def write_groups(self, table: pd.DataFrame) -> None:
+        self._write_table(self.path / "groups.parquet", table)
+
+    @staticmethod
+    def _write_table(path: Path, table: pd.DataFrame) -> None:
         content = BytesIO()
         table.to_parquet(content, index=False, compression="zstd")
-        write_atomically(self._part(kind, unit), content.getvalue())
+        write_atomically(path, content.getvalue())
 
     def join_predictions(self, kind: Predictions, units: int) -> None:
         """One file, written part by part, so that predictions never pile up in memory."""
         parts = [part for unit in range(units) if (part := self._part(kind, unit)).is_file()]
         if not parts:
             return
-        partial = self.path / f".{kind}.parquet.partial"
-        first = pq.read_schema(parts[0])
-        with pq.ParquetWriter(partial, first, compression="zstd") as writer:
+        with (
+            self.as_written(),
+            replacing(self.path / f"{kind}.parquet") as file,
+            pq.ParquetWriter(file, first := pq.read_schema(parts[0]), compression="zstd") as writer,
+        ):
             for part in parts:
                 writer.write_table(pq.read_table(part).cast(first))
-        os.replace(partial, self.path / f"{kind}.parquet")
 
     def keep_lengths(self, arm: str, told: Mapping[str, Any] | None) -> None:
         """How long patients' gradients are, of one arm, until all are finished."""
@@ -140,12 +171,10 @@ class RunFolder:
         return folder / f"{unit:05}.jsonl"
 
     def join_records(self, units: int) -> None:
-        partial = self.path / ".records.jsonl.partial"
-        with partial.open("wb") as whole:
+        with replacing(self.path / "records.jsonl") as whole:
             for unit in range(units):
                 with self.unit_records(unit).open("rb") as part:
                     copyfileobj(part, whole)
-        os.replace(partial, self.path / "records.jsonl")
 
     def remove_state(self) -> None:
         """What was only needed to resume."""
@@ -231,11 +260,26 @@ class RunFolder:
             raise RunError(str(path), problem, "Run the study again with --again.") from None
 
     @contextmanager
+    def as_written(self) -> Iterator[None]:
+        """Around what relies on the shape of a run's files. Hashes do not tell a file that was made to fit them."""
+        try:
+            yield
+        except MISFITS as error:
+            problem = f"does not hold what a run of this version writes ({type(error).__name__})"
+            remedy = "Run the study again with --again. If nobody changed the folder, please report it."
+            raise RunError(str(self.path), problem, remedy) from None
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            remedy = "Run the study again with --again."  # it is Arrow's, of a file that it cannot read
+            raise RunError(str(self.path), "holds a file that is damaged", remedy) from None
+
+    @contextmanager
     def locked(self) -> Iterator[None]:
         """One process at a time. The lock dies with its process, so a crash leaves nothing to clean up."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = (self.path / ".lock").open("w")
+            self.path.mkdir(parents=True, exist_ok=True, mode=PRIVATE_FOLDER)
+            lock = open_private(self.path / ".lock", os.O_RDWR | os.O_CREAT, "r+b")
         except OSError as error:
             raise RunError(str(self.path), f"cannot be made ({error.strerror})", "Give another --out.") from None
         with lock as file:
@@ -254,7 +298,11 @@ class JsonLines:
         self.path, self.length = path, length
 
     def __enter__(self) -> Self:
-        self.file = self.path.open("r+b" if self.path.exists() else "w+b")
+        self.file = open_private(self.path, os.O_RDWR | os.O_CREAT, "r+b")
+        if self.file.seek(0, os.SEEK_END) < self.length:
+            self.file.close()
+            problem = "is shorter than it was when the run stopped"
+            raise RunError(str(self.path), problem, "Start anew with --again.")
         self.file.truncate(self.length)
         self.file.seek(self.length)
         return self
@@ -278,13 +326,6 @@ class JsonLines:
 def _lines_as_table(path: Path) -> pd.DataFrame:
     table: pd.DataFrame = read_json(path).to_pandas()
     return table
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Whoever reads `path`, at whatever moment the writer died, finds the old content or the new."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_bytes(content)
-    os.replace(partial, path)
 
 
 def without_nan(value: Any) -> Any:

@@ -11,7 +11,6 @@ after a crash, is charged once; one that is asked for again with another model o
 import fcntl
 import json
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
@@ -21,7 +20,8 @@ from typing import Any, Literal
 
 from wardround.artifacts.audit import BEGINNING, AuditLog, wrong_line
 from wardround.errors import DeployError, RunError
-from wardround.privacy.accountant import Adjacency, Charge, epsilon
+from wardround.privacy.accountant import Adjacency, Charge, epsilon, together
+from wardround.privacy.epsilons import to_json
 
 CHARGED = "charged"
 TOGETHER = 50  # entries in a line, at most: the log looks for its last line in the last 64 KiB
@@ -190,6 +190,11 @@ def spent_by(entries: Iterable[Entry], by: Sequence[Part] = (), delta: float | N
     return [_row(group, by, at) for group in groups.values()]
 
 
+def plain(row: Spent) -> dict[str, Any]:
+    """For --json, which has no infinity."""
+    return {**asdict(row), "add_remove": to_json(row.add_remove), "replace": to_json(row.replace)}
+
+
 def would_exceed(
     entries: Iterable[Entry], more: Charge, budget: float, delta: float, adjacency: Adjacency = "add-remove"
 ) -> bool:
@@ -199,10 +204,7 @@ def would_exceed(
 
 def charges_of(entries: Iterable[Entry]) -> list[Charge]:
     """One charge for each rate and noise: there are few of them, however many entries."""
-    steps: Counter[tuple[float, float]] = Counter()
-    for entry in entries:
-        steps[entry.rate, entry.noise] += entry.steps
-    return [Charge(rate, noise, count) for (rate, noise), count in steps.items()]
+    return list(together(Charge(entry.rate, entry.noise, entry.steps) for entry in entries))
 
 
 def _row(entries: list[Entry], by: Sequence[Part], delta: float) -> Spent:

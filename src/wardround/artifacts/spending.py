@@ -12,6 +12,8 @@ from wardround.artifacts.folder import RunFolder
 from wardround.artifacts.ledger import Entry, Ledger, Spent, charges_of, spent_by
 from wardround.errors import RunError
 from wardround.privacy.accountant import Charge, epsilon, epsilon_curve
+from wardround.privacy.epsilons import to_json
+from wardround.privacy.exposure import planned_exposure
 from wardround.study import Arm, Privacy, Study
 
 LEDGER = "ledger.jsonl"
@@ -84,9 +86,15 @@ def _entry(
 
 
 def describe_spending(
-    study: Study, entries: Iterable[Entry], records: pd.DataFrame, lengths: Mapping[str, Any], guarantee: bool
+    study: Study,
+    entries: Iterable[Entry],
+    records: pd.DataFrame,
+    lengths: Mapping[str, Any],
+    guarantee: bool,
+    exposure: Mapping[str, Any] | None = None,
 ) -> dict[str, Any] | None:
-    """`privacy` of results.json; None where no arm protects anything. `lengths` are those of patients' gradients."""
+    """`privacy` of results.json; None where no arm protects anything. `lengths` are those of patients' gradients.
+    `exposure` is counted where the splits are known; else it follows from the study's shares."""
     protected = [arm for arm in study.arms if arm.privacy != Privacy()]
     if not protected:
         return None
@@ -110,6 +118,7 @@ def describe_spending(
             for arm in protected
         },
         "total": {row.site: _spent(row) for row in spent_by(patients_only)} if patients_only else {},
+        "exposure": exposure or planned_exposure(study),
     }
 
 
@@ -117,7 +126,9 @@ def described(arm: Arm) -> dict[str, Any]:
     """What the study asks for."""
     privacy = arm.privacy
     return {
-        "example": asdict(privacy.example) if privacy.example else None,
+        "example": {**asdict(privacy.example), "epsilon": to_json(privacy.example.promised)}
+        if privacy.example
+        else None,
         "site": asdict(privacy.site) if privacy.site else None,
         "secure_sum": asdict(privacy.secure_sum) if privacy.secure_sum else None,
     }
@@ -135,8 +146,8 @@ def _of_sites(entries: Sequence[Entry]) -> dict[str, Any]:
 
 def _spent(row: Spent) -> dict[str, Any]:
     return {
-        "epsilon": row.add_remove,
-        "epsilon_replace": row.replace,
+        "epsilon": to_json(row.add_remove),
+        "epsilon_replace": to_json(row.replace),
         "delta": row.delta,
         "rounds": row.rounds,
         "steps": row.steps,
@@ -146,11 +157,13 @@ def _spent(row: Spent) -> dict[str, Any]:
 def _price(entries: Sequence[Entry], delta: float) -> dict[str, Any]:
     charges = charges_of(entries)
     rdp = epsilon(charges, delta, method="rdp")
+    ordered = sorted(entries, key=lambda entry: entry.round)
     return {
-        "rate": entries[0].rate,
-        "noise": entries[0].noise,
-        "epsilon_rdp": rdp,
-        "curve": spent_by_round(entries, delta),
+        "rate": ordered[0].rate,
+        "noise": ordered[0].noise,
+        "noise_last": ordered[-1].noise,
+        "epsilon_rdp": to_json(rdp),
+        "curve": [(number, to_json(spent)) for number, spent in spent_by_round(entries, delta)],
     }
 
 

@@ -12,8 +12,10 @@ from wardround.attacks import canary, inversion, membership
 from wardround.attacks.gradient_inversion import Effort
 from wardround.attacks.shadows import Everyone, losses, shadow_losses
 from wardround.attacks.target import Target, open_target
-from wardround.errors import StudyError, suggest
+from wardround.errors import StudyError, shown, suggest
 from wardround.privacy.accountant import Charge, epsilon
+from wardround.privacy.epsilons import to_json
+from wardround.privacy.example_dp import Rule
 from wardround.privacy.protection import seeded_streams
 from wardround.settings import Factory
 from wardround.study import Arm
@@ -61,7 +63,7 @@ def attack_run(
     """
     for kind in only:
         if kind not in KINDS:
-            raise StudyError("--only", f"there is no attack {kind!r}", suggest(kind, KINDS, "Attacks"))
+            raise StudyError("--only", f"there is no attack {shown(kind)}", suggest(kind, KINDS, "Attacks"))
     target = open_target(path, list(arms), models, sources)
     return attack_target(target, only, quick, at, shadows, progress or (lambda line: None))
 
@@ -103,7 +105,7 @@ def describe(arm: Arm) -> dict[str, Any]:
     return {
         "algorithm": arm.algorithm.name,
         "model": arm.model.name,
-        "epsilon": example.epsilon if example else None,
+        "epsilon": to_json(example.promised) if example else None,
         "delta": example.delta if example else None,
         "secure_sum": arm.privacy.secure_sum is not None,
         "site_epsilon": arm.privacy.site.epsilon if arm.privacy.site else None,
@@ -160,7 +162,7 @@ def audit_claims(target: Target, sizes: Sizes, say: Said) -> dict[str, list[dict
     wanted = {
         arm.name: chosen_sites(target.charges(arm.name), sizes.sites)
         for arm in target.arms
-        if arm.privacy.example is not None
+        if arm.privacy.example is not None and arm.privacy.example.clip != "none"  # which claims nothing
     }
     number = sum(len(sites) for sites in wanted.values())
     confidence = 1 - (1 - CONFIDENCE) / max(number, 1)  # each of them may be wrong so seldom that none is
@@ -180,10 +182,13 @@ def audit_claims(target: Target, sizes: Sizes, say: Said) -> dict[str, list[dict
 
 def audit_site(trial: Trial, site: str, charges: list[Charge], confidence: float, seed: int) -> dict[str, Any]:
     names = [one.name for one in trial.sites]
-    rule, example = trial.rule(names.index(site) if site in names else 0), trial.privacy.example
+    number = names.index(site) if site in names else 0
+    rule, example = trial.rule(number), trial.privacy.example
     if rule is None or example is None:
         raise ValueError("only releases of a protected arm can be attacked")
-    made = canary.audit(rule, charges, example.delta, seeded_streams(seed, 0, f"attack: {site}"), confidence=confidence)
+    streams = seeded_streams(seed, 0, f"attack: {site}")
+    stages = stages_of(trial, number, sum(charge.steps for charge in charges))
+    made = canary.audit(rule, charges, example.delta, streams, confidence=confidence, stages=stages)
     return {
         "claim": made.claim,
         "replace_claim": epsilon(charges, example.delta, "replace"),
@@ -202,6 +207,19 @@ def audit_site(trial: Trial, site: str, charges: list[Charge], confidence: float
         "holds": made.holds,
         "can_fail": made.can_fail,
     }
+
+
+def stages_of(trial: Trial, number: int, steps: int) -> list[tuple[Rule, int]]:
+    """Rules and steps of a site whose noise changes over the rounds, up to so many steps; nothing where it does not."""
+    if trial.privacy.example is None or trial.privacy.example.noise_schedule is None:
+        return []
+    found: dict[Rule, int] = {}
+    for round_number, charge in enumerate(trial.charges(number)):
+        rule, count = trial.rule(number, round_number), min(charge.steps, steps)
+        if rule is not None and count:
+            found[rule] = found.get(rule, 0) + count
+        steps -= count
+    return list(found.items())
 
 
 def chosen_sites(charges: Mapping[str, list[Charge]], most: int) -> dict[str, list[Charge]]:

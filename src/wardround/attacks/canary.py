@@ -22,7 +22,7 @@ from torch.nn.functional import softplus
 from wardround.attacks.bounds import Bound, draws_for, epsilon_bound
 from wardround.engines.threads import torch_threads
 from wardround.models.model import Model
-from wardround.models.rows import Patients
+from wardround.models.patients import Patients
 from wardround.privacy.accountant import Charge, epsilon
 from wardround.privacy.example_dp import PrivateGradient, Rule, poisson_order
 from wardround.privacy.protection import Streams
@@ -65,12 +65,13 @@ def audit(
     draws: int | None = None,
     confidence: float = 0.95,
     told: Rule | None = None,
+    stages: Sequence[tuple[Rule, int]] = (),
 ) -> Audit:
     """Attack the releases of a site that protects its patients by `rule`, as many steps of it as were charged.
 
     The claim is what the charges cost, unless another is given: rate and noise of the releases are the rule's own, so
     that a charge which says less of them is found out. `told` is the rule that the attacker believes in; a test gives
-    it where `rule` has been weakened.
+    it where `rule` has been weakened. `stages` are rules and steps of each, where noise changes over the rounds.
     """
     claim = epsilon(charges, delta) if claim is None else claim
     steps = sum(charge.steps for charge in charges)
@@ -78,27 +79,30 @@ def audit(
         draws = min(draws_for(claim, FEWEST_DRAWS, MOST_DRAWS, confidence), WORK // max(steps, 1) // 2 * 2)
         draws = max(draws, LEAST_DRAWS)
     with torch_threads(1):  # tensors are too small for two threads to help one another
-        present, absent = scores(rule, told or rule, steps, draws, streams)
+        parts = [(one, one, count) for one, count in stages] or [(rule, told or rule, steps)]
+        present, absent = scores(parts, draws, streams)
     return Audit(claim, delta, confidence, steps, epsilon_bound(present, absent, delta, confidence))
 
 
-def scores(rule: Rule, told: Rule, steps: int, draws: int, streams: Streams) -> tuple[np.ndarray, np.ndarray]:
+def scores(parts: Sequence[tuple[Rule, Rule, int]], draws: int, streams: Streams) -> tuple[np.ndarray, np.ndarray]:
     """How much the steps of a run speak for the canary, in draws with it and in draws without it.
 
-    `rule` is what happens, `told` what the attacker believes.
+    Of each part of the run: the rule that holds, the one that the attacker believes in, and the steps.
     """
     model, people = canary_model(2 * draws), torch.arange(draws)  # the second half of all directions stays empty
     params: Tree = {"weight": torch.zeros(2 * draws)}
     label = torch.zeros(draws, dtype=torch.int64)
     found = torch.zeros(2 * draws, dtype=torch.float64)
-    fixed, sampling = at_fixed_clip(rule), streams("sampling")
-    gradient = PrivateGradient(model, fixed, streams("noise"))
-    for begin in range(0, steps, STEPS_AT_A_TIME):
-        for rows in poisson_order(people, fixed.rate, min(STEPS_AT_A_TIME, steps - begin), sampling):
-            x = torch.full((len(rows), 2), 2 * LENGTH * fixed.clip, dtype=torch.float64)  # the derivative is half
-            x[:, 0] = rows
-            released = gradient(params, {}, x, label[rows], {}, people[rows])[0]["weight"]
-            found += evidence(released.double() * (fixed.expected / fixed.clip), told)
+    sampling, noise = streams("sampling"), streams("noise")
+    for rule, told, steps in parts:
+        fixed = at_fixed_clip(rule)
+        gradient = PrivateGradient(model, fixed, noise)
+        for begin in range(0, steps, STEPS_AT_A_TIME):
+            for rows in poisson_order(people, fixed.rate, min(STEPS_AT_A_TIME, steps - begin), sampling):
+                x = torch.full((len(rows), 2), 2 * LENGTH * fixed.clip, dtype=torch.float64)  # the derivative is half
+                x[:, 0] = rows
+                released = gradient(params, {}, x, label[rows], {}, people[rows])[0]["weight"]
+                found += evidence(released.double() * (fixed.expected / fixed.clip), told)
     return found[:draws].numpy(), found[draws:].numpy()
 
 

@@ -13,6 +13,7 @@ from wardround.attacks.gradient_inversion import Effort, from_first_layer, recon
 from wardround.attacks.likeness import Likeness, likeness
 from wardround.attacks.one_step import forgetful, seen
 from wardround.attacks.target import Target
+from wardround.privacy.epsilons import in_words
 from wardround.privacy.example_dp import Rule
 from wardround.privacy.protection import seeded_streams
 from wardround.rounds import start
@@ -75,7 +76,7 @@ def invert_arms(
 
 
 def words(arm: Arm) -> str:
-    return "" if arm.privacy.example is None else f"epsilon {arm.privacy.example.epsilon:g}\n({arm.name})"
+    return "" if arm.privacy.example is None else f"epsilon {in_words(arm.privacy.example.promised)}\n({arm.name})"
 
 
 def victims(trial: Trial, count: int) -> list[Victim]:

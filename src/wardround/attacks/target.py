@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from wardround.artifacts.folder import RunFolder
-from wardround.errors import StudyError, suggest
+from wardround.errors import StudyError, shown, suggest
 from wardround.opened import Elsewhere, open_run, saved_run
 from wardround.plan import Plan
 from wardround.privacy.accountant import Charge
@@ -60,7 +60,7 @@ def open_target(
     known = [arm.name for arm in study.arms]
     for name in arms:
         if name not in known:
-            raise StudyError("--arm", f"the study has no arm {name!r}", suggest(name, known, "Arms"))
+            raise StudyError("--arm", f"the study has no arm {shown(name)}", suggest(name, known, "Arms"))
     chosen = tuple(arm for arm in study.arms if (arm.name in arms if arms else not arm.variant))
     return Target(folder, plan, chosen, study.evaluation.seeds.first)
 

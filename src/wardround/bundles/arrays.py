@@ -24,6 +24,11 @@ def as_array(values: Any, name: str, where: Callable[[int], str]) -> pa.Array:
     return made.combine_chunks() if isinstance(made, pa.ChunkedArray) else made
 
 
+def type_words(kind: pa.DataType) -> str:
+    """For messages. The type of a nested column names its fields, which may be a patient's words."""
+    return "a nested type" if pa.types.is_nested(kind) else f"type {kind}"
+
+
 def _as_text(value: Any) -> str | None:
     if value is None or value is pd.NA or (isinstance(value, float) and np.isnan(value)):
         return None

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from wardround.bundles.pieces import SIZE, Piece, decoded, header, lines_in, pieces, records
 from wardround.data.sources.table import checked_names, columns_of, looks_like_data, most_frequent_separator
-from wardround.errors import DataError
+from wardround.errors import DataError, as_path
 
 STDIN = "-"
 ROWS = 32_768  # of a Parquet file at a time
@@ -89,13 +89,13 @@ class Wanted:
 @contextmanager
 def opened(source: str | Path, wanted: Wanted, size: int = SIZE) -> Iterator[Opened]:
     """`-` is standard input. `size` is how many bytes of text a block has, or the longest header."""
-    if str(source) == STDIN:
+    if isinstance(source, str) and source == STDIN:
         if sys.stdin is None or sys.stdin.isatty():
             remedy = "Name a file, or send rows: `wardround predict BUNDLE - --out FILE < rows.csv`."
             raise DataError("standard input", "nothing is sent to it: it is a terminal", remedy)
         yield _open_text(sys.stdin.buffer, "standard input", wanted, lambda: None, size)
         return
-    path = Path(source)
+    path = as_path(source, "source", DataError)
     with _file(path) as file:
         length = path.stat().st_size
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load
 from scipy.special import expit, logit
 
+from wardround.artifacts.folder import MISFITS as CHANGED
 from wardround.bundles.far import Far, by_ranges
 from wardround.bundles.files import ANEW, FORMAT, PREPARATION, UNCERTAINTY, VOCABULARY, WEIGHTS, read_sealed
 from wardround.bundles.inputs import Inputs, read_inputs, read_part
@@ -21,7 +21,7 @@ from wardround.catalog import families
 from wardround.data.prepare import Encoded, Recipe
 from wardround.data.site import Block
 from wardround.data.written import read_recipe
-from wardround.errors import BundleError, StudyError, suggest
+from wardround.errors import BundleError, StudyError, as_path, suggest
 from wardround.evaluation.metrics import THRESHOLD
 from wardround.models import MODELS, Model, Shape
 from wardround.settings import Factory, parse_settings, settings_of
@@ -34,17 +34,7 @@ CELLS = 1 << 22  # numbers at a time: of images fewer rows
 CLIP = 1e-6  # scores of exactly 0 and 1 have no logit
 MOST_LACKING = 1 << 26  # weights that a shared part lacks because they are private; 256 MB
 # what reading parts that do not fit each other may end in; numbers and lists that no memory can hold are among it
-MISFITS = (
-    LookupError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    ArithmeticError,
-    RuntimeError,
-    MemoryError,
-    SafetensorError,
-    StudyError,
-)
+MISFITS = (*CHANGED, RuntimeError, MemoryError, StudyError)
 
 
 @dataclass(frozen=True)
@@ -166,7 +156,7 @@ def load_bundle(path: str | Path, models: Mapping[str, Factory] | None = None) -
 
     `models` gives models of your own by the name that the study gave them, as `run_study` takes them.
     """
-    folder = Path(path)
+    folder = as_path(path, "bundle", BundleError)
     about, files = read_sealed(folder)
     try:
         return _opened(folder, about, files, models)

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from wardround.privacy.epsilons import in_words
+
 METRICS = {
     "auc": "AUC",
     "accuracy": "accuracy",
@@ -291,20 +293,24 @@ def _privacy(told: Mapping[str, Any] | None) -> list[str]:
     lines = []
     if told["example"]:
         asked, spent = told["example"], told["spent"]
-        lines.append(
-            f"Each patient is protected: epsilon {asked['epsilon']:g} at delta {asked['delta']:g} was allowed."
-        )
+        if asked.get("clip") == "none":
+            lines.append("No patient is protected: gradients were not clipped, so that epsilon is infinite.")
+        else:
+            lines.append(
+                f"Each patient is protected: epsilon {asked['epsilon']:g} at delta {asked['delta']:g} was allowed."
+            )
         if spent:
             lines.append(
-                f"Spent at this site by one training of this arm, at most: epsilon {spent['epsilon']:.3f} at delta "
+                f"Spent at this site by one training of this arm, at most: epsilon "
+                f"{in_words(spent['epsilon'], '.3f')} at delta "
                 f"{spent['delta']:g}, in "
                 f"{spent['rounds']} rounds."
             )
         if told["spent_by_the_whole_run"]:
             whole = told["spent_by_the_whole_run"]
             lines.append(
-                f"Spent at this site by all arms and seeds of the run: epsilon {whole['epsilon']:.3f} at delta "
-                f"{whole['delta']:g}."
+                f"Spent at this site by all arms and seeds of the run: epsilon {in_words(whole['epsilon'], '.3f')} at "
+                f"delta {whole['delta']:g}."
             )
         lines.append("Figures on test rows and counts of rows are not covered by it.")
     if told["site"]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from wardround.artifacts.folder import RunFolder
 from wardround.bundles.make import FOLDER, Opened, bundle_from, open_for_bundles
 from wardround.bundles.origin import plain_name
-from wardround.errors import BundleError, StudyError
+from wardround.errors import BundleError, StudyError, as_path, shown
 from wardround.models import MODELS
 from wardround.plan import Plan
 from wardround.settings import Factory
@@ -36,13 +36,15 @@ def make_bundles(
     are as `make_bundle` takes them.
     """
     opened = open_for_bundles(run, models, sources)
-    return bundles_from(opened, sites, FOLDER if out is None else Path(out), seed=seed, onnx=onnx)
+    return bundles_from(opened, sites, FOLDER if out is None else as_path(out, "--out"), seed=seed, onnx=onnx)
 
 
 def bundles_from(
     opened: Opened, sites: Sequence[str], out: Path, *, seed: int | None = None, onnx: bool = False
 ) -> Made:
     made = Made({}, {})
+    if not isinstance(sites, list | tuple) or not all(isinstance(site, str) for site in sites):
+        raise StudyError("sites", f"expected a list of names, found {shown(sites)}", "Give the names of sites.")
     for arm in opened.results["arms"]:
         for site in sites:
             target = out / plain_name(f"{opened.plan.study.name}-{arm}-{site}")

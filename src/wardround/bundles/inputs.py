@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from wardround.data.pixels import brightness, levels, levels_of
 from wardround.data.prepare import Recipe
 from wardround.data.site import Block, as_numbers, scaled
+from wardround.errors import shown
 from wardround.study import Preparation
 
 GRID = 4  # an image's brightness is looked at in so many rows and columns
@@ -205,5 +206,5 @@ def wrong_parties(inputs: Inputs, without: Collection[str]) -> str | None:
     for party in without:
         if party not in inputs.others:
             needed = any(part.party == party for part in inputs.parts)
-            return f"{party!r} is always needed" if needed else f"the bundle knows no party {party!r}"
+            return f"{shown(party)} is always needed" if needed else f"the bundle knows no party {shown(party)}"
     return None

@@ -18,7 +18,7 @@ from wardround.bundles.several import Beside, beside_of
 from wardround.bundles.side import side_of as side_of
 from wardround.data.cohort import Cohort
 from wardround.data.site import Rows, Site
-from wardround.errors import BundleError, StudyError, suggest
+from wardround.errors import BundleError, StudyError, as_path, shown, suggest
 from wardround.evaluation.scores import label_columns, score_columns
 from wardround.opened import Elsewhere, arm_of, open_run, saved_run, seed_of
 from wardround.plan import Plan
@@ -86,6 +86,19 @@ def bundle_from(
     region: str | None = None,
 ) -> Path:
     """As `make_bundle`."""
+    with opened.folder.as_written():
+        return _bundle_from(opened, arm, site, seed, out, onnx, region)
+
+
+def _bundle_from(
+    opened: Opened,
+    arm: str,
+    site: str | None,
+    seed: int | None,
+    out: str | Path | None,
+    onnx: bool,
+    region: str | None,
+) -> Path:
     plan = opened.plan
     chosen_seed = seed_of(plan.study, seed)
     chosen = arm_of(plan.study, opened.results, arm, chosen_seed)
@@ -94,7 +107,7 @@ def bundle_from(
     name = _site(trial, site)
     _refuse_other_region(trial, name, region)
     whose = name if region is None else f"{region}-{name}"
-    target = FOLDER / plain_name(f"{plan.study.name}-{arm}-{whose}") if out is None else Path(out)
+    target = FOLDER / plain_name(f"{plan.study.name}-{arm}-{whose}") if out is None else as_path(out, "--out")
     refuse_taken(target)
     return write_bundle(_origin(opened, chosen, arm, trial, name, region), target, onnx)
 
@@ -106,7 +119,7 @@ def _site(trial: Trial, name: str | None) -> str:
     if name is None:
         raise StudyError("--site", "the run has several sites, and a bundle is for one", f"Sites: {', '.join(known)}.")
     if name not in known:
-        raise StudyError("--site", f"the run has no site {name!r}", suggest(name, known, "Sites"))
+        raise StudyError("--site", f"the run has no site {shown(name)}", suggest(name, known, "Sites"))
     return name
 
 
@@ -128,7 +141,7 @@ def _refuse_other_region(trial: Trial, site: str, region: str | None) -> None:
     if regions is None:
         raise StudyError("--region", "the arm's sites form no regions", "Leave it out.")
     if region not in regions.names:
-        problem = f"no region with a training site is called {region!r}"
+        problem = f"no region with a training site is called {shown(region)}"
         raise StudyError("--region", problem, suggest(region, regions.names, "Regions"))
     trainers = [one.name for one in trial.sites]
     own = regions.names[regions.of_site[trainers.index(site)]] if site in trainers else None

@@ -6,7 +6,6 @@ the preparation. Its `metadata_props` say which bundle it is of, what each featu
 
 import json
 import os
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,8 @@ from torch import Tensor, nn
 
 from wardround import seeds
 from wardround.bundles.bundle import Bundle
-from wardround.errors import BundleError, MachineError
+from wardround.errors import BundleError
+from wardround.extras import load
 from wardround.models.model import Model
 from wardround.quiet import without_remarks
 from wardround.tree import Tree
@@ -160,8 +160,4 @@ def _numpy_type(bundle: Bundle) -> type[np.floating[Any]]:
 
 
 def _import(name: str) -> Any:
-    try:
-        return import_module(name)
-    except ModuleNotFoundError:
-        remedy = "Install it with `pip install 'wardround[onnx]'`, or leave the ONNX file out."
-        raise MachineError("ONNX", f"needs the package {name}", remedy) from None
+    return load(name, "onnx", "ONNX", instead="leave the ONNX file out")

@@ -30,7 +30,7 @@ from wardround.data.images.npz import FLAGS, SIDES, Archive, image_of, texts_of
 from wardround.data.images.people import groups
 from wardround.data.images.pixels import Picture, need_clahe
 from wardround.data.images.tables import Table, is_table, read_table
-from wardround.errors import DataError, suggest
+from wardround.errors import DataError, as_path, shown, suggest
 
 IMAGE = "image"  # the column with a row's name
 WORDS = ("age", "sex", "view")  # what is known of a patient beside the image
@@ -60,8 +60,8 @@ def opened_pictures(
         raise DataError(str(source), "the bundle takes no images", "Use a bundle of images.")
     if images.clahe:
         need_clahe()
-    path = Path(source)
-    if str(source) == "-":
+    path = as_path(source, "source", DataError)
+    if str(path) == "-":
         raise DataError("standard input", "images are not read from it", KINDS)
     needed = bundle.inputs.image_at not in without if bundle.inputs.parts else True
     with without_warnings():
@@ -142,7 +142,7 @@ def _folder(folder: Path, images: Images, keep: Sequence[str]) -> _Pieces:
 def _files(folder: Path, files: Sequence[str], images: Images, keep: Sequence[str], where: str) -> _Pieces:
     for name in keep:
         if name not in TAGS:
-            problem = f"there is no column {name!r}: a folder of images has what DICOM files say, and no others"
+            problem = f"there is no column {shown(name)}: a folder of images has what DICOM files say, and no others"
             raise DataError(where, problem, suggest(name, TAGS, "Known"))
     if any(map(is_dicom, files)):
         need_pydicom()
@@ -174,28 +174,29 @@ def _table(
             raise DataError(str(path), "no column says which image a row is of", remedy)
         found = matched(names.tolist(), files_below(path.parent), path)
         files = [name for name in found if name is not None]
-        lacking = [str(name) for name, file in zip(names, found, strict=True) if file is None]
+        lacking = [str(line) for line, file in zip(table.lines, found, strict=True) if file is None]
         if lacking:
             more = ", ..." if len(lacking) > 5 else ""
-            problem = f"{len(lacking)} of {len(names)} images are not there: {', '.join(lacking[:5])}{more}"
+            problem = f"{len(lacking)} of {len(names)} images are not there: line {', '.join(lacking[:5])}{more}"
             raise DataError(str(path), problem, "Correct the names, which start at the table's folder.")
         if any(map(is_dicom, files)):
             need_pydicom()
     said = _said(table)
     refuse_partly(bundle, set(said.columns), str(path), without, in_files=any(map(is_dicom, files)))
     kept = {name: _kept(table, name) for name in keep}
-    labels = [f"line {line}" for line in table.lines] if names is None else [str(name) for name in names]
+    lines = [f"line {line}" for line in table.lines]
+    labels = lines if names is None else [str(name) for name in names]
 
     def read(start: int, stop: int) -> Block:
         own = {name: _texts_or_gaps(cells[start:stop].tolist()) for name, cells in kept.items()}
-        told = said.iloc[start:stop].reset_index(drop=True)
+        told, where = said.iloc[start:stop].reset_index(drop=True), lines[start:stop].__getitem__
         if not needed:
-            return block_without_images(labels[start:stop], columns_of(told), own)
+            return block_without_images(labels[start:stop], columns_of(told), own, where)
         pictures = [_decoded(path.parent / name, images) for name in files[start:stop]]
         tagged = {w: [one.said.get(w, "") for one in pictures] for w in WORDS if w not in told}
         told = told.assign(**{word: pd.Series(cells, dtype=object) for word, cells in tagged.items()})
         ungiven = _unsaid(pictures, tagged)
-        return block_of_pictures(labels[start:stop], pictures, images, columns_of(told), own, ungiven=ungiven)
+        return block_of_pictures(labels[start:stop], pictures, images, columns_of(told), own, where, ungiven)
 
     return _Pieces(str(path), len(table.cells), read)
 
@@ -214,7 +215,7 @@ def _kept(table: Table, name: str) -> np.ndarray:
     """By its name in the first line, or by what it is: patient, age, sex, view."""
     found = table.cells[:, table.header.index(name)] if name in table.header else table.column(SAID.get(name, ()))
     if found is None:
-        raise DataError(str(table.path), f"there is no column {name!r}", suggest(name, table.header, "Columns"))
+        raise DataError(str(table.path), f"there is no column {shown(name)}", suggest(name, table.header, "Columns"))
     return found
 
 
@@ -228,9 +229,10 @@ def _npz(bundle: Bundle, path: Path, images: Images, keep: Sequence[str], withou
     counts = {side: member.shape[0] for side, member in pictures.items()}
 
     def member(name: str) -> np.ndarray | None:
-        if not all(f"{side}_{name}" in archive.members for side in sides):
-            return None
-        return np.concatenate([archive.whole(f"{side}_{name}", count) for side, count in counts.items()])
+        found = archive.column(name, counts)
+        if found is not None and found.ndim != 1:
+            raise archive.damaged(f"{name} does not hold one value for each image")
+        return found
 
     said = pd.DataFrame(index=pd.RangeIndex(sum(counts.values())))
     for word, (name, yes, no) in FLAGS.items():
@@ -244,7 +246,7 @@ def _npz(bundle: Bundle, path: Path, images: Images, keep: Sequence[str], withou
         found = member(NPZ.get(name, name)) if name not in said else said[name].to_numpy(object)
         if found is None:
             known = sorted({one.partition("_")[2] for one in archive.members} - {"images", "labels"})
-            raise DataError(str(path), f"has no {name!r} for each image", suggest(name, known, "There are"))
+            raise DataError(str(path), f"has no {shown(name)} for each image", suggest(name, known, "There are"))
         kept[name] = texts_of(np.asarray(found)) if found.dtype != object else found
 
     def blocks() -> Iterator[Unread]:

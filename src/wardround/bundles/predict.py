@@ -32,7 +32,7 @@ from wardround.bundles.sent import block_of_arrays, block_of_rows
 from wardround.bundles.writing import Sheet, refuse_target, written
 from wardround.data.sources.table import checked_names
 from wardround.engines.threads import torch_threads
-from wardround.errors import DataError, StudyError
+from wardround.errors import DataError, StudyError, shown
 
 WORKERS = 2
 NAMED = 5  # images in a message
@@ -111,6 +111,7 @@ def predict_table(
     how = refuse_wish(bundle, how)
     if needs_images(bundle, how):
         raise DataError("table", "the bundle is for images", "Use predict_images, or predict_file.")
+    _refuse_other_kind(table, pd.DataFrame, "table")
     sheet = sheet_of(bundle, keep, how)
     refuse_target("-", "-", sheet)
     names = checked_names(list(map(str, table.columns)), "table")
@@ -131,6 +132,9 @@ def predict_images(
     `table` has a row for each, with the columns that the bundle takes beside the image: age, sex, view.
     """
     how = refuse_wish(bundle, how)
+    _refuse_other_kind(images, np.ndarray, "images")
+    if table is not None:
+        _refuse_other_kind(table, pd.DataFrame, "table")
     sheet = sheet_of(bundle, (), how)
     block = block_of_arrays(bundle, images, table, how.without)
     return _in_memory(bundle, block, sheet, "images", how)
@@ -141,6 +145,8 @@ def predict_rows(bundle: Bundle, rows: Sequence[Mapping[str, Any]], how: How | N
     image is the content of its file in base64."""
     how = refuse_wish(bundle, how)
     asked, where = wanted(bundle, (), how), "row {} (counted from 0)".format
+    if not isinstance(rows, list | tuple) or not all(isinstance(row, Mapping) for row in rows):
+        raise DataError("rows", f"expected a list of dicts, found {shown(rows)}", "Give a dict for each row.")
     parties = [name for party in asked.together for name in party]
     optional = [*asked.optional, *parties]
     for number, row in enumerate(rows):
@@ -275,6 +281,12 @@ def _source(bundle: Bundle, source: str | Path, keep: Sequence[str], how: How) -
     if bundle.inputs.images is not None:
         return opened_pictures(bundle, source, keep, how.without)
     return opened(source, wanted(bundle, keep, how))
+
+
+def _refuse_other_kind(given: object, kind: type, where: str) -> None:
+    if not isinstance(given, kind):
+        problem = f"expected an object of type {kind.__name__}, found {shown(given)}"
+        raise DataError(where, problem, "Use predict_file for a file, and predict_rows for single rows.")
 
 
 def _refuse_unreadable(whole: "_Whole", where: str) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wardround.bundles.arrays import type_words
 from wardround.bundles.blocks import Block
 from wardround.data.prepare import Encoded, Recipe
 from wardround.data.records import Column
@@ -158,7 +159,8 @@ def _values(column: Column, known: Sequence[str], block: Block, array: pa.Array,
     if not is_number or column.dates:
         wanted = "dates" if column.dates else "numbers" if column.kind == "numeric" else "texts or numbers"
         remedy = f"Write it as {wanted}."
-        raise DataError(block.place(0), f"column {column.written!r} is of type {kind}, not {wanted}", remedy)
+        problem = f"column {column.written!r} is of {type_words(kind)}, not {wanted}"
+        raise DataError(block.place(0), problem, remedy)
     numbers = np.asarray(array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
     numbers = np.where(np.isinf(numbers), np.nan, numbers)
     if column.kind == "numeric":

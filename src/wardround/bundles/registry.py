@@ -38,7 +38,7 @@ from wardround.bundles.versions import (
     refuse_name,
     replay,
 )
-from wardround.errors import BundleError, suggest
+from wardround.errors import BundleError, as_path, shown, suggest
 
 LOCK, STAGING = ".lock", ".adding-"
 PATIENCE = 60.0  # seconds that a process waits for another one
@@ -60,7 +60,7 @@ class Registry:
 
     def __init__(self, path: str | Path, load: Callable[[Path], Bundle] = load_bundle) -> None:
         """`load` is another one where bundles have models that are not wardround's own."""
-        self.path = Path(path)
+        self.path = as_path(path, "registry", BundleError)
         self.log = self.path / LOG
         self.load = load
 
@@ -103,7 +103,7 @@ class Registry:
 
     def add(self, bundle: str | Path, name: str | None = None, by: str | None = None) -> Version:
         """Copy a bundle into the registry, as the next version of its name. It is not in use by that."""
-        source = Path(bundle)
+        source = as_path(bundle, "bundle", BundleError)
         self.load(source)
         about, files = read_sealed(source)  # every byte that is written is one that was compared with its hash
         name = default_name(about) if name is None else name
@@ -199,7 +199,7 @@ class Registry:
         entries = self.entries()
         if name not in entries:
             remedy = suggest(name, entries, "In it") if entries else "It is empty: `wardround bundles add BUNDLE`."
-            raise BundleError(str(self.path), f"has no bundle called {name!r}", remedy)
+            raise BundleError(str(self.path), f"has no bundle called {shown(name)}", remedy)
         return entries[name]
 
     def _version(self, entry: Entry, number: int | None) -> Version:
@@ -327,7 +327,7 @@ def find_bundle(path: str | Path) -> Path:
 
     What is found in a registry is as it was added, or it is refused; also where the path leads to DIR/NAME/VERSION.
     """
-    given = Path(path)
+    given = as_path(path, "bundle", BundleError)
     is_folder_of_bundle = (given / ABOUT).exists()
     if not is_folder_of_bundle and _is_registry(given):
         known = ", ".join(str(given / name) for name in Registry(given).entries())

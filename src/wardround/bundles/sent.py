@@ -28,11 +28,10 @@ from wardround.bundles.pictures import (
     without_warnings,
 )
 from wardround.data.images.dicom import need_pydicom, read_dicom
-from wardround.data.images.pixels import Picture, read_picture
+from wardround.data.images.pixels import MOST_PIXELS, Picture, read_picture
 from wardround.errors import DataError
 
 ONE_AT_A_TIME = Lock()  # what is done with warnings is done for all threads
-MOST_PIXELS = 1 << 26  # of one image that is sent: 8192 x 8192
 
 
 def block_of_arrays(bundle: Bundle, given: np.ndarray, table: pd.DataFrame | None, without: Sequence[str]) -> Block:
@@ -99,7 +98,6 @@ def sent_picture(text: str, images: Images, where: str) -> Picture:
     file = cast(Path, BytesIO(content))  # both readers take what is open as well as a path
     if not is_dicom_content(content):
         return _too_large_picture(content) or read_picture(file, images.shape[1], images.clahe)
-    need_pydicom()
     return _too_large_dicom(content) or read_dicom(file, images.shape[1], images.clahe)
 
 
@@ -113,8 +111,7 @@ def _too_large_picture(content: bytes) -> Picture | None:
 
 
 def _too_large_dicom(content: bytes) -> Picture | None:
-    import pydicom
-
+    pydicom = need_pydicom()
     try:
         data = pydicom.dcmread(BytesIO(content), stop_before_pixels=True)
         pixels = int(data.Rows) * int(data.Columns)

@@ -28,7 +28,7 @@ from wardround.bundles.files import parsed_about, read_plain, seal
 from wardround.bundles.newfolder import new_folder
 from wardround.bundles.origin import plain_name, refuse_taken
 from wardround.catalog import load_study
-from wardround.errors import BundleError, RunError
+from wardround.errors import BundleError, RunError, as_path
 from wardround.models import Model
 from wardround.opened import arm_of, seed_of
 from wardround.settings import Factory, parse
@@ -95,9 +95,9 @@ def make_shared(
     rows are read; `models` and `sources` are as `run_study` takes them, because a study names them.
     """
     if out is not None:
-        refuse_taken(Path(out))
+        refuse_taken(as_path(out, "--out"))
     part = part_of_run(run, arm, seed, models, sources)
-    target = FOLDER / str(part.about["name"]) if out is None else Path(out)
+    target = FOLDER / str(part.about["name"]) if out is None else as_path(out, "--out")
     weights = _written(part.leaves)
     with new_folder(target) as folder:
         (folder / WEIGHTS).write_bytes(weights)
@@ -108,7 +108,7 @@ def make_shared(
 
 def load_shared(path: str | Path, models: Mapping[str, Factory] | None = None) -> SharedPart:
     """A shared part from its folder, refused unless it is whole and as it was made."""
-    folder = Path(path)
+    folder = as_path(path, "shared part", BundleError)
     about, weights = _read_sealed(folder)
     try:
         part = SharedPart(folder, about, load(weights), models)
@@ -120,7 +120,7 @@ def load_shared(path: str | Path, models: Mapping[str, Factory] | None = None) -
 
 
 def is_shared(path: str | Path) -> bool:
-    return (Path(path) / ABOUT).exists()
+    return (as_path(path, "shared part", BundleError) / ABOUT).exists()
 
 
 def part_of_run(
@@ -131,7 +131,7 @@ def part_of_run(
     sources: Mapping[str, Factory] | None = None,
 ) -> SharedPart:
     """As `make_shared` would write it."""
-    folder = RunFolder(Path(run))
+    folder = RunFolder(as_path(run, "run", RunError))
     if not (folder.path / "study.toml").is_file():
         remedy = "Name a folder that `wardround run` or `wardround coordinate` has made, or one of `wardround share`."
         raise RunError(str(run), "is not a run folder", remedy)

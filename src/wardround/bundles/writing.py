@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from wardround.bundles.arrays import type_words
 from wardround.bundles.blocks import STDIN
 from wardround.bundles.newfolder import partial_of, remove_leftovers
-from wardround.errors import BundleError, DataError, StudyError
+from wardround.errors import BundleError, DataError, StudyError, as_path
 
 STDOUT = STDIN
 ELSEWHERE = "Name a .csv or .parquet file in a folder that you may write to, or - for standard output."
@@ -98,25 +99,26 @@ def refuse_target(out: str | Path, source: str | Path, sheet: Sheet) -> None:
     if taken:
         problem = f"{taken[0]!r} is also a column of the predictions"
         raise StudyError("--keep", problem, "Rename the column in your file, or do not keep it.")
-    if str(out) == STDOUT:
+    path = as_path(out, "--out")
+    if str(path) == STDOUT:
         return
-    path = Path(out)
     if path.suffix not in (".csv", ".parquet"):
         raise StudyError("--out", f"{path.name!r} ends neither with .csv nor with .parquet", ELSEWHERE)
     if path.is_dir():
         raise StudyError("--out", f"{path} is a folder", ELSEWHERE)
-    if str(source) != STDIN and path.exists() and Path(source).exists() and path.samefile(source):
+    read = as_path(source, "source", DataError)
+    if str(read) != STDIN and path.exists() and read.exists() and path.samefile(read):
         raise StudyError("--out", "this is the file that is read", "Name another file.")
 
 
 @contextmanager
 def written(out: str | Path, sheet: Sheet, kept: Mapping[str, pa.DataType]) -> Iterator[Target]:
     schema = sheet.schema(kept)
-    if str(out) == STDOUT:
+    path = as_path(out, "--out")
+    if str(path) == STDOUT:
         yield _Text(sys.stdout.buffer, schema)
         sys.stdout.buffer.flush()
         return
-    path = Path(out)
     partial = partial_of(path)  # two at once do not write into one file
     try:
         remove_leftovers(path)
@@ -170,7 +172,7 @@ def _as_text(column: pa.Array) -> pa.Array:
         return _marked(column.cast(pa.string()).fill_null(""))
     except pa.ArrowException:
         remedy = "Keep a column of numbers, texts or dates, or write Parquet."
-        raise DataError("--keep", f"a column of type {column.type} cannot be written as CSV", remedy) from None
+        raise DataError("--keep", f"a column of {type_words(column.type)} cannot be written as CSV", remedy) from None
 
 
 def _lines(columns: Sequence[pa.Array]) -> bytes:

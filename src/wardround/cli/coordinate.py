@@ -23,16 +23,17 @@ def coordinate(
     json: Json = False,
 ) -> None:
     """Run a study across hospitals: wait for the sites, train, compute. Started again, it goes on where it stopped."""
+    from wardround.deploy.files import need_flower
+
+    need_flower()  # before the imports below, which need parts of it
     from wardround.catalog import load_study
     from wardround.cli import render_deploy, render_run
     from wardround.deploy.coordinate import coordinate as run_across
     from wardround.deploy.coordinate import deployed_folder
-    from wardround.deploy.files import need_cryptography
     from wardround.deploy.kit import CoordinatorKit
     from wardround.execute import StudyRun
 
     os.umask(0o077)  # what hospitals send, and what they keep, is for this user alone
-    need_cryptography()
     parsed, families = load_study(study, quick, changes(set_))
     loaded = CoordinatorKit.load(kit)
     folder = deployed_folder(parsed, out)

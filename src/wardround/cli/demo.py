@@ -18,12 +18,13 @@ def demo(
     json: Json = False,
 ) -> None:
     """Run a small study across four hospitals on this machine, with TLS and keys, and compare with a simulation."""
+    from wardround.deploy.files import need_flower
+
+    need_flower()  # before the imports below, which need parts of it
     from wardround.cli import render_deploy
     from wardround.deploy.demo import run_demo
-    from wardround.deploy.files import need_cryptography
     from wardround.errors import DeployError
 
-    need_cryptography()
     found = run_demo(out, render_deploy.plain_lines(shown=not json), private)
     render_deploy.show_demo(found, json)
     if found.parity is not None and not found.parity.equal:

@@ -6,15 +6,17 @@ from wardround.cli.options import Json
 
 
 def doctor(json: Json = False) -> None:
-    """Check this machine: versions, processors, shipped data. Exit code 7 if something needed is missing."""
+    """Check this machine: versions, extras, processors, shipped data. Exit code 7 if something needed is missing."""
     from wardround.cli import render
     from wardround.errors import MachineError
+    from wardround.extras import examine_extras
     from wardround.health import examine
 
-    conditions = examine()
+    conditions, extras = examine(), examine_extras()
     if json:
-        render.show_json({"conditions": conditions})
+        render.show_json({"conditions": conditions, "extras": extras})
     else:
         render.show_conditions(conditions)
+        render.show_extras(extras)
     if any(condition.needed and not condition.ok for condition in conditions):
         raise typer.Exit(MachineError.exit_code)

@@ -15,15 +15,16 @@ def join(
     json: Json = False,
 ) -> None:
     """Take part in studies that this hospital approved, until it is stopped. Connects again by itself."""
+    from wardround.deploy.files import need_flower
+
+    need_flower()  # before the imports below, which need parts of it
     from wardround.cli import render_deploy
-    from wardround.deploy.files import need_cryptography
     from wardround.deploy.join import join as take_part
     from wardround.deploy.join import preflight
     from wardround.deploy.sitefile import SiteFile
     from wardround.errors import CheckError
 
     os.umask(0o077)  # what hospitals send, and what they keep, is for this user alone
-    need_cryptography()
     loaded = SiteFile.load(site)
     if check:
         found = preflight(loaded)

@@ -25,7 +25,7 @@ def plan(study: StudyArgument, quick: Quick = False, set_: Set = None, json: Jso
     if json:
         render.show_json(told)
     else:
-        render_privacy.show_plan(parsed, planned, told["total"])
+        render_privacy.show_plan(parsed, planned, told)
 
 
 @app.command("spent")
@@ -41,11 +41,9 @@ def spent(
     json: Json = False,
 ) -> None:
     """What was really spent, site by site, over all arms, swept values, seeds and studies that are in the ledgers."""
-    from dataclasses import asdict
-
-    from wardround.artifacts.ledger import Entry, Ledger, spent_by
+    from wardround.artifacts.ledger import Entry, Ledger, plain, spent_by
     from wardround.cli import render, render_privacy
-    from wardround.deploy.spentat import ledgers_of, parts_of
+    from wardround.deploy.spentat import exposure_of, ledgers_of, parts_of, runs_of
 
     entries: dict[object, Entry] = {}
     files = [file for place in places for file in ledgers_of(place)]
@@ -53,8 +51,11 @@ def spent(
         entries |= {entry.place: entry for entry in Ledger(file).entries()}  # a round in two ledgers is one round
     kept = list(entries.values())
     total, parts = spent_by(kept, delta=delta), spent_by(kept, parts_of(by), delta)
+    exposures = {run.name: told for place in places for run in runs_of(place) if (told := exposure_of(run)) is not None}
     if json:
         shown = {"ledgers": [str(file) for file in files], "entries": len(kept)}
-        render.show_json({**shown, "total": [asdict(row) for row in total], "parts": [asdict(row) for row in parts]})
+        shown |= {"exposures": exposures}
+        rows = {"total": [plain(row) for row in total], "parts": [plain(row) for row in parts]}
+        render.show_json({**shown, **rows})
     else:
-        render_privacy.show_spent(files, total, parts)
+        render_privacy.show_spent(files, total, parts, exposures)

@@ -20,14 +20,15 @@ def region(
     json: Json = False,
 ) -> None:
     """Take part with a region's hospitals, until it is stopped. Started again, it goes on where it stopped."""
+    from wardround.deploy.files import need_flower
+
+    need_flower()  # before the imports below, which need parts of it
     from wardround.cli import render_deploy
-    from wardround.deploy.files import need_cryptography
     from wardround.deploy.region_run import coordinate_region
     from wardround.deploy.regionfile import RegionFile
     from wardround.errors import CheckError
 
     os.umask(0o077)  # what hospitals send, and what they keep, is for this user alone
-    need_cryptography()
     loaded = RegionFile.load(region)
     if check:
         from wardround.deploy.region_check import preflight_region

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from wardround.data.check import Finding
     from wardround.estimate import Kind
     from wardround.execute import Progress
+    from wardround.extras import Extra
     from wardround.health import Condition
     from wardround.study import Study
 
@@ -252,6 +253,17 @@ def show_conditions(conditions: Sequence["Condition"]) -> None:
             else Text("–")
         )
         table.add_row(mark, condition.name, condition.found, "" if condition.ok else condition.remedy)
+    console().print(table)
+
+
+def show_extras(extras: Sequence["Extra"]) -> None:
+    """None of them is needed by every study, so that a missing one is no fault."""
+    table = Table(title="Extras", title_justify="left")
+    for heading in ("", "extra", "what it is for", "to do"):
+        table.add_column(heading)
+    for extra in extras:
+        mark = Text("ok", style="green") if extra.installed else Text("–")
+        table.add_row(mark, extra.name, extra.purpose, Text(extra.remedy))  # square brackets are no markup here
     console().print(table)
 
 

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wardround.cli.render import console
+from wardround.privacy.epsilons import in_words
 
 if TYPE_CHECKING:
     from wardround.adaptation.adapt import Adapted
@@ -34,7 +35,7 @@ def show_shared(part: "SharedPart") -> None:
 
 def _promised(told: Mapping[str, Any]) -> str:
     parts = [
-        f"each {'patient' if kind == 'example' else 'hospital'}: epsilon {told[kind]['epsilon']:g}"
+        f"each {'patient' if kind == 'example' else 'hospital'}: epsilon {in_words(told[kind]['epsilon'])}"
         for kind in ("example", "site")
         if told[kind]
     ]

@@ -8,6 +8,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from wardround.cli.render import console
+from wardround.privacy.epsilons import in_words
+from wardround.privacy.exposure import exposure_words
 
 if TYPE_CHECKING:
     from wardround.artifacts.ledger import Spent
@@ -21,7 +23,8 @@ ADJACENCY = (
 )
 
 
-def show_plan(study: "Study", planned: Sequence["Planned"], total: Mapping[str, Mapping[str, Any]]) -> None:
+def show_plan(study: "Study", planned: Sequence["Planned"], told: Mapping[str, Any]) -> None:
+    """`told` is the plan as `--json` shows it."""
     out = console()
     if not planned:
         out.print(
@@ -34,30 +37,41 @@ def show_plan(study: "Study", planned: Sequence["Planned"], total: Mapping[str, 
     for name in ("patients", "rate", "steps", "noise", "epsilon", "replace", "by RDP", "delta", "target"):
         table.add_column(name, justify="right")
     for one in planned:
-        figures = (f"{one.epsilon:.3f}", f"{one.epsilon_replace:.3f}", f"{one.epsilon_rdp:.3f}", f"{one.delta:g}")
+        epsilons = (in_words(value, ".3f") for value in (one.epsilon, one.epsilon_replace, one.epsilon_rdp))
+        noise = f"{one.noise:.4g}" if one.noise == one.noise_last else f"{one.noise:.4g} to {one.noise_last:.4g}"
         table.add_row(
             escape(one.arm),
             escape(one.site),
             str(one.patients or ""),
             f"{one.rate:.4f}",
             str(one.steps),
-            f"{one.noise:.4g}",
-            *figures,
-            f"{one.epsilon_target:g}",
+            noise,
+            *epsilons,
+            f"{one.delta:g}",
+            in_words(one.epsilon_target),
         )
     out.print(table)
     out.print(ADJACENCY, soft_wrap=True)
-    for site, row in total.items():
+    for site, row in told["total"].items():
         out.print(
-            f"{site}: private arms {row['arms']}, seeds {row['seeds']}, together: epsilon {row['epsilon']:.2f} "
-            f"(replace {row['epsilon_replace']:.2f}) at delta {row['delta']:g}, with the first seed's numbers of rows.",
+            f"{site}: private arms {row['arms']}, seeds {row['seeds']}, together: epsilon "
+            f"{in_words(row['epsilon'], '.2f')} (replace {in_words(row['epsilon_replace'], '.2f')}) at delta "
+            f"{row['delta']:g}, with the first seed's numbers of rows.",
             soft_wrap=True,
             markup=False,
         )
+    if told["exposure"] is not None:
+        out.print(exposure_words(told["exposure"]), soft_wrap=True, markup=False)
     out.print("A simulation draws its noise from the seed and so carries no guarantee; a deployment does.")
 
 
-def show_spent(files: Sequence[Path], total: Sequence["Spent"], parts: Sequence["Spent"]) -> None:
+def show_spent(
+    files: Sequence[Path],
+    total: Sequence["Spent"],
+    parts: Sequence["Spent"],
+    exposures: Mapping[str, Mapping[str, Any] | None],
+) -> None:
+    """`exposures` are those of the run folders, by name; without any, only ledgers are at hand."""
     out = console()
     if not total:
         out.print(
@@ -67,6 +81,10 @@ def show_spent(files: Sequence[Path], total: Sequence["Spent"], parts: Sequence[
     out.print(_table("Spent, everything together", total, ()))
     out.print(_table("Of which", parts, ("study_name", "arm", "seed", "run")))
     out.print(ADJACENCY, soft_wrap=True)
+    for name, told in exposures.items():
+        out.print(f"{name}: {exposure_words(told)}", soft_wrap=True, markup=False)
+    if not exposures:
+        out.print(exposure_words(None), soft_wrap=True, markup=False)
     if not all(row.guarantee for row in total):
         out.print("Entries of simulations carry no guarantee: their noise can be drawn again from the seed.")
 
@@ -79,6 +97,7 @@ def _table(title: str, rows: Sequence["Spent"], parts: Sequence[str]) -> Table:
     for name in ("rounds", "steps", "epsilon", "replace", "delta"):
         table.add_column(name, justify="right")
     for row in rows:
-        numbers = (str(row.rounds), str(row.steps), f"{row.add_remove:.3f}", f"{row.replace:.3f}", f"{row.delta:g}")
+        epsilons = (in_words(row.add_remove, ".3f"), in_words(row.replace, ".3f"))
+        numbers = (str(row.rounds), str(row.steps), *epsilons, f"{row.delta:g}")
         table.add_row(*map(escape, (row.site, *(str(getattr(row, part)) for part in shown))), *numbers)
     return table

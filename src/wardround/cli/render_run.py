@@ -69,6 +69,7 @@ def show_run(run: "StudyRun", report: str | None) -> None:
     from wardround.report.words import SYNTHETIC, answer
     from wardround.report.words_findings import left_out_words
     from wardround.report.words_on_data import ranking_words
+    from wardround.report.words_participation import participation_words
     from wardround.report.words_privacy import spent_lines
 
     results, out = run.results, console()
@@ -78,6 +79,9 @@ def show_run(run: "StudyRun", report: str | None) -> None:
     question = results["study"]["question"]
     seeds = len(results["seeds"])
     title = f"{results['study']['name']}: {question}" if question else results["study"]["name"]
+    missing = participation_words(results)
+    if missing is not None:
+        out.print(Text(missing, style="bold"), soft_wrap=True)
     out.print(_metric_table(evidence, title))
     spread = (
         f"Mean ± SD over {seeds} seeds, all sites' test rows together."

@@ -14,15 +14,9 @@ def serve(
     ] = False,
 ) -> None:
     """Answer predictions over HTTP until Ctrl-C: POST /predict, GET /health, GET /schema."""
-    from importlib.util import find_spec
-
-    from wardround.cli import render, render_predict
-    from wardround.errors import MachineError
-
-    if find_spec("fastapi") is None or find_spec("uvicorn") is None:
-        raise MachineError("serve", "FastAPI and uvicorn are not installed", "Install the extra: wardround[serve].")
     from wardround.bundles.bundle import load_bundle
     from wardround.bundles.registry import find_bundle
+    from wardround.cli import render, render_predict
     from wardround.serving.serve import is_own
     from wardround.serving.serve import serve as answer
 

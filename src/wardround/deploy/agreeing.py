@@ -1,12 +1,13 @@
 """How the coordinator brings sites to one layout: which columns, which levels, which values for those who lack some."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from wardround.data.agreement import Common, Facts, Lent, Moments, common_of, common_scale, layout_of
 from wardround.data.prepare import Layout
-from wardround.data.records import Column
+from wardround.data.records import SIDES, Column
+from wardround.deploy.answer_checks import carries_most, check_facts, check_lent, check_moments
 from wardround.deploy.deployedplan import Agreed, DeployedPlan, Key, far_plan
 from wardround.deploy.directions import inverted_labels
 from wardround.deploy.written import (
@@ -42,6 +43,12 @@ class Told(Protocol):
     def present(self, kind: Key) -> list[Sequence[bool]]:
         """Of everybody who takes part: whether there is a value in each column."""
 
+    def train_rows(self, name: str) -> int:
+        """The most training rows that somebody has in any arm."""
+
+    def trains(self, name: str, kind: Key) -> bool:
+        """Whether somebody is asked for sums over training rows."""
+
 
 @dataclass(frozen=True)
 class ToldBySites:
@@ -56,6 +63,12 @@ class ToldBySites:
 
     def present(self, kind: Key) -> list[Sequence[bool]]:
         return [self.facts(name, kind).present for name in self.known]
+
+    def train_rows(self, name: str) -> int:
+        return most_train_rows(self.plan, [name])
+
+    def trains(self, name: str, kind: Key) -> bool:
+        return True
 
 
 @dataclass(frozen=True)
@@ -76,16 +89,20 @@ def agree_on(study: Study, families: Families, ready: Answers, ask: Any, run: st
     inputs = None if columns else common_inputs(study, ready)
     plan = far_plan(study, families, sites, classes, with_findings=findings)
     written = [write_column(column) for column in columns] or None
-    told = yield from ask(Letter("facts", {"run": run, "columns": written}))
+
+    def check(site: str, answer: Letter) -> None:
+        check_facts(site, answer.body, plan, columns, sites)
+
+    told = yield from ask(Letter("facts", {"run": run, "columns": written}), check)
     sets = {site: dict(zip(plan.row_sets, answer.body["sets"], strict=True)) for site, answer in told.items()}
     described = {site: answer.body["described"] for site, answer in told.items()}
     warnings += inverted_labels(study, classes, {site: answer.body["directions"] for site, answer in told.items()})
     for kind in plan.kinds:
-        rows = {site: int(sets[site][plan.rows_of(kind)]["train"]) for site in sites}
-        plan.agreed[kind] = Agreed(tuple(inputs or ()), rows=rows)
+        sides = {site: rows_by_side(sets[site][plan.rows_of(kind)]) for site in sites}
+        plan.agreed[kind] = Agreed(tuple(inputs or ()), sides=sides)
     facts = {site: {key: _facts(one["facts"]) for key, one in told.items()} for site, told in sets.items()}
     prepare = yield from agree_on_layouts(plan, columns, inputs, ToldBySites(plan, facts), ask, run)
-    return Federation(plan, described, prepare, tuple(warnings))
+    return Federation(plan, described, prepare, (*warnings, *carries_most(plan)))
 
 
 def agree_on_layouts(
@@ -102,6 +119,15 @@ def agree_on_layouts(
     return Letter("prepare", body)
 
 
+def most_train_rows(plan: DeployedPlan, sites: Collection[str]) -> int:
+    """That these sites have together in any arm."""
+    return max(sum(agreed.sides[site]["train"] for site in sites) for agreed in plan.agreed.values())
+
+
+def rows_by_side(told: Mapping[str, Any]) -> dict[str, int]:
+    return {side: told[side] for side in SIDES}
+
+
 def _facts(told: Any) -> Facts:
     """Of images there are none."""
     return Facts((), (), ()) if told is None else read_facts(told)
@@ -113,7 +139,7 @@ def write_federation(federation: Federation) -> dict[str, Any]:
     return {
         "classes": list(plan.classes),
         "findings": plan.has_findings,
-        "rows": [dict(plan.agreed[kind].rows) for kind in plan.kinds],
+        "sides": [dict(plan.agreed[kind].sides) for kind in plan.kinds],
         "described": {site: dict(one) for site, one in federation.described.items()},
         "prepare": dict(federation.prepare.body),
         "warnings": list(federation.warnings),
@@ -124,8 +150,8 @@ def read_federation(told: Mapping[str, Any], study: Study, families: Families, s
     plan = far_plan(study, families, sites, told["classes"], with_findings=bool(told.get("findings")))
     body = told["prepare"]
     plan.agreed = {
-        kind: replace(agreed, rows=rows)
-        for (kind, agreed), rows in zip(agreed_of(plan, body).items(), told["rows"], strict=True)
+        kind: replace(agreed, sides=sides)
+        for (kind, agreed), sides in zip(agreed_of(plan, body).items(), told["sides"], strict=True)
     }
     return Federation(plan, told["described"], Letter("prepare", body), tuple(told["warnings"]))
 
@@ -167,7 +193,11 @@ def _layouts(
     body["layouts"] = [write_layout(layout) for layout in layouts]
     lent: dict[str, list[Lent]] = {}
     if any(one["numbers"] or one["categories"] for one in asked):
-        answers = yield from ask(Letter("lend", {**_told(body), "asked": asked}))
+
+        def check(site: str, answer: Letter) -> None:
+            check_lent(answer.body["lent"], plan, asked, body["of"], body["layouts"], told.train_rows(site))
+
+        answers = yield from ask(Letter("lend", {**_told(body), "asked": asked}), check)
         lent = {site: [read_lent(one) for one in answer.body["lent"]] for site, answer in answers.items()}
     found: list[Common | None] = []
     for number, kind in enumerate(plan.kinds):
@@ -195,7 +225,14 @@ def _scales(
     if not any(arm.preparation.scale == "federated" for arm in arms):
         return found
     commons = [None if one is None else write_common(one) for one in found]
-    answers = yield from ask(Letter("moments", {**_told(body), "commons": commons}))
+
+    def check(site: str, answer: Letter) -> None:
+        rows = told.train_rows(site)
+        check_moments(
+            answer.body["moments"], plan, body["of"], body["layouts"], rows, lambda kind: told.trains(site, kind)
+        )
+
+    answers = yield from ask(Letter("moments", {**_told(body), "commons": commons}), check)
     given: dict[str, list[Moments | None]] = {
         site: [None if one is None else read_moments(one) for one in answer.body["moments"]]
         for site, answer in answers.items()
@@ -233,13 +270,16 @@ def common_columns(told: Mapping[str, Any]) -> tuple[list[Column], list[str]]:
     if not tables:
         return [], []
     if len(tables) < len(told):
-        site = next(site for site in told if site not in tables)
-        raise DeployError(site, "has images where others have tables", "Give all sites data of the same form.")
+        most = like_most({site: bool(columns) for site, columns in told.items()})
+        site = next(site for site in told if (site in tables) != (most in tables))
+        has = f"has images where {most} has a table" if most in tables else f"has a table where {most} has images"
+        raise DeployError(site, has, "Give all sites data of the same form.")
     found: list[Column] = []
     warnings = []
     for name in dict.fromkeys(name for table in tables.values() for name in table):
         having = {site: table[name] for site, table in tables.items() if name in table}
-        first_site, first = next(iter(having.items()))
+        first_site = like_most({site: column.kind for site, column in having.items()})
+        first = having[first_site]
         for site, column in having.items():
             if column.kind != first.kind:
                 problem = f"{name!r} is {column.kind} here and {first.kind} at {first_site}"
@@ -258,16 +298,22 @@ def _levels(name: str, having: Mapping[str, Column]) -> tuple[str, ...] | None:
     """Those that are declared, which must be the same wherever they are."""
     declared = {site: column.levels for site, column in having.items() if column.levels is not None}
     for site, levels in declared.items():
-        first = next(iter(declared))
+        first = like_most({one: sorted(others) for one, others in declared.items()})
         if set(levels) != set(declared[first]):
             problem = f"{name!r} has other declared levels here than at {first}"
             raise DeployError(site, problem, "Declare the same under `levels` in [data] of the site files.")
     return next(iter(declared.values()), None)
 
 
+def like_most(values: Mapping[str, Any]) -> str:
+    """A site that says what most say, the first where as many say otherwise: one that differs must not decide."""
+    said = [repr(value) for value in values.values()]
+    return max(values, key=lambda site: said.count(repr(values[site])))
+
+
 def with_findings(ready: Answers) -> bool:
     """Whether a row may have several findings, which must be so at every site or at none."""
-    first = next(iter(ready))
+    first = like_most({site: _findings_at(letter) for site, letter in ready.items()})
     for site, letter in ready.items():
         if _findings_at(letter) != _findings_at(ready[first]):
             here, there = (_form(letter), _form(ready[first]))
@@ -286,9 +332,9 @@ def _form(letter: Letter) -> str:
 
 def common_classes(ready: Answers) -> list[str]:
     """The same at every site. A name that one site withholds is known from another, or the run cannot begin."""
-    first = next(iter(ready))
     findings = with_findings(ready)
     told = {site: letter.body["classes"] for site, letter in ready.items()}
+    first = like_most({site: [one["hash"] for one in classes] for site, classes in told.items()})
     for site, classes in told.items():
         if [one["hash"] for one in classes] != [one["hash"] for one in told[first]]:
             here, there = (_said([one["name"] or "one of too few rows" for one in told[s]]) for s in (site, first))
@@ -308,7 +354,7 @@ def common_classes(ready: Answers) -> list[str]:
 
 
 def _same(ready: Answers, name: str, problem: str) -> list[Any]:
-    first = next(iter(ready))
+    first = like_most({site: letter.body[name] for site, letter in ready.items()})
     for site, letter in ready.items():
         if letter.body[name] != ready[first].body[name]:
             here, there = (_said(ready[one].body[name]) for one in (site, first))

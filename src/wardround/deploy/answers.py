@@ -30,23 +30,6 @@ ANSWERS = {
     "show": "shown",
     "judge": "judged",
 }
-PARTS = {  # what each answer must have, besides its place
-    "ready": ("columns", "inputs", "classes", "versions"),
-    "facts": ("sets", "described"),
-    "lent": ("lent",),
-    "moments": ("moments",),
-    "advert": ("advert",),
-    "shared": ("shares",),
-    "update": ("trials", "figures"),
-    "confirmed": ("signature",),
-    "revealed": ("reveal",),
-    "summary": ("summaries", "figures"),
-    "matched": ("common",),
-    "dealt": ("train", "unmatched", "described"),
-    "shaped": ("shapes",),
-    "learned": ("losses",),
-    "judged": ("summaries", "figures", "without"),
-}
 NO = ("refused", "failed")  # to any question
 PLACE = ("run", "wave", "round")
 
@@ -62,10 +45,3 @@ def belongs(answer: Letter, question: Sealed) -> bool:
         return True  # the site could not read what it was asked
     known = answer.kind in NO or answer.kind == ANSWERS[asked["kind"]]
     return known and place_of(answer.body) == place_of(asked["body"])
-
-
-def is_whole(answer: Letter) -> bool:
-    needed = PARTS.get(answer.kind, ())
-    tables = [answer.body.get(name) for name in ("figures", "summaries") if name in needed]
-    known = all(name in answer.body for name in needed) and isinstance(answer.body.get("head"), str)
-    return known and all(isinstance(table, dict) for table in tables)

@@ -20,7 +20,7 @@ from wardround.deploy.files import as_deploy_errors
 from wardround.deploy.sitefile import SiteFile
 from wardround.errors import DeployError
 from wardround.study import Study
-from wardround.studyfile import Families, parse_study, read_toml
+from wardround.studyfile import Families, parse_study, read_study_file
 
 APPROVED, WITHDRAWN = "study approved", "approval withdrawn"
 HASH = re.compile(r"[0-9a-f]{64}")
@@ -90,7 +90,7 @@ def approved_study(site: SiteFile, study_hash: str, families: Families) -> Study
     if file_hash(path) != approval.file:
         raise DeployError(str(path), "was changed after its approval", remedy)
     with as_deploy_errors():
-        study = parse_study(read_toml(path), families, path.name, path.parent)
+        study = parse_study(read_study_file(path), families, path.name, path.parent)
     if study.hash != study_hash:
         # an update of wardround may read the same text as another study
         raise DeployError(str(path), "reads as another study than the one that was approved", remedy)

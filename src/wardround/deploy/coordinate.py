@@ -3,11 +3,13 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from wardround.artifacts.atomic import full_disk_is_told
 from wardround.artifacts.audit import FINISHED, AuditLog, file_hash
 from wardround.artifacts.folder import RunFolder
 from wardround.deploy.coordinator import Coordinator
 from wardround.deploy.correspondence import Step
 from wardround.deploy.deployable import refuse_undeployable
+from wardround.deploy.join import alone
 from wardround.deploy.kit import CoordinatorKit, read_keys
 from wardround.deploy.outcome import MADE
 from wardround.deploy.region_top import CoordinatorOfAll
@@ -17,6 +19,7 @@ from wardround.deploy.vertical_checks import is_vertical
 from wardround.deploy.vertical_coordinator import VerticalCoordinator
 from wardround.engines.letters import Post
 from wardround.errors import DeployError
+from wardround.promises import need_extras
 from wardround.study import Study
 from wardround.studyfile import Families
 
@@ -47,6 +50,8 @@ def coordinate(
     if folder.complete and not again:
         finish_up(study, folder)
         return folder
+    for arm in study.trained_arms:  # now, and not when all hospitals have answered
+        need_extras(arm.name, arm.privacy)
     from wardround.engines.flower.linked import Linked
 
     public = {site: read_public_key(kit.sites[site], f"{site}.pub") for site in sites}
@@ -63,20 +68,24 @@ def coordinate(
             regions = regions_of(study, kit.hospitals)
             coordinator.hospitals = [name for name in kit.hospitals if any(name in regions[site] for site in sites)]
         coordinators.append(coordinator)
-        for step in coordinator.run():
-            watch(step)
+        with full_disk_is_told(folder.path, "Make room, then start it again: it goes on where it stopped."):
+            for step in coordinator.run():
+                watch(step)
 
-    Linked(
-        host=listen,
-        port=kit.port,
-        ca=kit.ca,
-        certificate=kit.certificate,
-        key=kit.key,
-        sites={site: key.public for site, key in public.items()},
-        folder=kit.path / "link",
-        revoked=revoked,
-        notice=lambda line: coordinators[0].lines.append(line) if coordinators else None,
-    ).carry(run)
+    with alone(kit.path / "link", "another process coordinates with this kit"):
+        Linked(
+            host=listen,
+            port=kit.port,
+            ca=kit.ca,
+            certificate=kit.certificate,
+            key=kit.key,
+            sites={site: key.public for site, key in public.items()},
+            folder=kit.path / "link",
+            connections=kit.connections,
+            connections_per_address=kit.connections_per_address,
+            revoked=revoked,
+            notice=lambda line: coordinators[0].lines.append(line) if coordinators else None,
+        ).carry(run)
     return folder
 
 

@@ -5,26 +5,26 @@ steps, so that a terminal or a test decides what to show. Dies at any moment; st
 it was in, with the answers that had arrived.
 """
 
-import json
-import secrets
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from wardround.artifacts.audit import BEGUN, FINISHED, RESUMED, file_hash
-from wardround.artifacts.environment import describe_environment
-from wardround.artifacts.folder import JsonLines, write_atomically
+from wardround.artifacts.audit import FINISHED, file_hash
+from wardround.artifacts.folder import JsonLines
 from wardround.artifacts.tables import saved_leaves
-from wardround.deploy.agreeing import Federation, agree_on, read_federation, write_federation
-from wardround.deploy.correspondence import REVOKED, Shrunk, Step
-from wardround.deploy.outcome import MADE, keep_summaries, write_outcome
-from wardround.deploy.securewave import everybody, is_secure, masked_length, sums_of
+from wardround.deploy.answer_checks import check_figures, check_summaries, check_update
+from wardround.deploy.correspondence import Step
+from wardround.deploy.deployedplan import DeployedPlan
+from wardround.deploy.membership import Membership
+from wardround.deploy.outcome import MADE, Invited, keep_summaries, write_outcome
+from wardround.deploy.securewave import everybody, is_secure, masked_length, refuse_implausible, sums_of
 from wardround.deploy.sitesecret import RunSecret
+from wardround.deploy.sitetrain import by_trial
 from wardround.deploy.spool import MASKED, Entry, Shape, Spool
-from wardround.deploy.summing import Sum, Summing
-from wardround.deploy.updates import check_update, shapes_of
+from wardround.deploy.summing import Sum
+from wardround.deploy.updates import shapes_of
 from wardround.deploy.waves import (
     Arrivals,
     Task,
@@ -41,7 +41,7 @@ from wardround.deploy.waves import (
     write_state,
 )
 from wardround.engines.letters import Letter, Sealed, tensor_bytes
-from wardround.errors import DeployError, SecureSumError
+from wardround.errors import SecureSumError
 from wardround.privacy.noise import SecretStream, Stream, site_key
 from wardround.tree import Tree
 from wardround.trial import Trial
@@ -51,15 +51,15 @@ LEAVE_WITHIN = 10.0  # seconds for the sites to hear that a run is over
 
 
 @dataclass
-class Coordinator(Summing):
-    prepared: set[str] = field(default_factory=set)  # sites that know what was agreed
+class Coordinator(Membership):
     shapes: list[dict[str, Shape]] = field(default_factory=list)  # of each trial's update
+    plan: DeployedPlan | None = None  # once all have agreed
 
     def run(self) -> Generator[Step]:
         with self.folder.locked():
             self._begin()
             federation = yield from self._federate()
-            plan = federation.plan
+            self.plan = plan = federation.plan
             waves = plan.waves()
             trials = [[plan.trial(self.study.arm(arm), seed) for arm, seed in wave] for wave in waves]
             self.total = sum(trial.training.rounds for wave in trials for trial in wave)
@@ -70,83 +70,13 @@ class Coordinator(Summing):
             warnings = [*federation.warnings, *(f"{site}: {why}" for site, why in self.absences.items())]
             warnings = list(dict.fromkeys(warnings))
             RunSecret(self.folder.path / "state").destroy()
-            write_outcome(self.folder, plan, federation.described, len(waves), warnings)
+            invited = Invited(self.invited_hospitals, plan.sites, self.absences)
+            write_outcome(self.folder, plan, federation.described, len(waves), warnings, invited)
             made = {name: file_hash(self.folder.path / name) for name in MADE}
             self.log.add(FINISHED, study=self.study.hash, files=made)
             self.title = "taking leave"
             yield from self._part(made["results.json"])
             self.folder.remove_state()
-
-    def _begin(self) -> None:
-        environment = {**describe_environment(), "engine": "flower", "data_fingerprint": None}
-        path = self.folder.path / "state" / "federation.json"
-        if self.again or not path.is_file():
-            self.folder.begin(self.study, environment)
-            self.run_name = f"{self.study.hash[:12]}-{secrets.token_hex(6)}"
-            self.members = list(self.sites)
-            self.write_federation()
-            if any(arm.privacy.site is not None for arm in self.study.trained_arms):
-                RunSecret(self.folder.path / "state").draw(used=False)
-            self.log.add(BEGUN, study=self.study.hash, engine="flower", run=self.run_name, sites=list(self.sites))
-            return
-        known = json.loads(path.read_text(encoding="utf-8"))
-        self.run_name, self.members = known["run"], known["members"]
-        # who left is asked again: it was settled with the site, or it leaves again and the quorum is counted again
-        self.left = {site: REVOKED for site in self.members if site not in self.sites}
-        self.log.add(RESUMED, study=self.study.hash, engine="flower", run=self.run_name)
-
-    def _federate(self) -> Generator[Step, None, Federation]:
-        """Greet every site, let them agree, and tell them what was agreed. What was agreed once stands."""
-        path = self.folder.path / "state" / "agreement.json"
-        ready = yield from self._greet()
-        if path.is_file():
-            known = json.loads(path.read_text(encoding="utf-8"))
-            federation = read_federation(known, self.study, self.families, self.hospitals_here)
-        else:
-            federation = yield from self._agree(ready)
-            write_atomically(path, json.dumps(write_federation(federation)).encode())
-        federation.plan.refuse_unsound_arms()
-        told = yield from self.ask_all(federation.prepare, closing=True)
-        self.prepared = set(told)
-        return federation
-
-    @property
-    def hospitals_here(self) -> list[str]:
-        """Whose rows this run is about: the sites, unless these are regions."""
-        return self.members
-
-    @property
-    def absences(self) -> dict[str, str]:
-        """Who left, and why."""
-        return self.left
-
-    def _agree(self, ready: Mapping[str, Letter]) -> Generator[Step, None, Federation]:
-        """Until all that are left have agreed. Who does not take part from the beginning is no site of this run."""
-        while True:
-            if len(ready) < len(self.members):
-                self.members = [site for site in self.members if site in ready and site not in self.left]
-                self.write_federation()
-                ready = yield from self._greet()
-                continue
-            self.title = "agreeing on columns"
-            try:
-                made: Federation = yield from agree_on(
-                    self.study, self.families, dict(ready), self.ask_everybody, self.run_name
-                )
-            except Shrunk:
-                ready = {site: letter for site, letter in ready.items() if site not in self.left}
-            except (KeyError, TypeError, ValueError, IndexError) as error:
-                problem = f"an answer of a site cannot be used ({type(error).__name__})"
-                raise DeployError("agreement", problem, "Install the same version of wardround everywhere.") from error
-            else:
-                return made
-
-    def _greet(self) -> Generator[Step, None, dict[str, Letter]]:
-        hello = Letter("hello", {"run": self.run_name, "study": self.study.hash, "sites": self.hospitals_here})
-        ready = yield from self.ask_all(hello, closing=True)
-        for site, letter in ready.items():
-            self.log.add("site joined", site=site, versions=letter.body["versions"], head=letter.body["head"])
-        return ready
 
     def _wave(self, number: int, trials: list[Trial], prepare: Letter) -> Generator[Step]:
         path = self.folder.path / "state" / "waves" / f"{number:05}.safetensors"
@@ -202,9 +132,11 @@ class Coordinator(Summing):
             yield from self._train(number, trials, state, prepare, spool, asked, sums)
             if sums is not None:
                 yield from self.unmask(sums, spool.entries(self.members))
-                sum_of = sums_of(sums.trials, state.round, sums.total) if sums.total is not None else None
+                if sums.total is not None:
+                    sum_of = sums_of(sums.trials, state.round, sums.total)
+                    refuse_implausible(sums.trials, sum_of, sums.book.pages["survivors"], sums.adds)
         except SecureSumError as error:
-            failed = f"{error.where}: {error.problem}"
+            sum_of, failed = None, f"{error.where}: {error.problem}"
             self.lines.append(f"round {state.round + 1} of {self.title} came to nothing: {failed}")
         entries = self._entries(spool, asked, sums)
         return Arrivals(entries, sum_of, failed), [site for site in asked if site not in entries]
@@ -244,9 +176,11 @@ class Coordinator(Summing):
         letters = self._with_models(trials, state, wanted, prepare)
 
         def take(site: str, sealed: Sealed, letter: Letter) -> None:
-            check_update(site, letter, asked[site].work)
+            check_update(letter.body, asked[site].work, trials)
+            check_figures(site, letter.body["figures"], asked[site].score, trials, self.agreed_plan)
             masked = sums is not None and site in sums.sharers
-            expected = {f"{n}/{name}": shape for n in asked[site].work for name, shape in self.shapes[n].items()}
+            sent = [n for n in asked[site].work if letter.body["trials"][str(n)]["finite"]]
+            expected = {f"{n}/{name}": shape for n in sent for name, shape in self.shapes[n].items()}
             if sums is not None and masked:
                 expected = {MASKED: ("I64", (masked_length(sums.trials, state.round),))}
             spool.add(site, sealed, letter, expected)
@@ -329,11 +263,25 @@ class Coordinator(Summing):
         found: dict[str, Letter] = {}
 
         def take(site: str, sealed: Sealed, letter: Letter) -> None:
+            self.check_summary(site, letter, trials, score, set(by_trial((own or {}).get(site, {}))))
             found[site] = letter
 
         letters = self._with_models(trials, state, wanted, prepare, own)
         yield from self.collect(letters, take, "evaluation", closing=True)
         return {site: found[site] for site in self.present if site in found}
+
+    def check_summary(
+        self, site: str, letter: Letter, trials: Sequence[Trial], score: Sequence[int], regional: Collection[int] = ()
+    ) -> None:
+        """`regional` are the trials of which it was sent its region's own model too."""
+        check_summaries(site, letter.body["summaries"], trials, self.agreed_plan, regional)
+        check_figures(site, letter.body["figures"], score, trials, self.agreed_plan)
+
+    @property
+    def agreed_plan(self) -> DeployedPlan:
+        if self.plan is None:
+            raise ValueError("sites are asked for models before they have agreed")
+        return self.plan
 
     def _part(self, results: str, why: str = "") -> Generator[Step]:
         """Tell everybody who is there. Who is not forgets what it kept when the next run begins."""

@@ -8,19 +8,25 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any, ClassVar
 
 from wardround.artifacts.audit import AuditLog
 from wardround.artifacts.folder import RunFolder, write_atomically
-from wardround.deploy.answers import belongs, is_whole
+from wardround.deploy.answer_checks import Check
+from wardround.deploy.answers import NO, belongs
 from wardround.engines.letters import Letter, Post, Sealed, Signer, Verifier, open_sealed, seal
 from wardround.errors import DeployError, SecureSumError
+from wardround.evaluation.summary_check import Impossible
+from wardround.protocol.answers import OF_SITES, Kinds, read_answer, unusable
+from wardround.protocol.text import plain_text
+from wardround.protocol.values import MOST_HEAD
 from wardround.study import Study
 from wardround.studyfile import Families
 
 Take = Callable[[str, Sealed, Letter], None]  # what becomes of an answer
 ASK_AGAIN = 30.0  # seconds until a closed site is asked again, at the latest
 REVOKED = "its key was revoked"
-UNUSABLE = "sent an answer that cannot be used"
+MOST_ASTRAY = 20  # answers to other questions in a row: late ones are few, and whoever sends more does it on purpose
 
 
 class Shrunk(Exception):
@@ -57,7 +63,12 @@ class Correspondence:
     title: str = "waiting for sites"
     run_name: str = ""
     members: list[str] = field(default_factory=list)  # the sites of this run
+    invited: list[str] = field(default_factory=list)  # all that could have been
+    absent: dict[str, str] = field(default_factory=dict)  # invited, and not there when all agreed, and why
     patience: int = 1  # deadlines that may pass before a round closes: a region has rounds of its own
+    astray: dict[str, int] = field(default_factory=dict)  # answers to other questions since the last right one
+
+    answers: ClassVar[Kinds] = OF_SITES  # what those who are asked may say
 
     def __post_init__(self) -> None:
         self.log = AuditLog(self.folder.path / "audit.jsonl")
@@ -69,23 +80,32 @@ class Correspondence:
     def write_federation(self) -> None:
         path = self.folder.path / "state" / "federation.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        content = {"run": self.run_name, "members": self.members, "left": self.left}
-        write_atomically(path, json.dumps(content).encode())
+        write_atomically(path, json.dumps(self.federation()).encode())
 
-    def ask_all(self, letter: Letter, closing: bool = False) -> Generator[Step, None, dict[str, Letter]]:
-        """One letter to every site; the answers in the order of the sites."""
+    def federation(self) -> dict[str, Any]:
+        """Who takes part, as plain data: a run goes on with it."""
+        kept = {"members": self.members, "left": self.left, "invited": self.invited, "absent": self.absent}
+        return {"run": self.run_name, **kept}
+
+    def ask_all(
+        self, letter: Letter, closing: bool = False, check: Check = lambda site, answer: None
+    ) -> Generator[Step, None, dict[str, Letter]]:
+        """One letter to every site; the answers in the order of the sites. `check` raises where one cannot be."""
         found: dict[str, Letter] = {}
 
         def take(site: str, sealed: Sealed, answer: Letter) -> None:
+            check(site, answer)
             found[site] = answer
 
         letters = {site: self.sealed(letter, site) for site in self.present}
         yield from self.collect(letters, take, letter.kind, closing)
         return {site: found[site] for site in self.members if site in found}
 
-    def ask_everybody(self, letter: Letter) -> Generator[Step, None, dict[str, Letter]]:
+    def ask_everybody(
+        self, letter: Letter, check: Check = lambda site, answer: None
+    ) -> Generator[Step, None, dict[str, Letter]]:
         """As `ask_all`, where no answer may be missing. Who does not answer in time is no site of this run."""
-        found = yield from self.ask_all(letter, closing=True)
+        found = yield from self.ask_all(letter, closing=True, check=check)
         for site in self.present:
             if site not in found:
                 self.leave(site, "did not answer in time, before the first round")
@@ -150,36 +170,48 @@ class Correspondence:
             return self._judged(site, sealed, take, asked)
         except (DeployError, SecureSumError) as error:
             self.leave(site, error.problem)
-        except (KeyError, TypeError, ValueError, AttributeError):  # it comes from outside, and may be anything
-            self.leave(site, UNUSABLE)
+        except Impossible as impossible:
+            self.leave(site, unusable(site, str(impossible)).problem)
         return None
 
     def _judged(self, site: str, sealed: Sealed, take: Take, asked: Sealed) -> float | None:
         """DeployError where the site has to leave."""
         if site in self.revoked():
             raise DeployError(site, REVOKED, "Provision anew if it was a mistake.")
+        if len(sealed.head) > MOST_HEAD:
+            raise unusable(site, "it is too long")
         letter = open_sealed(sealed, self.keys[site], site, tensors=False)
         if letter.body.get("site") != site:
             raise DeployError(site, "answered under another name", "Make sure that it has its own kit.")
         if not belongs(letter, asked):
-            return 0.0  # to an earlier question; this one is still open
-        if letter.kind in ("refused", "failed"):
+            return self._astray(site)  # to an earlier question; this one is still open
+        self.astray.pop(site, None)
+        read_answer(site, letter.kind, letter.body, self.answers)
+        if letter.kind in NO:
             return self._refused(site, letter)
-        if not is_whole(letter):
-            raise DeployError(site, UNUSABLE, "Install the same version of wardround everywhere.")
         take(site, sealed, letter)
         self.doing[site] = "answered"
         return None
 
     def _refused(self, site: str, letter: Letter) -> float:
         """When a site that is closed is asked again."""
-        reason = letter.body.get("reason") or letter.body.get("problem")
+        reason = plain_text(letter.body.get("reason") or letter.body.get("problem"))
         if letter.kind == "failed" or not letter.body.get("until"):
             raise DeployError(site, f"{letter.kind}: {reason}", "Settle it with the site.")
-        opens = datetime.fromisoformat(letter.body["until"])
+        try:
+            opens = datetime.fromisoformat(letter.body["until"])
+        except ValueError:
+            raise unusable(site, "it does not say when it opens again") from None
         wait = min(ASK_AGAIN, max(1.0, (opens - datetime.now(opens.tzinfo)).total_seconds()))
-        self.doing[site] = str(reason)
+        self.doing[site] = reason
         return time.monotonic() + wait
+
+    def _astray(self, site: str) -> float:
+        """When a site that answered another question is asked again."""
+        self.astray[site] = self.astray.get(site, 0) + 1
+        if self.astray[site] > MOST_ASTRAY:
+            raise unusable(site, "it answers other questions than it is asked")
+        return 0.0
 
     def leave(self, site: str, why: str) -> None:
         """The run goes on without it where the study's quorum allows that."""

@@ -24,6 +24,7 @@ from wardround.deploy.sitefile import SiteFile
 from wardround.engines.flower.linked import LARGE_PAGES, free_port
 from wardround.errors import DeployError
 from wardround.plan import load_plan
+from wardround.promises import need_extras
 
 STUDY = "heart-deployed"
 PRIVATE = "heart-deployed-private"
@@ -51,6 +52,8 @@ def _run(
     name_of_study: str, folder: Path, say: Callable[[str], None]
 ) -> tuple[Parity | None, tuple[str, ...], tuple[Spent, ...]]:
     study, families = load_study(name_of_study)
+    for arm in study.trained_arms:
+        need_extras(arm.name, arm.privacy)
     sites = tuple(study.data.options["hospitals"])
     provision(study, sites, folder, port=free_port())
     say(f"kits for {', '.join(sites)} in {folder}")

@@ -71,6 +71,11 @@ def is_private(study: Study) -> bool:
 
 def refuse_hollow_privacy(study: Study) -> None:
     """Promises that another part of the study, or everybody's knowledge, would undo. Sites ask this too."""
+    for arm in study.trained_arms:
+        if arm.privacy.example is not None and arm.privacy.example.clip == "none":
+            problem = "without a clip one patient can move the sum as far as it likes, so that no epsilon holds"
+            remedy = "Simulate it: it is there to compare with. Or write a clip."
+            raise StudyError(f"arms: {arm.name}: privacy: example: clip", problem, remedy)
     shared = [arm for arm in study.trained_arms if is_federated(arm)]
     private = next((arm for arm in shared if arm.privacy.example is not None), None)
     for arm in shared:

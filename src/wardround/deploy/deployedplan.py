@@ -6,6 +6,7 @@ them: the coordinator's say how many rows train there, because updates are weigh
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -25,10 +26,10 @@ from wardround.deploy.deployable import is_federated, refuse_hollow_privacy
 from wardround.deploy.regions import companions, span_of
 from wardround.errors import StudyError
 from wardround.plan import Plan, cohort_key, dtype_of, members_of
-from wardround.privacy.accountant import Charge
-from wardround.privacy.protection import Sampling, epochs_within, noise_of
+from wardround.privacy.accountant import Charge, together
+from wardround.privacy.protection import Sampling, charges_within
 from wardround.privacy.validate import refuse_unsound
-from wardround.promises import refuse_unkept
+from wardround.promises import need_extras, refuse_unkept
 from wardround.study import Arm, Preparation, Study, Topology
 from wardround.studyfile import Families
 from wardround.trial import Trial, planned_epochs
@@ -37,6 +38,13 @@ ACROSS = ("one-class", "rare-class")  # checks that speak of all sites together
 WAVE_BYTES = 64 * 2**20  # of shared parameters in one message, unless one model alone is larger
 NOWHERE = np.array([], dtype=np.int64)
 Key = tuple[str, int]  # an arm, and the seed of its rows
+Side = Literal["test", "validation"]
+
+
+def sides_told(study: Study) -> tuple[Side, ...]:
+    """Validation rows only where a value is selected by them: a held-out site's test rows hold them already."""
+    by_validation = study.selection is not None and study.selection.on == "validation"
+    return ("test", "validation") if by_validation else ("test",)
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,8 @@ class Agreed:
     inputs: tuple[int, ...]
     layout: Layout | None = None  # None: images, or columns that each site has for itself
     common: Common | None = None
-    rows: Mapping[str, int] = field(default_factory=dict)  # that train, by site; known to the coordinator only
+    # rows of each site by side (train, validation, test); known to the coordinator only
+    sides: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass
@@ -141,7 +150,7 @@ class DeployedPlan(Plan):
 
     def own_charges(self) -> list[Charge]:
         """What all private arms with all seeds would cost this hospital's patients."""
-        found = []
+        found: list[Charge] = []
         for arm in self.study.trained_arms:
             example, members = arm.privacy.example, members_of(arm, self.sites)
             if example is None or self.own not in members:
@@ -152,8 +161,7 @@ class DeployedPlan(Plan):
                 sampling, drawn = Sampling.of(len(rows), training.batch_size), arm.privacy.site is not None
                 batches = self.study.evaluation_of(arm).seed_for("batches", seed)
                 planned = planned_epochs(training, len(members), batches, drawn)[members.index(self.own)]
-                epochs = epochs_within(example, sampling, sum(planned))
-                found.append(Charge(sampling.rate, noise_of(example, sampling, sum(planned)), sampling.steps * epochs))
+                found += together(charges_within(example, sampling, planned))
         return found
 
     def refuse_unsound_arms(self) -> None:
@@ -208,7 +216,7 @@ def own_levels(cohort: Cohort, split: Split, arm: Arm) -> np.ndarray | None:
 
 def placeholder(name: str, agreed: Agreed, dtype: torch.dtype, labels: tuple[int, ...] = ()) -> Site:
     """Rows that are elsewhere: one row of zeros, shown as often as there are rows. `labels` is the shape of a row's."""
-    count = agreed.rows.get(name, 1)
+    count = agreed.sides[name]["train"] if name in agreed.sides else 1
     x = torch.zeros((1, *agreed.inputs), dtype=dtype).expand(count, *agreed.inputs)
     y = torch.zeros((1, *labels), dtype=torch.int64).expand(count, *labels)
     nothing = Rows(x[:0], y[:0])
@@ -225,6 +233,7 @@ def own_plan(study: Study, families: Families, name: str, sites: Sequence[str], 
     """At a hospital. Every arm of a deployed study is about the same rows."""
     refuse_hollow_privacy(study)
     for arm in study.trained_arms:  # before anything is told; what depends on the model is refused later
+        need_extras(arm.name, arm.privacy)
         algorithm = families.algorithms[arm.algorithm.name](**arm.algorithm.options)
         refuse_unsound(arm, algorithm, (), records.is_table, overlapping=False)
     source = Source(lambda: records)

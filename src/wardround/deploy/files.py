@@ -2,27 +2,22 @@
 
 import os
 import stat
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from wardround.errors import DeployError, MachineError, StudyError
+from wardround.errors import DeployError, StudyError
+from wardround.extras import load
+from wardround.tomlfile import read_toml, refuse_unplain
 
 
 def read_table(path: Path, what: str) -> dict[str, Any]:
     """`what` says in words which file was expected, such as "a site file"."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DeployError(str(path), "no such file", f"Give the path of {what}.") from None
-    except OSError as error:
-        raise DeployError(str(path), f"cannot be read ({error.strerror})", f"Give the path of {what}.") from None
-    except UnicodeDecodeError as error:
-        raise DeployError(str(path), f"is not UTF-8 text (byte {error.start})", "Save the file as UTF-8.") from None
-    except tomllib.TOMLDecodeError as error:
-        raise DeployError(str(path), f"is not valid TOML: {error}", "Correct the file at that line.") from None
+    table = read_toml(path, f"Give the path of {what}.", DeployError)
+    with as_deploy_errors():
+        refuse_unplain(table, str(path))
+    return table
 
 
 @contextmanager
@@ -57,8 +52,11 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def need_cryptography() -> None:
-    try:
-        import cryptography  # noqa: F401
-    except ImportError:
-        remedy = "Run `pip install 'wardround[deploy]'`."
-        raise MachineError("deployment", "the package cryptography is not installed", remedy) from None
+    """For keys and certificates."""
+    load("cryptography", "deploy", "a study across hospitals")
+
+
+def need_flower() -> None:
+    """For what talks to other hospitals: said before a kit is read. Its package refuses a version it does not know."""
+    need_cryptography()
+    load("wardround.engines.flower", "deploy", "a study across hospitals")

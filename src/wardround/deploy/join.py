@@ -18,7 +18,7 @@ from wardround.deploy.policy import Policy, Refusal, Refused, closed, objections
 from wardround.deploy.regions import companions
 from wardround.deploy.signing import PublicKey, read_key, read_public_key
 from wardround.deploy.siteaccount import LEDGER
-from wardround.deploy.sitefile import SiteFile, open_source
+from wardround.deploy.sitefile import FROM_KIT, SiteFile, open_source
 from wardround.deploy.sitework import SiteWork
 from wardround.deploy.vertical_checks import is_vertical
 from wardround.deploy.vertical_matching import ids_of
@@ -28,7 +28,7 @@ from wardround.health import Condition
 from wardround.privacy.accountant import epsilon
 from wardround.privacy.psi_ids import read_ids
 from wardround.study import Study
-from wardround.studyfile import Families, parse_study, read_toml
+from wardround.studyfile import Families, parse_study, read_study_file
 
 CONNECT_WITHIN = 10.0  # seconds
 Notice = Callable[[str], None]
@@ -109,6 +109,7 @@ def join(site: SiteFile, notice: Notice, stop: Callable[[], bool] = lambda: Fals
 
     families = known_families()
     work = site_work(site, families, notice)
+    trust(site.ca)
     with alone(site.state):
         work.rows()  # a hospital hears of a broken file now, not in the middle of a study
         loop = SiteLoop(
@@ -124,14 +125,14 @@ def join(site: SiteFile, notice: Notice, stop: Callable[[], bool] = lambda: Fals
 
 
 @contextmanager
-def alone(state: Path) -> Iterator[None]:
+def alone(state: Path, problem: str = "another process has joined with it") -> Iterator[None]:
     """One process at a time: two would overwrite each other's memory."""
     state.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (state / ".lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise DeployError(str(state), "another process has joined with it", "Stop that one first.") from None
+            raise DeployError(str(state), problem, "Stop that one first.") from None
         yield
 
 
@@ -151,7 +152,7 @@ def preflight(site: SiteFile) -> list[Condition]:
     studies = {study.hash: (study, True) for study in _approved(site, families)}
     kit = site.path.parent / "study.toml"
     if kit.is_file():
-        study = parse_study(read_toml(kit), families, kit.name, kit.parent)
+        study = parse_study(read_study_file(kit), families, kit.name, kit.parent)
         studies.setdefault(study.hash, (study, False))
     for study, approved in studies.values():
         found.append(_approval(study, approved, site))
@@ -233,10 +234,21 @@ def _connection(site: SiteFile) -> Condition:
     return connection_to(site.coordinator, site.ca)
 
 
+def trust(ca: Path) -> ssl.SSLContext:
+    """What certificates of coordinators are held against. A damaged file is said to be one, not a bad connection."""
+    try:
+        return ssl.create_default_context(cafile=str(ca))
+    except OSError:  # errors of TLS among them
+        raise DeployError(str(ca), "is not a certificate in PEM", FROM_KIT) from None
+
+
 def connection_to(coordinator: str, ca: Path) -> Condition:
     """A TLS handshake and nothing more."""
     host, _, port = coordinator.rpartition(":")
-    context = ssl.create_default_context(cafile=str(ca))
+    try:
+        context = trust(ca)
+    except DeployError as error:
+        return Condition("connection", False, f"{error.where}: {error.problem}", error.remedy)
     remedy = "Is the coordinator running, and may this machine connect to it (outgoing TCP)?"
     try:
         plain = socket.create_connection((host.strip("[]"), int(port)), CONNECT_WITHIN)

@@ -36,6 +36,8 @@ class Keys:
     hospitals: tuple[
         str, ...
     ] = ()  # where the sites are regions: all of their hospitals, in the order that numbers them
+    connections: Annotated[int, Range(low=16, high=2**16)] = 512  # at once, in all
+    connections_per_address: Annotated[int, Range(low=4, high=2**16)] = 32  # of callers that showed no key yet
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ class CoordinatorKit:
     key: Path
     signing_key: Path
     hospitals: tuple[str, ...] = ()
+    connections: int = Keys.connections
+    connections_per_address: int = Keys.connections_per_address
 
     @classmethod
     def load(cls, path: Path) -> "CoordinatorKit":
@@ -71,6 +75,8 @@ class CoordinatorKit:
             key=require_private(folder / "coordinator.key", REMADE),
             signing_key=require_private(folder / "signing.key", REMADE),
             hospitals=keys.hospitals,
+            connections=keys.connections,
+            connections_per_address=keys.connections_per_address,
         )
         if (folder / "ca.key").exists():  # it may be kept elsewhere: only new certificates need it
             require_private(folder / "ca.key", REMADE)

@@ -1,7 +1,8 @@
 """The end of a run across hospitals: everything that is computed from what the sites told."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from wardround.artifacts.folder import RunFolder, write_atomically
@@ -10,11 +11,23 @@ from wardround.deploy.deployedplan import DeployedPlan
 from wardround.deploy.sitefacts import describe_deployed
 from wardround.engines.letters import Letter
 from wardround.evaluation.deployed import deployed_results
+from wardround.evaluation.participation import participation
 from wardround.trial import Trial
 
 AWAY = "was away when models were evaluated, so that no figure has its rows"
 AT_SITES = "at the hospitals"  # whose rows were charged: each hospital's own ledger has their fingerprint
 MADE = ("results.json", "summaries.jsonl", "records.jsonl")
+
+
+@dataclass(frozen=True)
+class Invited:
+    """Who was asked to take part, who came, and why others did not or left. `scored` where it is not those who told
+    figures."""
+
+    sites: Sequence[str]
+    came: Collection[str]
+    why: Mapping[str, str]
+    scored: Collection[str] = ()
 
 
 def write_outcome(
@@ -23,6 +36,7 @@ def write_outcome(
     described: Mapping[str, Mapping[str, Any]],
     waves: int,
     warnings: Sequence[str],
+    invited: Invited,
     topology: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
     """`results.json` comes last and makes the folder complete. `topology` adds to an arm's entry of that name."""
@@ -42,6 +56,9 @@ def write_outcome(
     ledger = write_ledger(folder, plan.study, records, AT_SITES, guarantee=True)
     spent = [] if ledger is None else ledger.entries()
     content["privacy"] = describe_spending(plan.study, spent, records, {}, guarantee=True)
+    scored = invited.scored or list(dict.fromkeys(line["site"] for line in lines))
+    why = {**dict.fromkeys(absent, AWAY), **invited.why}
+    content["participation"] = participation(invited.sites, invited.came, scored, why, records)
     for arm, facts in (topology or {}).items():
         if arm in content["arms"]:
             content["arms"][arm]["topology"] |= facts
@@ -60,7 +77,7 @@ def keep_summaries(folder: RunFolder, wave: int, trials: Sequence[Trial], answer
         for number, sides in letter.body["summaries"].items():
             trial = trials[int(number)]
             for side, summary in sides.items():
-                lines.append({"arm": trial.arm, "seed": trial.seed, "site": site, "side": side, **summary})
+                lines.append({**summary, "arm": trial.arm, "seed": trial.seed, "site": site, "side": side})
     path = folder.path / "state" / "summaries" / f"{wave:05}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps(lines).encode())

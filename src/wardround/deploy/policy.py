@@ -12,6 +12,7 @@ from typing import Literal, get_args
 from wardround.algorithms import ALGORITHMS
 from wardround.deploy.regions import companions
 from wardround.errors import DeployError
+from wardround.privacy.epsilons import in_words
 from wardround.settings import Count, Positive
 from wardround.study import Arm, Study
 
@@ -108,12 +109,15 @@ def _unprotected(policy: Policy, study: Study, site: str) -> list[str]:
             limit = f"differential privacy with epsilon of at most {policy.most_epsilon:g}"
             if privacy.example is None:
                 found.append(f"{site} requires {limit}, which arm {arm.name} does not have")
-            elif privacy.example.epsilon > policy.most_epsilon:
-                found.append(f"{site} requires {limit}, and arm {arm.name} has {privacy.example.epsilon:g}")
+            elif privacy.example.promised > policy.most_epsilon:
+                has = in_words(privacy.example.promised)
+                found.append(f"{site} requires {limit}, and arm {arm.name} has {has}")
         if policy.most_delta is not None and privacy.example is not None and privacy.example.delta > policy.most_delta:
             found.append(f"{site} allows a delta of at most {policy.most_delta:g}, and arm {arm.name} has a larger one")
         if policy.most_total_epsilon is not None and privacy.example is None:
             found.append(f"{site} has a privacy budget, and arm {arm.name} has no [privacy.example] to keep to it")
+        if privacy.example is not None and privacy.example.clip == "none":
+            found.append(f"{site} takes part in no training without a clip, as arm {arm.name} is: no epsilon holds")
     return found
 
 

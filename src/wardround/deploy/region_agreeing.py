@@ -13,10 +13,21 @@ from wardround.deploy.agreeing import (
     common_classes,
     common_columns,
     common_inputs,
+    most_train_rows,
+    rows_by_side,
     with_findings,
+)
+from wardround.deploy.answer_checks import (
+    carries_most,
+    check_column_facts,
+    check_described,
+    check_directions,
+    check_sizes,
+    holds,
 )
 from wardround.deploy.deployedplan import Agreed, DeployedPlan, Key, far_plan
 from wardround.deploy.directions import inverted_labels
+from wardround.deploy.regions import regions_of
 from wardround.deploy.written import read_facts, write_column
 from wardround.engines.letters import Letter
 from wardround.plan import members_of
@@ -30,6 +41,7 @@ class ToldByRegions:
 
     plan: DeployedPlan
     known: Mapping[str, Mapping[Key, Mapping[str, Any]]]
+    hospitals: Mapping[str, Sequence[str]]  # of each region
 
     def givers(self, arm: Arm) -> list[str]:
         kind = next(kind for kind in self.plan.kinds if kind[0] == self.plan.alike[arm.name])
@@ -40,6 +52,12 @@ class ToldByRegions:
 
     def present(self, kind: Key) -> list[Sequence[bool]]:
         return [told[kind]["present"] for told in self.known.values()]
+
+    def train_rows(self, name: str) -> int:
+        return most_train_rows(self.plan, self.hospitals[name])
+
+    def trains(self, name: str, kind: Key) -> bool:
+        return bool(self.known[name][kind]["trains"])
 
 
 def agree_on_regions(
@@ -52,18 +70,48 @@ def agree_on_regions(
     plan = far_plan(study, families, hospitals, classes, with_findings=findings)
     written = [write_column(column) for column in columns] or None
     body = {"run": run, "columns": written, "classes": classes, "findings": findings}
-    told = yield from ask(Letter("facts", body))
+    members = regions_of(study, hospitals)
+
+    def check(region: str, answer: Letter) -> None:
+        check_region_facts(answer.body, plan, columns, hospitals, members[region])
+
+    told = yield from ask(Letter("facts", body), check)
     sets = _by_hospital(told, "sets", hospitals)
     described = _by_hospital(told, "described", hospitals)
     warnings += inverted_labels(study, classes, _by_hospital(told, "directions", hospitals))
     for kind in plan.kinds:
         members_of(study.arm(kind[0]), hospitals)  # refused where nobody is left to train
         place = plan.row_sets.index(plan.rows_of(kind))
-        rows = {site: int(one[place]) for site, one in sets.items()}
-        plan.agreed[kind] = Agreed(tuple(inputs or ()), rows=rows)
+        sides = {site: rows_by_side(one[place]) for site, one in sets.items()}
+        plan.agreed[kind] = Agreed(tuple(inputs or ()), sides=sides)
     by_kind = {name: dict(zip(plan.kinds, letter.body["kinds"], strict=True)) for name, letter in told.items()}
-    prepare = yield from agree_on_layouts(plan, columns, inputs, ToldByRegions(plan, by_kind), ask, run)
-    return Federation(plan, described, prepare, tuple(warnings))
+    prepare = yield from agree_on_layouts(plan, columns, inputs, ToldByRegions(plan, by_kind, members), ask, run)
+    return Federation(plan, described, prepare, (*warnings, *carries_most(plan)))
+
+
+def check_region_facts(
+    body: Mapping[str, Any],
+    plan: DeployedPlan,
+    columns: Sequence[Column],
+    hospitals: Sequence[str],
+    members: Sequence[str],
+) -> None:
+    """What a region tells of its own hospitals, each of which it has heard of."""
+    for name in ("kinds", "sets", "described", "directions"):
+        holds(name in body, f"nothing of {name}")
+    for name in ("sets", "described", "directions"):
+        holds(set(body[name]) == set(members), f"{name} of other hospitals than its own")
+    holds(len(body["kinds"]) == len(plan.kinds), "facts of another number of arms")
+    for kind in body["kinds"]:
+        holds(kind["facts"] is not None or not (columns and kind["trains"]), "no facts of rows that train")
+        check_column_facts(kind["facts"], columns)
+        holds(len(kind["present"]) == len(columns), "another number of columns")
+    for site in members:
+        holds(len(body["sets"][site]) == len(plan.row_sets), "other sets of rows than the study has")
+        for key, sizes in zip(plan.row_sets, body["sets"][site], strict=True):
+            check_sizes(site, sizes, plan, key, hospitals)
+        check_described(body["described"][site], body["sets"][site][0], plan)
+        check_directions(body["directions"][site], columns)
 
 
 def _columns(ready: Answers) -> tuple[list[Column], list[str]]:

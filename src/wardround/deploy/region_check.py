@@ -8,11 +8,6 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-
 from wardround.catalog import families as known_families
 from wardround.deploy.join import connection_to
 from wardround.deploy.kit import WARN_BEFORE
@@ -20,7 +15,14 @@ from wardround.deploy.region_run import hospitals_of, study_of
 from wardround.deploy.regionfile import RegionFile
 from wardround.deploy.signing import read_key, read_public_key
 from wardround.errors import DeployError, WardroundError
+from wardround.extras import needs
 from wardround.health import Condition
+
+with needs("deploy", "a study across hospitals"):
+    from cryptography import x509
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 AS_MADE = "Use the kit as it was made, or ask the coordinator of all for a new one."
 

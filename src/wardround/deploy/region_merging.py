@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from wardround.data.agreement import Facts, Lent, Moments
-from wardround.deploy.agreeing import common_classes, common_columns, with_findings
+from wardround.deploy.agreeing import common_classes, common_columns, like_most, rows_by_side, with_findings
 from wardround.deploy.deployedplan import DeployedPlan
 from wardround.deploy.waves import pooled_figures
 from wardround.deploy.written import read_facts, read_lent, read_moments, write_column, write_facts, write_moments
@@ -67,7 +67,7 @@ def merged_facts(plan: DeployedPlan, told: Answers) -> dict[str, Any]:
         )
     return {
         "kinds": kinds,
-        "sets": {site: [int(one[key]["train"]) for key in plan.row_sets] for site, one in sets.items()},
+        "sets": {site: [rows_by_side(one[key]) for key in plan.row_sets] for site, one in sets.items()},
         "described": {site: letter.body["described"] for site, letter in told.items()},
         "directions": {site: letter.body["directions"] for site, letter in told.items()},
     }
@@ -139,7 +139,7 @@ def _sum_of(parts: Sequence[Moments]) -> Moments:
 
 def _same_inputs(ready: Answers) -> Any:
     """The shape of images, where rows are images."""
-    first = next(iter(ready))
+    first = like_most({site: letter.body["inputs"] for site, letter in ready.items()})
     for site, letter in ready.items():
         if letter.body["inputs"] != ready[first].body["inputs"]:
             raise DeployError(site, f"its images are of another size than at {first}", "Correct [data] in a site file.")

@@ -4,17 +4,15 @@ The arithmetic is that of a simulation (`algorithms/hierarchical.py`): a region 
 of the weights of the updates that made it since the last average.
 """
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from numbers import Real
 from typing import Any
 
 import torch
 
 from wardround import tree
 from wardround.algorithms.hierarchical import CLOCK, WEIGHT, average, part_of
-from wardround.deploy.correspondence import UNUSABLE
+from wardround.deploy.answer_checks import holds, is_close
 from wardround.deploy.spool import Entry, Shape
 from wardround.deploy.updates import NAMES, REMEDY
 from wardround.deploy.waves import OWN, Arrivals, WaveState, curve
@@ -37,6 +35,7 @@ TOLD = (
     "stopped",
     "failed",
     "epochs",
+    "not_finite",
 )
 
 
@@ -129,19 +128,31 @@ def model_shapes(trial: Trial) -> dict[str, Shape]:
 
 def check_span(region: str, letter: Letter, trials: Sequence[Trial], rounds: range, hospitals: Collection[str]) -> None:
     """It comes from outside and goes into everybody's model and records."""
-    told = letter.body
-    good = isinstance(told["trials"], dict) and isinstance(told["rounds"], list)
-    for number, one in told["trials"].items() if good else ():
+    told, weights = letter.body, dict.fromkeys(range(len(trials)), 0.0)
+    for number in told["trials"]:
+        holds(number == str(int(number)) and int(number) < len(trials), "a model that the study does not have")
         regions = trials[int(number)].algorithm.regions
-        good = good and regions is not None and region in regions.names and _is_weight(one["weight"])
-    for one in told["rounds"] if good else ():
-        known = one["trial"] in range(len(trials)) and one["round"] - 1 in rounds and set(one) == {*TOLD, "weight"}
-        named = {*one["sites"], *one["dropped"], *one["stopped"], *one["charges"], *one["epochs"]} <= set(hospitals)
-        counts = all(isinstance(one[name], int) and one[name] >= 0 for name in ("bytes_down", "bytes_up"))
-        figures = all(_is_figure(one[name]) for name in ("loss", "update_norm")) and isinstance(one["failed"], str)
-        good = good and known and named and counts and figures and _is_weight(one["weight"])
-    if not good:
-        raise DeployError(region, UNUSABLE, REMEDY)
+        holds(regions is not None and region in regions.names, "a model that it has no part in")
+    places = [(one["trial"], one["round"]) for one in told["rounds"]]
+    holds(len(set(places)) == len(places), "a round twice")
+    for one in told["rounds"]:
+        holds(one["trial"] < len(trials) and one["round"] - 1 in rounds, "rounds that it was not asked for")
+        _check_round(one, trials[one["trial"]], set(hospitals))
+        weights[one["trial"]] += one["weight"]
+    for number, one in told["trials"].items():
+        holds(is_close(one["weight"], weights[int(number)]), "a weight that its rounds do not have")
+
+
+def _check_round(one: Mapping[str, Any], trial: Trial, hospitals: Collection[str]) -> None:
+    """Who worked in it, with the weight that was agreed for their rows."""
+    named = {*one["sites"], *one["dropped"], *one["stopped"], *one["charges"], *one["epochs"], *one["not_finite"]}
+    holds(named <= set(hospitals), "hospitals of another region")
+    holds(len(set(one["sites"])) == len(one["sites"]), "a hospital twice in a round")
+    work = {a.site.name: a for a in assign(trial, one["round"] - 1) if a.counts}
+    holds(set(one["sites"]) <= set(work) and set(one["sites"]) <= set(one["epochs"]), "work that nobody was asked for")
+    holds(all(one["epochs"][site] <= work[site].epochs for site in one["sites"]), "more epochs than were asked for")
+    weight = sum(weight_of(trial, work[site].site) for site in one["sites"])
+    holds(is_close(one["weight"], weight), "a weight that its hospitals do not have")
 
 
 def heard_of(body: Mapping[str, Any]) -> list[int]:
@@ -176,7 +187,9 @@ def close_span(
             shown = {"trial": number, "arm": trial.arm, "seed": trial.seed, **vars(record)}
             epochs = {site: count for one in told.values() for site, count in one["epochs"].items()}
             each = seconds / len(active) / (until - state.round)
-            fresh.append({**shown, "epochs": {site: epochs[site] for site in record.sites}, "seconds": each})
+            more = {"epochs": {site: epochs[site] for site in record.sites}, "seconds": each}
+            more["not_finite"] = [site for one in told.values() for site in one["not_finite"]]
+            fresh.append({**shown, **more})
         runs[number] = Run(until, server, {})
     counted = {**state.counted, **dict.fromkeys(entries, state.round)}
     return replace(state, round=last, runs=tuple(runs), counted=counted, pending=[*state.pending, *fresh])
@@ -282,11 +295,3 @@ def _mean(told: Mapping[str, Mapping[str, Any]], name: str, hidden: bool) -> flo
 
 def _distance(before: Tree, after: Tree) -> float:
     return float(tree.squared_norm(tree.sub(after, before)).sqrt())
-
-
-def _is_weight(value: Any) -> bool:
-    return isinstance(value, float | int) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
-
-
-def _is_figure(value: Any) -> bool:
-    return value is None or (isinstance(value, Real) and not isinstance(value, bool))

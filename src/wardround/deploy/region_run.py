@@ -6,7 +6,7 @@ from wardround.catalog import families as known_families
 from wardround.deploy.coordinate import LOOPBACK
 from wardround.deploy.correspondence import Step
 from wardround.deploy.deployable import refuse_undeployable
-from wardround.deploy.join import Notice, alone
+from wardround.deploy.join import Notice, alone, trust
 from wardround.deploy.kit import CoordinatorKit, read_keys
 from wardround.deploy.region_work import OwnSites, RegionWork
 from wardround.deploy.regionfile import RegionFile
@@ -15,11 +15,11 @@ from wardround.deploy.signing import read_key, read_public_key
 from wardround.engines.letters import Post
 from wardround.errors import DeployError
 from wardround.study import Study
-from wardround.studyfile import Families, parse_study, read_toml
+from wardround.studyfile import Families, parse_study, read_study_file
 
 
 def study_of(kit: CoordinatorKit, families: Families) -> Study:
-    study = parse_study(read_toml(kit.study), families, kit.study.name, kit.study.parent)
+    study = parse_study(read_study_file(kit.study), families, kit.study.name, kit.study.parent)
     if study.hash != kit.hash:
         problem = f"has hash {study.hash[:12]}, and the kit was made for {kit.hash[:12]}"
         raise DeployError(str(kit.study), problem, "Bring the kit's own study.toml back, or ask for a new kit.")
@@ -56,6 +56,8 @@ def coordinate_region(
     public = {site: read_public_key(kit.sites[site], f"{site}.pub") for site in sites}
     coordinator_key = read_public_key(region.coordinator_key.read_bytes(), region.coordinator_key)
 
+    trust(region.ca)
+
     def revoked() -> Mapping[str, str]:
         return read_keys(kit.path).revoked
 
@@ -82,6 +84,8 @@ def coordinate_region(
             key=kit.key,
             sites={site: key.public for site, key in public.items()},
             folder=kit.path / "link",
+            connections=kit.connections,
+            connections_per_address=kit.connections_per_address,
             revoked=revoked,
             notice=notice,
         ).carry(run)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from wardround.artifacts.environment import versions
 from wardround.artifacts.folder import write_atomically
 from wardround.deploy.agreeing import agreed_of
+from wardround.deploy.answer_checks import Check, check_facts, check_lent, check_moments, check_waves
 from wardround.deploy.correspondence import Shrunk, Step
 from wardround.deploy.deployedplan import DeployedPlan, far_plan
 from wardround.deploy.region_merging import (
@@ -32,6 +33,7 @@ from wardround.deploy.regions import span_of
 from wardround.deploy.sitetrain import by_trial
 from wardround.deploy.store import Store
 from wardround.deploy.waves import WaveState, read_state, write_state
+from wardround.deploy.written import read_column
 from wardround.engines.letters import Letter
 from wardround.errors import DeployError
 from wardround.tree import Tree
@@ -40,7 +42,6 @@ from wardround.trial import Trial
 Body = Mapping[str, Any]
 Result = TypeVar("Result")
 FILE = "region.json"
-NOT_TOLD = ("kinds", "sets", "described", "directions", "lent", "moments")
 
 
 class RegionSession:
@@ -77,36 +78,63 @@ class RegionSession:
         self.coordinator.form(self.run, hospitals)
         self._write()
         ready = self.drive(self.coordinator.greet())
+        while True:
+            try:
+                merged = merged_ready(ready, hospitals)
+            except DeployError as error:
+                ready = self.coordinator.without(error, ready)
+            else:
+                break
         for line in lacking_columns(ready):
             self.notice(line)
-        return {**merged_ready(ready, hospitals), "sites": list(ready), "versions": versions()}
+        return {**merged, "sites": list(ready), "versions": versions()}
 
     def facts(self, body: Body) -> dict[str, Any]:
         self.known |= {"classes": list(body["classes"]), "findings": bool(body["findings"])}
         self.known |= {"columns": body["columns"]}
         self._forget_plan()
         letter = Letter("facts", {"run": self.run, "columns": body["columns"]})
-        told = self._ask_everybody(letter)
+        plan, columns = self.plan, [read_column(column) for column in body["columns"] or ()]
+
+        def check(site: str, answer: Letter) -> None:
+            check_facts(site, answer.body, plan, columns, self.known["hospitals"])
+
+        told = self._ask_everybody(letter, check)
         if told is None:
             return self._gone()
         merged = merged_facts(self.plan, told)
-        self.known |= {"rows": merged["sets"]}
+        self.known |= {"sides": merged["sets"]}
         self._write()
         return merged
 
     def lend(self, body: Body) -> dict[str, Any]:
-        told = self._ask_everybody(Letter("lend", _passed_on(body)))
+        plan, asked = self.plan, (body["asked"], body["of"], body["layouts"])
+
+        def check(site: str, answer: Letter) -> None:
+            check_lent(answer.body["lent"], plan, *asked, self._train_rows(site))
+
+        told = self._ask_everybody(Letter("lend", _passed_on(body)), check)
         return self._gone() if told is None else merged_lent(self.plan, told)
 
     def moments(self, body: Body) -> dict[str, Any]:
-        told = self._ask_everybody(Letter("moments", _passed_on(body)))
+        plan, asked = self.plan, (body["of"], body["layouts"])
+
+        def check(site: str, answer: Letter) -> None:
+            check_moments(answer.body["moments"], plan, *asked, self._train_rows(site))
+
+        told = self._ask_everybody(Letter("moments", _passed_on(body)), check)
         return self._gone() if told is None else merged_moments(self.plan, told)
 
     def prepare(self, body: Body) -> dict[str, Any]:
         self.remember(_passed_on(body))
-        told = self.drive(self.coordinator.ask_all(self.agreed, closing=True))
+        waves = len(self.plan.waves())
+
+        def check(site: str, answer: Letter) -> None:
+            check_waves(answer.body, waves)
+
+        told = self.drive(self.coordinator.ask_all(self.agreed, closing=True, check=check))
         self.coordinator.prepared = set(told)
-        return {"waves": len(self.plan.waves())}
+        return {"waves": waves}
 
     def remember(self, prepare: Body) -> None:
         """What was agreed. Sites that were away are told with their next letter."""
@@ -128,6 +156,7 @@ class RegionSession:
             write_state(path, state)
         ends = min(first + self._rounds_of(trials), max(trial.training.rounds for trial in trials))
         score = [int(number) for number in body["score"]]
+        self.coordinator.plan = self.plan
         rounds = self.coordinator.rounds(wave, trials, state, path, ends, score, self.agreed)
         return span_answer(trials, self.drive(rounds))
 
@@ -136,7 +165,7 @@ class RegionSession:
         trials = self.trials(wave)
         models = by_trial(tensors)
         state: WaveState = with_models(read_state(self._path(wave), trials), trials, models)
-        self.coordinator.title = "evaluating"
+        self.coordinator.title, self.coordinator.plan = "evaluating", self.plan
         score = [int(number) for number in body["score"]]
         own = own_for_sites(state, trials, models, self.coordinator.members)
         answers = self.drive(self.coordinator.summaries(wave, trials, state, score, self.agreed, own))
@@ -157,11 +186,11 @@ class RegionSession:
         hospitals, known = self.known["hospitals"], self.known
         near, findings = self.coordinator.members, bool(known.get("findings"))
         plan = far_plan(self.study, self.families, hospitals, known["classes"], near, findings)
-        if "prepare" in known and "rows" in known:
+        if "prepare" in known and "sides" in known:
             agreed = agreed_of(plan, known["prepare"])
             for kind, one in agreed.items():
                 place = plan.row_sets.index(plan.rows_of(kind))
-                plan.agreed[kind] = replace(one, rows={site: rows[place] for site, rows in known["rows"].items()})
+                plan.agreed[kind] = replace(one, sides={site: sides[place] for site, sides in known["sides"].items()})
         return plan
 
     @property
@@ -191,16 +220,20 @@ class RegionSession:
     def _rounds_of(self, trials: list[Trial]) -> int:
         return span_of(self.study.arm(trials[0].arm))
 
-    def _ask_everybody(self, letter: Letter) -> Answers | None:
+    def _train_rows(self, site: str) -> int:
+        """The most that a site has told of in any set of rows."""
+        return max(int(sides["train"]) for sides in self.known["sides"][site])
+
+    def _ask_everybody(self, letter: Letter, check: Check) -> Answers | None:
         """None where a site left: then all regions begin anew without it."""
         self.coordinator.title = "agreeing on columns"
         try:
-            return self.drive(self.coordinator.ask_everybody(letter))
+            return self.drive(self.coordinator.ask_everybody(letter, check))
         except Shrunk:
             return None
 
     def _gone(self) -> dict[str, Any]:
-        return {**dict.fromkeys(NOT_TOLD), "gone": list(self.coordinator.left)}
+        return {"gone": list(self.coordinator.left)}
 
     def _path(self, wave: int) -> Path:
         return self.coordinator.folder.path / "state" / "waves" / f"{wave:05}.safetensors"

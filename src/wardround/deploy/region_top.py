@@ -6,12 +6,13 @@ coordinator and its sites.
 
 import json
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
-from wardround.artifacts.folder import JsonLines, write_atomically
+from wardround.artifacts.folder import JsonLines
 from wardround.deploy.agreeing import Federation
+from wardround.deploy.answer_checks import Check, check_summaries, holds, rows_scored
 from wardround.deploy.coordinator import Coordinator
 from wardround.deploy.correspondence import Shrunk, Step, Take
 from wardround.deploy.region_agreeing import agree_on_regions
@@ -19,10 +20,12 @@ from wardround.deploy.region_rounds import check_span, close_span, heard_of, mod
 from wardround.deploy.regions import regions_of, span_of
 from wardround.deploy.securewave import is_secure
 from wardround.deploy.spool import Shape, Spool
-from wardround.deploy.updates import REMEDY
 from wardround.deploy.waves import Arrivals, WaveState
 from wardround.engines.letters import Letter, Sealed
 from wardround.errors import DeployError
+from wardround.evaluation.summary_check import check_curve
+from wardround.protocol.answers import OF_REGIONS, Kinds
+from wardround.protocol.text import plain_text
 from wardround.trial import Trial
 
 STAGES = 5  # letters of a round with a secure sum
@@ -31,6 +34,8 @@ STAGES = 5  # letters of a round with a secure sum
 @dataclass
 class CoordinatorOfAll(Coordinator):
     """`sites` are the regions."""
+
+    answers: ClassVar[Kinds] = OF_REGIONS
 
     hospitals: list[str] = field(default_factory=list)  # of all regions, in the order that numbers them
     patience: int = 2  # a region waits for its own sites first
@@ -48,7 +53,15 @@ class CoordinatorOfAll(Coordinator):
 
     @property
     def absences(self) -> dict[str, str]:
-        return {**self.left, **self.away}
+        """Of regions and of their hospitals; with a region all of its hospitals are away."""
+        regions = regions_of(self.study, self.all_hospitals)
+        gone = {**self.absent, **self.left}
+        away = {site: f"its region {name} left" for name in gone for site in regions.get(name, ())}
+        return {**gone, **away, **self.away}
+
+    @property
+    def invited_hospitals(self) -> list[str]:
+        return self.all_hospitals
 
     def _judged(self, site: str, sealed: Sealed, take: Take, asked: Sealed) -> float | None:
         """As for any site; whom a region has lost stands beside each of its answers."""
@@ -57,7 +70,7 @@ class CoordinatorOfAll(Coordinator):
             take(region, sealed, letter)
             for hospital, why in (letter.body.get("left") or {}).items():
                 if hospital in regions_of(self.study, self.all_hospitals).get(region, ()):
-                    self._note(hospital, str(why))
+                    self._note(hospital, plain_text(why))
 
         return super()._judged(site, sealed, take_and_note, asked)
 
@@ -66,11 +79,8 @@ class CoordinatorOfAll(Coordinator):
             self.away[hospital] = why
             self.lines.append(f"{hospital}: {why}")
 
-    def write_federation(self) -> None:
-        path = self.folder.path / "state" / "federation.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        content = {"run": self.run_name, "members": self.members, "left": self.left, "hospitals": self.hospitals}
-        write_atomically(path, json.dumps(content).encode())
+    def federation(self) -> dict[str, Any]:
+        return {**super().federation(), "hospitals": self.hospitals}
 
     def _begin(self) -> None:
         self.all_hospitals = list(self.hospitals)
@@ -83,9 +93,8 @@ class CoordinatorOfAll(Coordinator):
         while True:
             there = self._there(ready)
             if len(ready) < len(self.members) or there != self.hospitals:
-                self.members = [region for region in self.members if region in ready and region not in self.left]
                 self.hospitals = there
-                self.write_federation()
+                self.go_on_with([region for region in ready if region not in self.left])
                 ready = yield from self._greet()
                 continue
             self.title = "agreeing on columns"
@@ -95,12 +104,18 @@ class CoordinatorOfAll(Coordinator):
                 )
             except Shrunk:
                 ready = yield from self._greet()
-            except (KeyError, TypeError, ValueError, IndexError) as error:
-                problem = f"an answer of a region cannot be used ({type(error).__name__})"
-                raise DeployError("agreement", problem, REMEDY) from error
+            except DeployError as error:
+                ready = self.without(error, ready)
             else:
                 absent = [f"{site}: {why}" for site, why in self.away.items() if site not in self.hospitals]
                 return replace(made, warnings=(*made.warnings, *absent))
+
+    def check_ready(self, site: str, answer: Letter) -> None:
+        super().check_ready(site, answer)
+        told = answer.body["sites"]
+        known = regions_of(self.study, self.hospitals).get(site, ())
+        holds(len(set(told)) == len(told) and set(told) <= set(known), "hospitals of another region")
+        holds(bool(told), "no hospital that takes part")
 
     def _there(self, ready: Mapping[str, Letter]) -> list[str]:
         """The hospitals that regions say are there, each of them by its own region."""
@@ -108,9 +123,17 @@ class CoordinatorOfAll(Coordinator):
         told = {site for region, letter in ready.items() for site in letter.body["sites"] if site in known[region]}
         return [site for site in self.hospitals if site in told]
 
-    def _ask_regions(self, letter: Letter) -> Generator[Step, None, dict[str, Letter]]:
+    def _ask_regions(self, letter: Letter, check: Check) -> Generator[Step, None, dict[str, Letter]]:
         """Hospitals that left their region meanwhile are no hospitals of this run: all begin anew without them."""
-        found = yield from self.ask_everybody(letter)
+        members = regions_of(self.study, self.hospitals)
+
+        def check_unless_gone(region: str, answer: Letter) -> None:
+            gone = answer.body.get("gone")
+            holds(set(gone or ()) <= set(members[region]), "hospitals of another region")
+            if not gone:
+                check(region, answer)
+
+        found = yield from self.ask_everybody(letter, check_unless_gone)
         gone = {site for one in found.values() for site in one.body.get("gone") or ()}
         if gone:
             self.hospitals = [site for site in self.hospitals if site not in gone]
@@ -153,6 +176,7 @@ class CoordinatorOfAll(Coordinator):
         members = regions_of(self.study, self.hospitals)
 
         def take(region: str, sealed: Sealed, letter: Letter) -> None:
+            self._check_figures(region, letter.body["figures"], scored, trials)
             check_span(region, letter, trials, range(state.round, last), members[region])
             expected = {f"{n}/{name}": shape for n in heard_of(letter.body) for name, shape in self.shapes[n].items()}
             spool.add(region, sealed, letter, expected)
@@ -162,6 +186,28 @@ class CoordinatorOfAll(Coordinator):
         yield from self.collect(
             self._with_models(trials, state, wanted, prepare), take, what, closing=True, there=known
         )
+
+    def check_summary(
+        self, site: str, letter: Letter, trials: Sequence[Trial], score: Sequence[int], regional: Collection[int] = ()
+    ) -> None:
+        """Of each of a region's hospitals by itself."""
+        members = regions_of(self.study, self.hospitals)[site]
+        for hospital, summaries in letter.body["summaries"].items():
+            holds(hospital in members, "figures of another region's hospital")
+            check_summaries(hospital, summaries, trials, self.agreed_plan, regional)
+        self._check_figures(site, letter.body["figures"], score, trials)
+
+    def _check_figures(
+        self, region: str, figures: Mapping[str, Any], asked: Sequence[int], trials: Sequence[Trial]
+    ) -> None:
+        """Of all hospitals of a region together, or of those that may tell any."""
+        members = regions_of(self.study, self.hospitals)[region]
+        for key, sides in figures.items():
+            holds(key == str(int(key)) and int(key) in asked, "figures of a model that was not to be scored")
+            for side, curve in sides.items():
+                most = sum(rows_scored(hospital, side, trials[int(key)], self.agreed_plan)[0] for hospital in members)
+                check_curve(curve, most, False, self.agreed_plan.has_findings)
+                holds(curve.get("auc_rows", 0) <= curve["rows"], "an AUC of more rows than there are")
 
     def _scored(self, trials: Sequence[Trial], state: WaveState, chosen: Sequence[int]) -> list[int]:
         """Trials whose model is scored: at the first average after a round in which the study asks for it."""

@@ -14,7 +14,7 @@ goodbye    the run is over                     goodbye
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from wardround.artifacts.folder import RunFolder
 from wardround.deploy.answers import ANSWERS, place_of
@@ -23,9 +23,11 @@ from wardround.deploy.policy import Refusal, Refused
 from wardround.deploy.region_session import FILE, Body, RegionSession, forget
 from wardround.deploy.region_sites import RegionalCoordinator
 from wardround.deploy.session import check_run_name
-from wardround.deploy.sitework import SiteWork, question
+from wardround.deploy.sitework import SiteWork, question, tellable
 from wardround.engines.letters import Letter, Post, Sealed, Signer, Verifier
-from wardround.errors import DeployError
+from wardround.errors import DeployError, WardroundError
+from wardround.protocol.questions import TO_REGIONS, Kinds
+from wardround.protocol.text import plain_text
 from wardround.study import Study
 from wardround.studyfile import Families
 from wardround.tree import Tree
@@ -69,6 +71,8 @@ class OwnSites:
 
 
 class RegionWork(SiteWork):
+    questions: ClassVar[Kinds] = TO_REGIONS
+
     def __init__(
         self,
         region: str,
@@ -137,7 +141,7 @@ class RegionWork(SiteWork):
         if (self.state / run / FILE).is_file():
             self._of_run({"run": run}).goodbye(body)
         self.region = None
-        why = body.get("why")
+        why = plain_text(body.get("why"))
         self.log.add("run finished", run=run, results=body.get("results"), **({"why": why} if why else {}))
         self.notice(f"run {run} is given up: {why}" if why else f"run {run} is finished")
         return {}
@@ -152,6 +156,10 @@ class RegionWork(SiteWork):
         if "prepare" in body:  # we were away when the others were told
             self.region.remember(body["prepare"])
         return self.region
+
+    def _tellable(self, error: WardroundError) -> str:
+        about = f"{error.where}: " if error.where in self.own.sites else ""
+        return f"{about}{tellable(error)}"
 
     def _session_of(self, run: str) -> RegionSession:
         folder = self.state / run

@@ -5,6 +5,7 @@ ask for a sum that hides less. All trials of such a wave are in one sum: each ha
 weight after them. A site without work in a trial has zeros there.
 """
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -12,7 +13,7 @@ from hashlib import sha256
 import numpy as np
 
 from wardround.deploy.updates import shapes_of
-from wardround.errors import DeployError
+from wardround.errors import DeployError, SecureSumError
 from wardround.intake import weight_of
 from wardround.privacy.fixed_point import Encoding, Whole
 from wardround.privacy.secure_terms import LEAST_SITES, Terms, default_threshold
@@ -21,6 +22,7 @@ from wardround.tree import State
 from wardround.trial import Trial
 
 Trials = Mapping[int, Trial]
+Adds = Mapping[str, Collection[str]]  # by site: the trials in whose sums it has a part, as it signed them
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,8 @@ def in_round(trials: Trials, round_number: int) -> dict[int, Trial]:
 
 
 def working(trial: Trial, round_number: int) -> list[str]:
-    """Sites whose work counts in this round, by the study; those too that have spent their epsilon. Where sites form
-    regions, those of one region."""
+    """Sites whose work counts in this round, by the study; those too that have spent their epsilon, which nobody else
+    can know before they say so. Where sites form regions, those of one region."""
     drawn = trial.roster(round_number)
     return [trial.sites[n].name for n in drawn.numbers if n not in drawn.dropped and trial.is_near(n)]
 
@@ -83,21 +85,31 @@ def least(trials: Trials, round_number: int) -> int:
     return max([LEAST_SITES, len(expected) // 2 + 1, *each])
 
 
-def _least_in(trial: Trial, round_number: int) -> int:
+def _least_in(trial: Trial, round_number: int, spent: Collection[str] = ()) -> int:
+    """As in a simulation, whose sums are of those alone that have not spent their epsilon."""
     given = trial.privacy.secure_sum and trial.privacy.secure_sum.threshold
-    return given or default_threshold(len(working(trial, round_number)))
+    return given or default_threshold(len(working(trial, round_number)) - len(spent))
 
 
-def too_few(trials: Trials, round_number: int, survivors: Collection[str]) -> str:
-    """Why these are too few to show their sum; empty where they are enough. In each trial those count that work there:
-    zeros hide nobody."""
-    for trial in in_round(trials, round_number).values():
-        expected = working(trial, round_number)
-        remain = [name for name in expected if name in survivors]
-        needed = max(LEAST_SITES, _least_in(trial, round_number))
-        if expected and len(remain) < needed:  # of an arm none of a region's sites may train
-            return f"{len(remain)} sites that work in arm {trial.arm} remain, and its sum takes {needed}"
+def too_few(trials: Trials, round_number: int, survivors: Collection[str], adds: Adds) -> str:
+    """Why these are too few to show their sum; empty where they are enough.
+
+    `adds` has for each site that advertised the trials in which it adds something, as it signed them: a site that has
+    spent its epsilon adds zeros, and these hide nobody. A trial to which nobody adds anything has nothing to hide.
+    """
+    for number, trial in in_round(trials, round_number).items():
+        real = contributors(number, adds)
+        remain = [name for name in real if name in survivors]
+        spent = [name for name in working(trial, round_number) if name in adds and name not in real]
+        needed = max(LEAST_SITES, _least_in(trial, round_number, spent))
+        if real and len(remain) < needed:
+            return f"{len(remain)} sites add something to arm {trial.arm}, and its sum takes {needed}"
     return ""
+
+
+def contributors(number: int, adds: Adds) -> list[str]:
+    """Sites that add something to a trial's sum."""
+    return [site for site, trials in adds.items() if str(number) in trials]
 
 
 def blocks(trials: Trials, round_number: int) -> Iterator[tuple[int, Encoding, int]]:
@@ -134,6 +146,20 @@ def sums_of(trials: Trials, round_number: int, total: Whole) -> dict[int, tuple[
         found[number] = encoding.decode(total[start : start + size].copy())
         start += size
     return found
+
+
+def refuse_implausible(
+    trials: Trials, sums: Mapping[int, tuple[np.ndarray, float]], survivors: Collection[str], adds: Adds
+) -> None:
+    """SecureSumError where a sum has another weight than the sites in it have together: then one of them has added
+    something else than it said. No single update can be seen, so that the round is lost."""
+    for number, (_, weight) in sums.items():
+        trial = trials[number]
+        real = [site for site in trial.sites if site.name in contributors(number, adds) and site.name in survivors]
+        expected = sum(weight_of(trial, site) for site in real)
+        if not math.isclose(weight, expected, rel_tol=1e-9, abs_tol=1e-6):
+            problem = f"the sum of arm {trial.arm} has another weight than the sites in it"
+            raise SecureSumError("secure sum", problem, "A site broke the protocol: look into their logs.")
 
 
 def masked_length(trials: Trials, round_number: int) -> int:

@@ -6,7 +6,6 @@ that a process that died goes on in the middle of a round without being greeted 
 
 import json
 from collections.abc import Callable, Mapping
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +17,7 @@ from wardround.artifacts.ledger import Ledger
 from wardround.data.agreement import LEAST, lend, moments, own_fill
 from wardround.data.check import refuse_errors
 from wardround.data.direction import associations
-from wardround.data.records import Records
+from wardround.data.records import SIDES, Records, class_hash
 from wardround.deploy.agreeing import agreed_of
 from wardround.deploy.deployable import is_private
 from wardround.deploy.deployedplan import Key, in_agreed_columns, own_plan
@@ -27,6 +26,7 @@ from wardround.deploy.siteaccount import LEDGER, Question, questions
 from wardround.deploy.sitefacts import own_counts, without_counts
 from wardround.deploy.sitesecret import RunSecret
 from wardround.deploy.sitesum import Kept
+from wardround.deploy.spool import Shape
 from wardround.deploy.store import Store
 from wardround.deploy.written import (
     read_column,
@@ -72,6 +72,7 @@ class Session:
         self.ledger, self.commitments = Ledger(folder.parent / LEDGER), Kept(folder / "commitments.jsonl")
         self.letters: dict[str, Any] = {"hello": dict(hello)}  # and what was agreed: `columns`, later `prepare`
         self.waves: list[tuple[tuple[str, int], ...]] = []
+        self.sent_shapes: dict[tuple[str, int], dict[str, Shape]] = {}  # of models, by arm and seed
 
     @classmethod
     def restore(cls, site: str, folder: Path, gate: Gate, families: Families, load: Callable[[], Records]) -> "Session":
@@ -155,12 +156,9 @@ class Session:
         told = []
         for key in self.plan.row_sets:
             facts = None if self.keeps_columns else self.plan.own_facts(key)
-            told.append(
-                {
-                    "train": len(self.plan.own_split(key).train),
-                    "facts": None if facts is None else write_facts(facts),
-                }
-            )
+            split = self.plan.own_split(key)
+            sizes = {side: len(getattr(split, side)) for side in SIDES}
+            told.append({**sizes, "facts": None if facts is None else write_facts(facts)})
         first = self.plan.row_sets[0]
         cohort = self.plan.cohort_of(self.study.arm(first[0]))
         described = own_counts(self.plan.own_split(first), cohort, self.study.deployment.smallest_cell)
@@ -180,9 +178,9 @@ class Session:
         """The columns that all use."""
         if "columns" in self.letters and self.letters["columns"] == columns:
             return
-        self.letters["columns"] = columns
         agreed = in_agreed_columns(self.records, list(map(read_column, columns))) if columns else self.records
         self.plan = own_plan(self.study, self.families, self.site, self.sites, agreed)
+        self.letters["columns"] = columns
 
     def lend(self, body: Body) -> dict[str, Any]:
         """Only what the coordinator asks for: columns that some site never recorded."""
@@ -218,11 +216,18 @@ class Session:
         return {"waves": len(self.waves)}
 
     def _agree(self, body: Body) -> None:
-        self.letters["prepare"] = dict(body)
-        self._use(body["columns"])
-        self.plan.agreed = agreed_of(self.plan, body)
-        self.plan.refuse_unsound_arms()
-        self.waves = self.plan.waves()
+        """What cannot be agreed on leaves everything as it was."""
+        before = dict(self.letters), self.plan, self.plan.agreed, self.waves
+        try:
+            self._use(body["columns"])
+            self.plan.agreed = agreed_of(self.plan, body)
+            self.plan.refuse_unsound_arms()
+            self.waves = self.plan.waves()
+            self.letters["prepare"] = dict(body)
+            self.sent_shapes.clear()
+        except Exception:
+            self.letters, self.plan, self.plan.agreed, self.waves = before
+            raise
 
 
 def _number(trial: Trial, site: str) -> int:
@@ -237,7 +242,7 @@ def told_classes(records: Records, run: str) -> list[dict[str, Any]]:
         counts = np.bincount(records.target, minlength=len(records.classes))
         few = (counts > 0) & (counts < LEAST)
     return [
-        {"name": None if hidden else name, "hash": sha256(f"{run}/{name}".encode()).hexdigest()}
+        {"name": None if hidden else name, "hash": class_hash(run, name)}
         for name, hidden in zip(records.classes, few.tolist(), strict=True)
     ]
 

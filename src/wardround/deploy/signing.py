@@ -3,12 +3,14 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
-
 from wardround.errors import DeployError
+from wardround.extras import needs
+
+with needs("deploy", "a study across hospitals"):
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
 SIGNATURE = ec.ECDSA(SHA256())
 

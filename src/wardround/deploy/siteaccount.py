@@ -61,7 +61,7 @@ def questions(
     known = {entry.place: entry for entry in entries}
     found: dict[int, Question] = {}
     for n, (trial, number, epochs) in work.items():
-        example, charge = trial.privacy.example, trial.charge(number, epochs)
+        example, charge = trial.privacy.example, trial.charge(number, epochs, round_number)
         if example is None or charge is None:
             continue
         entry = Entry(

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,13 @@ from wardround.deploy.policy import Refusal, Refused
 from wardround.deploy.securewave import (
     Place,
     Trials,
+    contributors,
     everybody,
     in_round,
     is_secure,
     terms_of,
     too_few,
     vector_of,
-    working,
 )
 from wardround.deploy.spool import MASKED
 from wardround.deploy.updates import leaves_hash
@@ -133,19 +133,31 @@ def check_models(told: Mapping[str, Any], shared: Mapping[int, State]) -> None:
 
 
 def check_survivors(
-    study: Study, site: str, sites: list[str], trials: Trials, number: int, survivors: list[str], least_sites: int
+    study: Study, site: str, sites: list[str], trials: Trials, number: int, survivors: list[str]
 ) -> None:
     """Before this site says yes to showing the sum of these."""
     needed = min(study.deployment.quorum or len(sites), len(everybody(trials, number)))
-    problem = too_few(trials, number, survivors)
-    if problem or len(survivors) < needed:
-        raise SecureSumError(site, problem or f"{len(survivors)} sites remain, and the study needs {needed}", REMEDY)
-    for trial in trials.values():
-        if number < trial.training.rounds and site in working(trial, number):
-            added = len(set(working(trial, number)) & set(survivors))
-            if added < least_sites:
-                reason = f"arm {trial.arm} would add up {added} sites, fewer than the {least_sites} that {site} demands"
-                raise Refused(Refusal(reason))
+    if len(survivors) < needed:
+        raise SecureSumError(site, f"{len(survivors)} sites remain, and the study needs {needed}", REMEDY)
+
+
+def check_contributors(
+    site: str, trials: Trials, number: int, adverts: Any, among: Collection[str], least: int
+) -> None:
+    """Whether enough of these sites add something, by what each has signed, wherever this site adds something itself.
+
+    `least` is this site's own `least_sites`.
+    """
+    adds = {str(one["site"]): list(map(str, one["adds"])) for one in adverts}
+    problem = too_few(trials, number, among, adds)
+    if problem:
+        raise SecureSumError(site, problem, REMEDY)
+    for n, trial in in_round(trials, number).items():
+        real = set(contributors(n, adds))
+        if site in real and len(real & set(among)) < least:
+            added = len(real & set(among))
+            reason = f"arm {trial.arm} would add up {added} sites, fewer than the {least} that {site} demands"
+            raise Refused(Refusal(reason))
 
 
 def read_bytes(told: Mapping[str, str]) -> dict[str, bytes]:

@@ -1,8 +1,9 @@
 """A site's share of a round: its model scored on its own rows, its local work done, and what may leave."""
 
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,24 +16,24 @@ from wardround.artifacts.ledger import Entry
 from wardround.artifacts.tables import group_table
 from wardround.data.cohort import Cohort
 from wardround.data.site import Rows, Site
+from wardround.deploy.deployedplan import Side, sides_told
 from wardround.deploy.predicted import keep_predictions
 from wardround.deploy.securewave import in_round, is_secure
 from wardround.deploy.session import Body, Session
+from wardround.deploy.spool import is_finite
+from wardround.deploy.updates import check_sent, sent_shapes
 from wardround.deploy.waves import OWN
 from wardround.engines.serial import order_of, work
 from wardround.engines.threads import torch_threads
-from wardround.errors import DeployError
+from wardround.errors import DeployError, SecureSumError
 from wardround.evaluation.finding_summary import curve_figures, own_thresholds, tell
 from wardround.evaluation.predict import SitePrediction, scores_of
 from wardround.evaluation.regional import REGIONAL
 from wardround.local import Memory, Outcome
 from wardround.privacy.protection import Streams
 from wardround.rounds import first_memory
-from wardround.study import Study
 from wardround.tree import State, Tree
 from wardround.trial import Trial, assign
-
-Side = Literal["test", "validation"]
 
 
 class WholeEpochs:
@@ -63,7 +64,7 @@ def train(session: Session, body: Body, tensors: Tree) -> tuple[dict[str, Any], 
     What patients pay for is in the ledger when this returns.
     """
     trials, number = trials_of(session, int(body["wave"])), int(body["round"])
-    shared = by_trial(tensors)
+    shared = approved_models(session, trials, tensors, [*map(int, body["work"]), *map(int, body["score"])])
     memories = in_force(session, body, trials)
     told: dict[str, Any] = {}
     updates: dict[int, State] = {}
@@ -81,11 +82,13 @@ def train(session: Session, body: Body, tensors: Tree) -> tuple[dict[str, Any], 
             outcome = work(
                 trial, own_site(session, trial.sites), number, order, shared.get(n, {}), memories[n], streams
             )
-        kept[n] = outcome.memory.settled()
-        updates[n] = outcome.update
-        told[str(n)] = told_of(trial, outcome, order.epochs)
         if asked is not None:
             costs.append(asked.cost(order.epochs))
+        told[str(n)] = told_of(trial, outcome, order.epochs)
+        if _is_finite(outcome.update, told[str(n)]):
+            kept[n], updates[n] = outcome.memory.settled(), outcome.update
+        else:
+            told[str(n)] = _not_sent(session, trial, order.epochs)
     if costs:
         session.ledger.charge_all(costs)
     return {"trials": told, "figures": figures(session, body, trials, shared, memories)}, updates, kept
@@ -115,7 +118,22 @@ def told_of(trial: Trial, outcome: Outcome, epochs: int) -> dict[str, Any]:
         "length": None if hidden else outcome.length,
         "moved": not hidden and _is_update(outcome),
         "epochs": epochs,
+        "finite": True,
     }
+
+
+def _is_finite(update: State, told: Mapping[str, Any]) -> bool:
+    figures = [told[name] for name in ("loss", "length") if told[name] is not None]
+    return all(map(is_finite, tree.flatten(update).values())) and all(map(math.isfinite, figures))
+
+
+def _not_sent(session: Session, trial: Trial, epochs: int) -> dict[str, Any]:
+    """Numbers that are not finite would make everybody's model useless. Where sites are added up under masks, nothing
+    can be left out of the vector of a single site: then it is not part of the sum."""
+    if trial.privacy.secure_sum is not None:
+        problem = f"its update of {trial.arm} has numbers that are not finite"
+        raise SecureSumError(session.site, problem, "Lower the learning rate, or clip updates.")
+    return {"loss": None, "length": None, "moved": False, "epochs": epochs, "finite": False}
 
 
 def flat(updates: Mapping[int, State]) -> Tree:
@@ -176,7 +194,7 @@ def evaluate(session: Session, body: Body, tensors: Tree) -> dict[str, Any]:
     region's own model too."""
     wave = int(body["wave"])
     trials = trials_of(session, wave)
-    shared = by_trial(tensors)
+    shared = approved_models(session, trials, tensors, trials)
     memories = in_force(session, body, trials)
     smallest, classes = session.study.deployment.smallest_cell, session.plan.classes
     summaries: dict[str, Any] = {}
@@ -222,12 +240,6 @@ def _thresholds(session: Session, trial: Trial, shared: State, memory: Memory) -
         return None
     made = own_prediction(session, trial, shared, memory, "validation")
     return own_thresholds(made, session.study.deployment.smallest_cell)
-
-
-def sides_told(study: Study) -> tuple[Side, ...]:
-    """Validation rows only where a value is selected by them: a held-out site's test rows hold them already."""
-    by_validation = study.selection is not None and study.selection.on == "validation"
-    return ("test", "validation") if by_validation else ("test",)
 
 
 def own_prediction(session: Session, trial: Trial, shared: State, memory: Memory, side: Side) -> SitePrediction | None:
@@ -284,6 +296,22 @@ def by_trial(tensors: Tree) -> dict[int, State]:
         number, rest = name.split("/", 1)
         flat.setdefault(int(number), {})[rest] = leaf
     return {number: tree.unflatten(leaves) for number, leaves in flat.items()}
+
+
+def approved_models(
+    session: Session, trials: Mapping[int, Trial], tensors: Tree, needed: Iterable[int]
+) -> dict[int, State]:
+    """As they were sent, if the approved study has such models. A region's own model is checked where it is used."""
+    shared = by_trial(tensors)
+    expected = {}
+    for number, trial in trials.items():
+        key = (trial.arm, trial.seed)
+        if key not in session.sent_shapes:
+            session.sent_shapes[key] = sent_shapes(trial)
+        expected[number] = session.sent_shapes[key]
+    known = {n: {part: leaves for part, leaves in model.items() if part != OWN} for n, model in shared.items()}
+    check_sent(expected, known, needed)
+    return shared
 
 
 def own_or_first(session: Session, trial: Trial) -> Site:

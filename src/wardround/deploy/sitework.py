@@ -19,7 +19,7 @@ What parties with different features of the same patients are asked is in vertic
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from wardround.artifacts.audit import AuditLog
 from wardround.data.records import Records
@@ -28,8 +28,16 @@ from wardround.deploy.policy import Refusal, Refused
 from wardround.deploy.securewave import Place, is_secure
 from wardround.deploy.session import Body, Gate, Session, check_run_name
 from wardround.deploy.sitesecret import RunSecret
-from wardround.deploy.sitesum import Kept, Seat, check_models, check_survivors, checked_terms, read_bytes
-from wardround.deploy.sitetrain import by_trial, evaluate, flat, train, trials_of
+from wardround.deploy.sitesum import (
+    Kept,
+    Seat,
+    check_contributors,
+    check_models,
+    check_survivors,
+    checked_terms,
+    read_bytes,
+)
+from wardround.deploy.sitetrain import by_trial, evaluate, flat, own_work, train, trials_of
 from wardround.deploy.store import Store
 from wardround.deploy.vertical_checks import is_vertical
 from wardround.deploy.vertical_session import PartySession, forget_matching
@@ -38,13 +46,18 @@ from wardround.engines.letters import Letter, Sealed, Signer, Verifier, open_sea
 from wardround.errors import CheckError, DataError, DeployError, WardroundError
 from wardround.local import Memory
 from wardround.privacy.secure_sum import Member
+from wardround.protocol.questions import TO_SITES, Kinds, read_question
+from wardround.protocol.text import plain_text
 from wardround.studyfile import Families
 from wardround.tree import Tree
 
+MOST_SHOWN = 1000  # characters of one line on this site's screen
 UNREADABLE = "its rows cannot be used as they are; its own screen says why"  # which may name what is in a cell
 
 
 class SiteWork:
+    questions: ClassVar[Kinds] = TO_SITES  # what it can be asked
+
     def __init__(
         self,
         site: str,
@@ -77,22 +90,23 @@ class SiteWork:
         if letter.body.get("to") != self.site:
             reason = "a letter to another site"
             return self._no("refused", {"reason": reason, "until": None}, "letter to another", {}, reason)
-        about = place_of(letter.body)
+        about = {}
         try:
+            read_question(letter.kind, letter.body, self.questions)
+            about = place_of(letter.body)
             return self._obey(letter, sealed, about)
         except Refused as refused:
             reason, until = refused.refusal.reason, refused.refusal.until
             told = {"reason": reason, "until": until.isoformat() if until else None}
             return self._no("refused", {**told, **about}, "refused", {"kind": letter.kind, "reason": reason}, reason)
         except WardroundError as error:
-            problem, shown = tellable(error), str(error)
+            problem, shown = self._tellable(error), str(error)
         except OSError as error:
             problem = shown = f"cannot write its files ({error.strerror})"
         except Exception as error:  # a defect, or a letter that is not what it should be; the rest stays here
             problem, shown = f"an unexpected {type(error).__name__}", f"{type(error).__name__}: {error}"
-        return self._no(
-            "failed", {"problem": problem, **about}, "failed", {"kind": letter.kind, "problem": problem}, shown
-        )
+        detail = {"kind": plain_text(letter.kind, 40), "problem": problem}
+        return self._no("failed", {"problem": problem, **about}, "failed", detail, shown)
 
     def _obey(self, letter: Letter, sealed: Sealed, about: dict[str, Any]) -> Sealed:
         place = {name: value for name, value in about.items() if name != "run"}
@@ -106,7 +120,7 @@ class SiteWork:
 
     def _no(self, kind: str, body: dict[str, Any], event: str, detail: dict[str, Any], shown: str) -> Sealed:
         """An answer that says no, logged where a log can be written."""
-        self.notice(f"{kind}: {shown}")
+        self.notice(f"{kind}: {plain_text(shown, MOST_SHOWN)}")
         try:
             head = self.log.add(event, **detail)
         except (OSError, WardroundError):
@@ -151,7 +165,7 @@ class SiteWork:
         forget_matching(self.state / run)
         self._destroy_secret(run)
         self.party = None
-        why = body.get("why")
+        why = plain_text(body.get("why"))
         self.log.add("run finished", run=run, results=body.get("results"), **({"why": why} if why else {}))
         self.notice(f"run {run} is given up: {why}" if why else f"run {run} is finished")
         return {}
@@ -252,6 +266,11 @@ class SiteWork:
         sealed = self._seal(ANSWERS[letter.kind], {**told, **place_of(body)}, head, leaving)
         session.store.keep(wave, number, _settled(memories), asked, sealed)
         self.notice(f"wave {wave + 1}, round {number + 1}: trained")
+        for n, one in told["trials"].items():
+            if not one["finite"]:
+                self.notice(
+                    f"the update of {trials[int(n)].arm} is not finite and was not sent: its lr may be too high"
+                )
         return sealed
 
     def _refuse_unknown_keys(self, session: Session) -> None:
@@ -270,13 +289,18 @@ class SiteWork:
         if self.seat is None or self.seat[0] != terms.digest:
             self._refuse_unknown_keys(session)
             secret = session.own_secret()
-            member = Member(self.site, terms, secret, self.signer, self.peers, session.commitments)
+            adds = map(str, sorted(own_work(self.site, trials, number)))
+            member = Member(self.site, terms, secret, self.signer, self.peers, session.commitments, adds)
             self.seat = terms.digest, Seat(member, session.commitments)
         try:
             self.seat[1].follow(told)
         except WardroundError:
             self.seat = None
             raise
+        adverts = self.seat[1].adverts  # as they were signed, whatever this letter says
+        if adverts is not None:
+            among = list(map(str, told.get("survivors") or [one["site"] for one in adverts]))
+            check_contributors(self.site, trials, number, adverts, among, self.gate.least_sites())
         return self.seat[1]
 
     def _in_a_sum(self, kind: str, session: Session, body: Body) -> dict[str, Any]:
@@ -290,14 +314,18 @@ class SiteWork:
             trials_of(session, int(body["wave"])),
             body["round"],
         )
-        least = self.gate.least_sites()
-        check_survivors(session.study, self.site, session.sites, trials, int(number), survivors, least)
+        check_survivors(session.study, self.site, session.sites, trials, int(number), survivors)
         if kind == "confirm":
             said: dict[str, Any] = {"signature": seat.member.confirm(survivors).hex()}
         else:
             said = {"reveal": seat.member.reveal(survivors, read_bytes(told["confirmations"])).plain()}
         seat.refuse_other_sums(self.shown, survivors)
         return said
+
+    def _tellable(self, error: WardroundError) -> str:
+        """With the name of the peer whom it is about."""
+        about = f"{error.where}: " if error.where in self.peers and error.where != self.site else ""
+        return f"{about}{tellable(error)}"
 
     def _seal(self, kind: str, body: dict[str, Any], head: str, tensors: Tree | None = None) -> Sealed:
         return seal(Letter(kind, {**body, "site": self.site, "head": head}, tensors or {}), self.signer)

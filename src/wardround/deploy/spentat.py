@@ -1,7 +1,7 @@
 """Where ledgers are: in a run folder, at a hospital, or by themselves."""
 
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from wardround.artifacts.folder import RunFolder
 from wardround.artifacts.ledger import Part
@@ -12,8 +12,7 @@ from wardround.errors import RunError, StudyError, suggest
 def ledgers_of(place: Path) -> list[Path]:
     """A run folder's, a folder of runs', a site file's, or the file itself."""
     if place.is_dir():
-        runs = [place] if (place / "results.json").is_file() else [file.parent for file in place.glob("*/results.json")]
-        for run in runs:
+        for run in runs_of(place):
             check_ledger(RunFolder(run))
         found = [place / LEDGER] if (place / LEDGER).is_file() else sorted(place.glob(f"*/{LEDGER}"))
         if found or (place / "results.json").is_file():
@@ -27,6 +26,19 @@ def ledgers_of(place: Path) -> list[Path]:
     if not place.is_file():
         raise RunError(str(place), "no such file or folder", "Name a run folder, a site file or a ledger.")
     return [place]
+
+
+def runs_of(place: Path) -> list[Path]:
+    """A run folder, or the finished runs in a folder of them."""
+    if (place / "results.json").is_file():
+        return [place]
+    return sorted(file.parent for file in place.glob("*/results.json")) if place.is_dir() else []
+
+
+def exposure_of(run: Path) -> dict[str, Any] | None:
+    """Whose exposure the run's total covers; None in folders of older versions, or where nobody was charged."""
+    told: dict[str, Any] | None = (RunFolder(run).read_json("results.json").get("privacy") or {}).get("exposure")
+    return told
 
 
 def parts_of(text: str) -> list[Part]:

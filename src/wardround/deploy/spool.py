@@ -57,6 +57,23 @@ def shapes_in(path: Path) -> dict[str, Shape] | None:
         return None
 
 
+def all_finite(path: Path) -> bool:
+    """One tensor in memory at a time."""
+    if not path.stat().st_size:
+        return True
+    with safe_open(path, framework="pt") as file:
+        for name in file.keys():  # noqa: SIM118 - it is no dict
+            leaf: Tensor = file.get_tensor(name)
+            if not is_finite(leaf):
+                return False
+    return True
+
+
+def is_finite(leaf: Tensor) -> bool:
+    """Also that its length is: the square of a number that is too large to be added up is not."""
+    return not leaf.is_floating_point() or bool(leaf.square().sum().isfinite())
+
+
 class Spool:
     """Of one round of one wave."""
 
@@ -72,6 +89,10 @@ class Spool:
         if found is None or set(found) != set(names) or (expected is not None and found != dict(expected)):
             path.unlink()
             raise DeployError(site, "sent tensors that are not an update of its study", "Install the same version.")
+        if not all_finite(path):
+            path.unlink()
+            problem = "sent an update with numbers that are not finite, or too large to be added up"
+            raise DeployError(site, problem, "Find out what happened there before it takes part again.")
         content = {
             "site": site,
             "body": letter.body,

@@ -60,6 +60,11 @@ class Sum:
         return {"roster": list(terms.roster), "threshold": terms.threshold, "models": dict(self.models)}
 
     @property
+    def adds(self) -> dict[str, list[str]]:
+        """The trials to which each site that advertised adds something, as it signed them."""
+        return {one["site"]: one["adds"] for one in self.book.pages["adverts"]}
+
+    @property
     def sharers(self) -> list[str]:
         """Who may send a masked vector."""
         return list(self.sealed)
@@ -103,6 +108,7 @@ class Summing(Correspondence):
             yield from self._stage(sums, letters, take_advert, "keys")
         known = collector.adverts()
         book.settle("adverts", [adverts[one.site] for one in known])
+        self._refuse_too_few(sums, [one.site for one in known])  # before anybody pays for work that cannot be shown
         shares: dict[str, Any] = {}
 
         def take_shares(site: str, sealed: Sealed, letter: Letter) -> None:
@@ -127,9 +133,7 @@ class Summing(Correspondence):
         collector = sums.collector
         arrived = [site for site in sums.sharers if site in entries and site in self.present]
         survivors = sums.book.pages.get("survivors", arrived)
-        problem = too_few(sums.trials, int(sums.place["round"]), survivors)
-        if problem:
-            raise SecureSumError("secure sum", problem, REMEDY)
+        self._refuse_too_few(sums, survivors)
         for site in survivors:
             collector.take_masked(site, entries[site].masked().numpy().view(np.uint64))
         survivors = sums.book.settle("survivors", collector.survivors())
@@ -146,6 +150,11 @@ class Summing(Correspondence):
 
         yield from self._stage(sums, letters, take_reveal, "unmasking")
         sums.total = collector.total()
+
+    def _refuse_too_few(self, sums: Sum, sites: Collection[str]) -> None:
+        problem = too_few(sums.trials, int(sums.place["round"]), sites, sums.adds)
+        if problem:
+            raise SecureSumError("secure sum", problem, REMEDY)
 
     def _confirm(self, sums: Sum, survivors: Sequence[str]) -> Generator[Step]:
         confirmed: set[str] = set()

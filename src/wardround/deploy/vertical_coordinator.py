@@ -7,33 +7,41 @@ loss of each round, and the figures at the end. Dies at any moment; started agai
 import json
 import time
 from collections import deque
-from collections.abc import Collection, Generator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Collection, Generator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
 
 from safetensors import SafetensorError
 from safetensors.torch import load
 
 from wardround.artifacts.audit import FINISHED, file_hash
 from wardround.artifacts.folder import JsonLines, write_atomically
+from wardround.deploy.agreeing import rows_by_side
+from wardround.deploy.answer_checks import check_waves, holds
 from wardround.deploy.coordinator import Coordinator
 from wardround.deploy.correspondence import Step
-from wardround.deploy.outcome import MADE, keep_summaries, write_outcome
+from wardround.deploy.outcome import MADE, Invited, keep_summaries, write_outcome
+from wardround.deploy.vertical_answer_checks import check_dealt, check_messages, check_shapes, check_without
 from wardround.deploy.vertical_checks import holder_of, parties_of
 from wardround.deploy.vertical_matching import PATIENTS, STAGES, VISITS, as_bytes, as_tensors, messages_in, terms_of
 from wardround.deploy.vertical_outcome import keep_without, topology_facts
 from wardround.deploy.vertical_plan import VerticalPlan, far_vertical_plan, shapes_told
+from wardround.deploy.vertical_sealing import vouched_key
 from wardround.deploy.vertical_state import ExchangeState, read_exchange, round_record, write_exchange
 from wardround.engines.letters import Letter, Sealed
 from wardround.errors import DataError, DeployError
 from wardround.privacy.psi import Matcher
 from wardround.privacy.psi_terms import COORDINATOR, Message
+from wardround.protocol.answers import OF_PARTIES, Kinds
 from wardround.tree import Tree
 from wardround.trial import Trial
 
 CURVE = ("loss", "accuracy", "auc")  # the last of findings alone
 SAME = "Install the same version of wardround everywhere."
-Answers = dict[str, tuple[Letter, Tree]]
+Answered = tuple[Letter, Tree]
+Answers = dict[str, Answered]
+PartyCheck = Callable[[str, Answered], None]
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,7 @@ class Matched:
     sizes: dict[str, int]  # patients of each party
     common: int
     sent: int  # bytes of the matching
-    train: list[int]  # rows that train, by kind of arm
+    sides: list[dict[str, int]]  # the holder's rows on each side, by kind of arm
     unmatched: int | None  # None: withheld, because they are few
     described: dict[str, Any]
     shapes: dict[str, list[list[int]]]  # by party, for each kind of arm
@@ -54,6 +62,8 @@ class Matched:
 @dataclass
 class VerticalCoordinator(Coordinator):
     carried: int = field(default=0)
+
+    answers: ClassVar[Kinds] = OF_PARTIES
 
     @property
     def quorum(self) -> int:
@@ -71,20 +81,23 @@ class VerticalCoordinator(Coordinator):
     def run(self) -> Generator[Step]:
         with self.folder.locked():
             self._begin()
-            try:
-                matched = yield from self._federate_parties()
-                plan = self._plan(matched)
-                outputs = {"count": len(matched.classes), "findings": matched.findings}
-                agreed = {"run": self.run_name, "shapes": matched.shapes, "outputs": outputs}
-                yield from self._told(Letter("agree", agreed))
-                waves = yield from self._train_all(plan)
-            except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-                # what parties say comes from outside, and may be anything
-                raise DeployError("coordinator", f"an answer cannot be used ({type(error).__name__})", SAME) from error
+            path = self.folder.path / "state" / "matched.json"
+            matched = yield from self._federate_parties(path)
+            self.plan = plan = self._plan(matched)
+            outputs = {"count": len(matched.classes), "findings": matched.findings}
+            agreed = {"run": self.run_name, "shapes": matched.shapes, "outputs": outputs}
+            count = len(plan.waves())
+            yield from self._told(
+                Letter("agree", agreed), check=lambda party, answer: check_waves(answer[0].body, count)
+            )
+            # only now: what a party does not agree to is asked for again at the next start
+            write_atomically(path, json.dumps(vars(matched)).encode())
+            waves = yield from self._train_all(plan)
             self.title = "computing results"
             yield self.step()
             facts = topology_facts(self.folder, self.study, waves, _facts(matched))
-            write_outcome(self.folder, plan, {self.holder: matched.described}, waves, [], facts)
+            invited = Invited(self.invited, self.members, {}, scored=self.members)
+            write_outcome(self.folder, plan, {self.holder: matched.described}, waves, [], invited, facts)
             made = {name: file_hash(self.folder.path / name) for name in MADE}
             self.log.add(FINISHED, study=self.study.hash, files=made)
             self.title = "taking leave"
@@ -102,26 +115,30 @@ class VerticalCoordinator(Coordinator):
 
     def _plan(self, matched: Matched) -> VerticalPlan:
         plan = far_vertical_plan(self.study, self.families, matched.classes, matched.findings)
-        plan.counts = dict(zip(plan.kinds, matched.train, strict=True))
+        plan.counts = {kind: sides["train"] for kind, sides in zip(plan.kinds, matched.sides, strict=True)}
         plan.agree(shapes_told(self.study, plan.kinds, matched.shapes))
+        plan.agreed = {
+            kind: replace(plan.agreed[kind], sides={self.holder: sides})
+            for kind, sides in zip(plan.kinds, matched.sides, strict=True)
+        }
         plan.refuse_unsound_arms()
         return plan
 
-    def _federate_parties(self) -> Generator[Step, None, Matched]:
-        """Greet, match, deal. What was found once stands."""
+    def _federate_parties(self, path: Path) -> Generator[Step, None, Matched]:
+        """Greet, match, deal. What all have agreed to once stands."""
         ready = yield from self._greet()
-        path = self.folder.path / "state" / "matched.json"
         if path.is_file():
             return Matched(**json.loads(path.read_bytes()))
         try:
-            found = yield from self._match_all(ready)
+            return (yield from self._match_all(ready))
         except DataError as error:
             yield from self._give_up(error)
             raise
-        write_atomically(path, json.dumps(vars(found)).encode())
-        return found
 
     def _match_all(self, ready: Mapping[str, Letter]) -> Generator[Step, None, Matched]:
+        classes = [one["name"] or f"class {place}" for place, one in enumerate(ready[self.holder].body["classes"])]
+        findings = ready[self.holder].body["findings"]
+        plan = far_vertical_plan(self.study, self.families, classes, findings)
         vouchers = {party: letter.body["voucher"] for party, letter in ready.items()}
         rosters = {PATIENTS: list(parties_of(self.study))}
         by_visit = [party for party in self.others if ready[party].body["visits"]]
@@ -135,23 +152,35 @@ class VerticalCoordinator(Coordinator):
                 sizes, common = dict(matcher.sizes), matcher.common or 0
         self.log.add("patients matched", sizes=sizes, common=common)
         self.title = "sharing out rows"
-        dealt, sealed = (yield from self._told(Letter("deal", {"run": self.run_name}), [self.holder]))[self.holder]
+        dealt, sealed = (
+            yield from self._told(
+                Letter("deal", {"run": self.run_name}),
+                [self.holder],
+                lambda party, answer: check_dealt(answer, plan, self.others),
+            )
+        )[self.holder]
         letters = {
             party: Letter("shape", {"run": self.run_name}, {"rows": sealed[party]} if party in self.others else {})
             for party in self.members
         }
-        shaped = yield from self._asked(letters, "shape")
+        shaped = yield from self._asked(letters, "shape", lambda party, answer: check_shapes(party, answer, plan))
         return Matched(
-            classes=[one["name"] or f"class {place}" for place, one in enumerate(ready[self.holder].body["classes"])],
+            classes=classes,
             sizes=sizes,
             common=common,
             sent=self.carried,
-            train=[int(rows) for rows in dealt.body["train"]],
-            unmatched=None if dealt.body["unmatched"] is None else int(dealt.body["unmatched"]),
+            sides=[rows_by_side(sides) for sides in dealt.body["sides"]],
+            unmatched=dealt.body["unmatched"],
             described=dict(dealt.body["described"]),
             shapes={party: letter.body["shapes"] for party, (letter, _) in shaped.items()},
-            findings=bool(ready[self.holder].body["findings"]),
+            findings=findings,
         )
+
+    def check_ready(self, site: str, answer: Letter) -> None:
+        super().check_ready(site, answer)
+        holds(bool(answer.body["classes"]) == (site == self.holder), "classes where there are no labels, or none")
+        known = vouched_key(self.run_name, site, answer.body["voucher"], self.keys)
+        holds(known is not None, "a key that the key of its kit has not signed")
 
     def _match(
         self, stage: str, vouchers: Mapping[str, Any], rosters: Mapping[str, list[str]]
@@ -161,6 +190,7 @@ class VerticalCoordinator(Coordinator):
         waiting: dict[str, list[bytes]] = {party: [] for party in rosters[stage]}
         steps = dict.fromkeys(rosters[stage], 0)
         confirmed: dict[str, int | None] = {}
+        silent: set[str] = set()  # who had something to answer and said nothing
         while waiting:
             letters = {}
             for party, messages in waiting.items():
@@ -168,13 +198,17 @@ class VerticalCoordinator(Coordinator):
                 told = {**body, "vouchers": vouchers, "rosters": rosters}
                 letters[party] = Letter("match", told, as_tensors(messages))
                 steps[party] += 1
-            answers = yield from self._asked(letters, f"match {stage}")
+            answers = yield from self._asked(
+                letters, f"match {stage}", lambda party, answer: check_messages(party, answer, matcher.terms, self.keys)
+            )
             said = deque[Message]()
             for party in rosters[stage]:
                 if party in answers:
                     letter, tensors = answers[party]
                     confirmed[party] = letter.body["common"]
                     said.extend(Message.decode(message) for message in messages_in(tensors))
+                    if not tensors and letter.body["common"] is None:
+                        silent.add(party)
             waiting = {}
             for message in said:
                 self.carried += len(message.content)
@@ -183,7 +217,10 @@ class VerticalCoordinator(Coordinator):
             if COORDINATOR in waiting:
                 raise DeployError("matching patients", "a message has nowhere to go", "Begin a new run.")
         if any(confirmed.get(party) is None for party in rosters[stage]):
-            problem = "a party has not confirmed the result"
+            missing = [party for party in rosters[stage] if confirmed.get(party) is None]
+            problem = f"{', '.join(missing)} has not confirmed the result"
+            if silent:
+                problem += f"; {', '.join(sorted(silent))} did not answer what the others had sent"
             raise DeployError("matching patients", problem, "Start the coordinator again.")
         return matcher
 
@@ -217,15 +254,19 @@ class VerticalCoordinator(Coordinator):
         """One block: a letter to every party without labels, then one to the holder."""
         began, step = time.monotonic(), state.step
         active = [place for place, (_, total) in enumerate(steps) if step < total]
-        embedded = yield from self._asked(self._letters("embed", number, state), f"block {step + 1}")
+        embedded = yield from self._asked(
+            self._letters("embed", number, state), f"block {step + 1}", _sends({str(place) for place in active})
+        )
         given = {f"{place}/{party}": made[str(place)] for party, (_, made) in embedded.items() for place in active}
         letter = Letter("learn", self._at(number, step), given)
-        learned, back = (yield from self._asked({self.holder: letter}, f"block {step + 1}"))[self.holder]
         wanted = {f"{place}/{party}" for place in active for party in self.others}
-        if set(back) != wanted:
-            raise DeployError(
-                self.holder, "sent back other gradients than it was asked for", "Install the same version."
-            )
+        ending = {str(place) for place in active if (step + 1) % steps[place][0] == 0}
+
+        def check(party: str, answer: Answered) -> None:
+            _sends(wanted)(party, answer)
+            holds(set(answer[0].body["losses"]) == ending, "losses of other rounds than those that end")
+
+        learned, back = (yield from self._asked({self.holder: letter}, f"block {step + 1}", check))[self.holder]
         losses = {int(place): float(loss) for place, loss in learned.body["losses"].items()}
         after = state.next(active, given, back, time.monotonic() - began)
         for place in active:
@@ -245,12 +286,18 @@ class VerticalCoordinator(Coordinator):
         self, number: int, trials: list[Trial], steps: list[tuple[int, int]], state: ExchangeState, records: JsonLines
     ) -> Generator[Step, None, ExchangeState]:
         """The last gradients to the parties, their embeddings of other rows to the holder, its figures back."""
-        shown = yield from self._asked(self._letters("show", number, state), "last embeddings")
+        every = {str(place) for place in range(len(trials))}
+        shown = yield from self._asked(self._letters("show", number, state), "last embeddings", _sends(every))
         given = {
             f"{place}/{party}": made[str(place)] for party, (_, made) in shown.items() for place in range(len(trials))
         }
         letter = Letter("judge", self._at(number, state.step), given)
-        judged, _ = (yield from self._asked({self.holder: letter}, "predictions"))[self.holder]
+
+        def check(party: str, answer: Answered) -> None:
+            self.check_summary(party, answer[0], trials, range(len(trials)))
+            check_without(answer[0].body["without"], trials, self.agreed_plan, self.holder, self.others)
+
+        judged, _ = (yield from self._asked({self.holder: letter}, "predictions", check))[self.holder]
         figures = judged.body["figures"]
         for record in state.pending:
             found = figures.get(str(record["trial"]), {})
@@ -274,17 +321,21 @@ class VerticalCoordinator(Coordinator):
     def _at(self, wave: int, step: int) -> dict[str, Any]:
         return {"run": self.run_name, "wave": wave, "round": step}
 
-    def _told(self, letter: Letter, parties: Collection[str] | None = None) -> Generator[Step, None, Answers]:
+    def _told(
+        self, letter: Letter, parties: Collection[str] | None = None, check: PartyCheck = lambda party, answer: None
+    ) -> Generator[Step, None, Answers]:
         """One letter to all, or to some."""
         asked = self.members if parties is None else parties
-        return (yield from self._asked(dict.fromkeys(asked, letter), letter.kind))
+        return (yield from self._asked(dict.fromkeys(asked, letter), letter.kind, check))
 
-    def _asked(self, letters: Mapping[str, Letter], what: str) -> Generator[Step, None, Answers]:
-        """The answers of all, with the bytes that came with them."""
+    def _asked(self, letters: Mapping[str, Letter], what: str, check: PartyCheck) -> Generator[Step, None, Answers]:
+        """The answers of all, with the bytes that came with them. `check` raises where one cannot be."""
         found: Answers = {}
 
         def take(site: str, sealed: Sealed, answer: Letter) -> None:
-            found[site] = answer, tensors_of(site, sealed)
+            read = answer, tensors_of(site, sealed)
+            check(site, read)
+            found[site] = read
 
         yield from self.collect({site: self.sealed(one, site) for site, one in letters.items()}, take, what, True)
         return {site: found[site] for site in self.members if site in found}
@@ -299,10 +350,21 @@ class VerticalCoordinator(Coordinator):
         return False
 
 
+def _sends(names: Collection[str]) -> PartyCheck:
+    """Checks that a party sends exactly these."""
+
+    def check(party: str, answer: Answered) -> None:
+        holds(set(answer[1]) == set(names), "other numbers than it was asked for")
+
+    return check
+
+
 def _carried(matcher: Matcher, message: Message) -> list[Message]:
     """What goes on. How few patients are common, where it is too few, stands in no log and is told to nobody."""
     try:
         return matcher.take(message)
+    except DeployError as error:
+        raise DeployError(message.sender, error.problem, error.remedy) from None
     except DataError as error:
         if not matcher.common:
             raise
@@ -327,7 +389,7 @@ def _facts(matched: Matched) -> dict[str, Any]:
     return {
         "patients": matched.sizes,
         "common": matched.common,
-        "train": matched.train[0],
+        "train": matched.sides[0]["train"],
         "unmatched_train": matched.unmatched,
         "bytes": matched.sent,
     }

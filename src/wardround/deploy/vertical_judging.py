@@ -14,10 +14,12 @@ from torch import Tensor
 
 from wardround.artifacts.folder import write_atomically
 from wardround.data.site import Rows
+from wardround.deploy.deployedplan import Side, sides_told
 from wardround.deploy.predicted import keep_predictions
-from wardround.deploy.sitetrain import Side, groups_in, sides_told
+from wardround.deploy.sitetrain import groups_in
+from wardround.deploy.spool import is_finite
 from wardround.deploy.vertical_matching import as_bytes, as_tensor
-from wardround.deploy.vertical_training import AtHolder, AtParty, Wave, read_tensors, route
+from wardround.deploy.vertical_training import AtHolder, AtParty, Wave, not_finite, read_tensors, route
 from wardround.engines.exchange import protection
 from wardround.engines.letters import tensor_bytes
 from wardround.engines.split import threads_for
@@ -100,6 +102,8 @@ def prediction(one: AtHolder, side: Side, embeddings: Mapping[str, Tensor], miss
         if tuple(given.shape) != (len(places[party]), cut.width) or given.dtype != trial.dtype:
             problem = "sent embeddings of other rows than it was told"
             raise DeployError(party, problem, "Install the same version of wardround everywhere.")
+        if not is_finite(given):
+            raise not_finite(party, "what it sent")
         whole[places[party]] = given
         filled[party] = whole
     with torch.no_grad(), torch_threads(threads_for(trial)):

@@ -186,9 +186,6 @@ class VerticalPlan(DeployedPlan):
             }
         return told
 
-    def data_seed(self, arm: Arm, seed: int) -> int:
-        return self._data_seed(arm, seed)
-
     def own_split_dealt(self, kind: Key) -> Split:
         rows = self.dealt[kind].rows
         return Split(self.holder, rows["train"], rows["validation"], rows["test"])

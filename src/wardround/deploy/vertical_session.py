@@ -148,6 +148,9 @@ class PartySession:
             self.channel.meet(body["vouchers"])
             self.letters |= {"vouchers": dict(body["vouchers"]), "rosters": self._rosters(body["rosters"])}
             self._write()
+        elif not (self.folder / MATCHING / VISITS).exists():  # until visits are matched, who has any may be corrected
+            self.letters["rosters"] = self._rosters(body["rosters"])
+            self._write()
         stage, step = str(body["stage"]), int(body["round"])
         said = self._matching(stage).answer(step, messages_in(tensors))
         common = self._matching(stage).common
@@ -173,11 +176,11 @@ class PartySession:
         first = self.plan.kinds[0]
         cohort = self.plan.cohort_of(self.study.arm(first[0]))
         described = own_counts(self.plan.own_split_dealt(first), cohort, self.study.deployment.smallest_cell)
-        trained = [len(self.plan.dealt[kind].rows["train"]) for kind in self.plan.kinds]
+        sides = [{side: len(self.plan.dealt[kind].rows[side]) for side in SIDES} for kind in self.plan.kinds]
         drawn = len(self.plan.splits(self.study.arm(first[0]), first[1])[0].train)
-        left = drawn - trained[0]
+        left = drawn - sides[0]["train"]
         few = 0 < left < self.study.deployment.smallest_cell  # so few would be told apart
-        return {"train": trained, "unmatched": None if few else left, "described": described}, sealed
+        return {"sides": sides, "unmatched": None if few else left, "described": described}, sealed
 
     def shape(self, tensors: Tree) -> dict[str, Any]:
         if not self.is_holder:

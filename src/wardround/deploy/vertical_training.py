@@ -4,6 +4,7 @@ A step is one block of batches of every trial of the wave. What a party holds af
 leaves, and the answer is too. So whoever dies goes on with the same numbers, and the same question gets the same bytes.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -18,6 +19,7 @@ from wardround import tree
 from wardround.artifacts.checkpoint import read_leaves, write_leaves
 from wardround.data.balance import class_weights
 from wardround.deploy.session import Body
+from wardround.deploy.spool import is_finite
 from wardround.deploy.vertical_matching import as_bytes, as_tensor
 from wardround.deploy.vertical_session import PartySession
 from wardround.engines.exchange import LabelHolder, Labelled, Own, Party, parts_of, protection
@@ -50,9 +52,12 @@ class Working:
         own = session.site
         self.params, self.buffers = (held, own_kept) if session.is_holder else (apart[own], kept[own])
         self._coming: tuple[int, Iterator[Block]] | None = None  # the step of the next block, and the round's blocks
+        self._drawn: tuple[int, Block] | None = None  # the last block
 
     def block(self, step: int) -> Block:
         """Drawn in order. After a restart those before it in its round are drawn again."""
+        if self._drawn is not None and self._drawn[0] == step:
+            return self._drawn[1]
         if self._coming is None or self._coming[0] != step or step % self.each == 0:
             number, place = divmod(step, self.each)
             order = order_of(self.trial, self.site, number, self.trial.training.local_epochs)
@@ -62,6 +67,7 @@ class Working:
             self._coming = (step, drawn)
         found = next(self._coming[1])
         self._coming = (step + 1, self._coming[1])
+        self._drawn = (step, found)
         return found
 
     def lr(self, step: int) -> float:
@@ -86,12 +92,14 @@ class AtParty(Working):
     def learn(self, step: int, gradients: Sequence[Tensor]) -> None:
         """What came back for the block of this step."""
         engine = self._running()
-        expected = [(len(own.x), self.cut.width) for own in engine.waiting]
-        check_shapes(self.session.holder, gradients, expected, self.trial.dtype)
         engine.learn(gradients)
         self.params, self.buffers = engine.params, engine.buffers
         if (step + 1) % self.each == 0:
             self.params, self.engine = tree.settle({"params": self.params})["params"], None
+
+    def check_gradients(self, gradients: Sequence[Tensor]) -> None:
+        expected = [(len(own.x), self.cut.width) for own in self._running().waiting]
+        check_shapes(self.session.holder, gradients, expected, self.trial.dtype)
 
     def stream(self, step: int, purpose: str) -> SecretStream:
         """Noise from the party's own secret: nobody else can take it off again."""
@@ -134,16 +142,19 @@ class AtHolder(Working):
         if self.engine is None:
             raise DeployError("coordinator", "asks for a block that is not due", AGAIN)
         block = [labelled for _, labelled in self.block(step)]
-        expected = [(len(batch.y), self.cut.width) for batch in block]
-        for party, made in embeddings.items():
-            check_shapes(party, made, expected, self.trial.dtype)
         back = self.engine.learn(block, embeddings)
         self.params, self.buffers = self.engine.params, self.engine.buffers
         if (step + 1) % self.each:
             return back, None
         loss = self.engine.loss / self.engine.steps
+        if not math.isfinite(loss):
+            raise not_finite(self.session.site, f"the loss of {self.trial.arm}")
         self.params, self.engine = tree.settle({"params": self.params})["params"], None
         return back, loss
+
+    def check_embeddings(self, step: int, party: str, made: Sequence[Tensor]) -> None:
+        expected = [(len(labelled.y), self.cut.width) for _, labelled in self.block(step)]
+        check_shapes(party, made, expected, self.trial.dtype)
 
     def kept(self) -> tuple[State, dict[str, Any]]:
         parts: State = {"params": self.params, "buffers": self.buffers}
@@ -216,11 +227,14 @@ class Wave:
             place: self._opened(self.session.holder, "gradients", step - 1, place, tensors, str(place))
             for place in learning
         }
+        read = {place: read_tensors(self.session.holder, content) for place, content in got.items()}
+        for place, gradients in read.items():
+            self.trials[place].check_gradients(gradients)
         self._stand_by(step, got.values())
-        for place, content in got.items():
+        for place, gradients in read.items():
             one = self.trials[place]
             with torch_threads(threads_for(one.trial)):
-                one.learn(step - 1, read_tensors(self.session.holder, content))
+                one.learn(step - 1, gradients)
 
     def learn(self, step: int, tensors: Tree) -> tuple[dict[str, float], Tree]:
         """At the holder: a step for each batch of the block; the losses of rounds that end with it."""
@@ -232,10 +246,13 @@ class Wave:
             for place in learning
             for party in self.session.others
         }
-        self._stand_by(step, got.values())
+        read = {(place, party): read_tensors(party, content) for (place, party), content in got.items()}
+        for (place, party), made in read.items():
+            self.trials[place].check_embeddings(step, party, made)
+        self._stand_by(step, got.values())  # only now: what cannot be used binds nobody
         for place in learning:
             one = self.trials[place]
-            given = {party: read_tensors(party, got[place, party]) for party in self.session.others}
+            given = {party: read[place, party] for party in self.session.others}
             with torch_threads(threads_for(one.trial)):
                 back, loss = one.learn(step, given)
             for party, gradients in back.items():
@@ -246,6 +263,8 @@ class Wave:
         return losses, leaving
 
     def _sealed(self, receiver: str, what: str, step: int, place: int, made: Sequence[Tensor]) -> Tensor:
+        if not all(map(is_finite, made)):
+            raise not_finite(self.session.site, f"its {what} of {self.trials[place].trial.arm}")
         content = tensor_bytes({f"{number:06}": one.cpu() for number, one in enumerate(made)})
         return as_tensor(self.session.channel.seal(receiver, route(what, self.number, step, place), content))
 
@@ -306,6 +325,13 @@ def check_shapes(sender: str, given: Sequence[Tensor], expected: Sequence[tuple[
     if [tuple(one.shape) for one in given] != list(expected) or any(one.dtype != dtype for one in given):
         problem = "sent other numbers than this block has; it may have been told other rows"
         raise DeployError(sender, problem, "Install the same version of wardround everywhere, and begin a new run.")
+    if not all(map(is_finite, given)):
+        raise not_finite(sender, "what it sent")
+
+
+def not_finite(party: str, what: str) -> DeployError:
+    problem = f"{what} has numbers that are not finite"
+    return DeployError(party, problem, "Lower the learning rate, or leave the arm out; then begin a new run.")
 
 
 def place_in(body: Body) -> tuple[int, int]:

@@ -174,6 +174,7 @@ def close_round(
             _take_sum(intake, number, came, arrivals)
         after, record = close(run, trial, assignments, intake, noise(trial))
         told = {site: entries[site].body["trials"][str(number)] for site in record.sites}
+        not_finite = [a.site.name for a in assignments if _is_not_finite(number, entries.get(a.site.name))]
         fresh.append(
             {
                 "trial": number,
@@ -181,6 +182,7 @@ def close_round(
                 "seed": trial.seed,
                 **vars(record),
                 "epochs": {site: one["epochs"] for site, one in told.items()},
+                "not_finite": not_finite,
                 "seconds": seconds / len(active),
             }
         )
@@ -196,9 +198,15 @@ def _counted(number: int, assignments: Sequence[Assignment], entries: Mapping[st
     for assignment in assignments:
         entry = entries.get(assignment.site.name)
         told = None if entry is None else entry.body["trials"].get(str(number))
-        if told is not None:
+        if told is not None and told["finite"]:
             found.append(replace(assignment, epochs=int(told["epochs"])))
     return found
+
+
+def _is_not_finite(number: int, entry: Entry | None) -> bool:
+    """Whether a site has no update of a trial, because its numbers were not finite."""
+    told = None if entry is None else entry.body["trials"].get(str(number))
+    return told is not None and not told["finite"]
 
 
 def _arrived(

@@ -7,7 +7,7 @@ from wardround.deploy.region_words import words_for_regions, words_on_quorum
 from wardround.deploy.regions import is_hierarchical
 from wardround.deploy.vertical_checks import is_vertical
 from wardround.deploy.vertical_words import words_for_parties
-from wardround.study import Arm, Study
+from wardround.study import Arm, ExamplePrivacy, Study
 
 MOST_ARMS = 20  # named one by one; a longer list would hide what matters
 
@@ -95,7 +95,7 @@ def _patients(study: Study) -> list[str]:
             told.append(
                 f"Privacy of patients in arm {arm.name}: epsilon {example.epsilon:g}, delta {example.delta:g} with "
                 "each seed, for one patient more or less. Your own machine limits each patient's part to "
-                f"{example.clip:g} and adds the noise, from a secret of its own."
+                f"{example.longest:g} and adds the noise, from a secret of its own.{_changing(example)}"
             )
     epsilon, delta = (
         seeds * sum(getattr(arm.privacy.example, name) for arm in private) for name in ("epsilon", "delta")
@@ -112,6 +112,12 @@ def _patients(study: Study) -> list[str]:
         f"validation and test rows are told as they are.{again}"
     )
     return told
+
+
+def _changing(example: ExamplePrivacy) -> str:
+    if example.noise_schedule is None:
+        return ""
+    return f" In the last round the noise is {example.noise_schedule.last:g} times that of the first one."
 
 
 def _leaves(study: Study) -> list[str]:

@@ -15,9 +15,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from wardround.errors import DeployError
+from wardround.protocol.text import plain_text
 from wardround.tree import Tree
 
-PROTOCOL = 2  # both ends must speak the same one
+PROTOCOL = 3  # both ends must speak the same one
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,8 @@ def open_sealed(sealed: Sealed, verifier: Verifier, sender: str, tensors: bool =
     try:
         content = orjson.loads(sealed.head)
         if content["protocol"] != PROTOCOL:
-            problem = f"speaks version {content['protocol']} of the protocol, this machine version {PROTOCOL}"
+            version = plain_text(str(content["protocol"]), 20)
+            problem = f"speaks version {version} of the protocol, this machine version {PROTOCOL}"
             raise DeployError(sender, problem, "Install the same version of wardround everywhere.")
         found = load(sealed.tensors) if sealed.tensors and tensors else {}
         names = tuple(map(str, content["order"]))

@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from wardround.evaluation.finding_summaries import put_together
+from wardround.evaluation.participation import not_finite
 from wardround.evaluation.regional import REGIONAL, score_told_regions
 from wardround.evaluation.results import assemble
 from wardround.evaluation.selection import choose_by, scored_name
@@ -41,11 +42,10 @@ def deployed_results(
     return {
         **score_told_regions(content, study, tested, regional, gathered),
         "synthetic": False,
-        "missing_work": missing_work(records),
         "sites": list(sites),
         "columns": None,  # how they are distributed is known at the sites alone
         "leakage": {},  # as is who their patients are
-        "warnings": [*warnings, *diverged(tested), *withheld(study, told, _classes(sites))],
+        "warnings": [*warnings, *not_finite(records), *diverged(tested), *withheld(study, told, _classes(sites))],
     }
 
 
@@ -59,18 +59,6 @@ def _choices(study: Study, lines: Sequence[Summary], findings: Sequence[str]) ->
         return []
     arms = [scored_name(selection, arm) for arm in study.arms if arm.family in selection.arms]
     return choose_by(study, selection, put_together(lines, arms, study.evaluation.seeds, findings))
-
-
-def missing_work(records: pd.DataFrame) -> dict[str, dict[str, int]]:
-    """Sites whose work did not count in every round that asked for it: in how many `rounds`, `of` how many."""
-    counted, dropped = (
-        records[name].explode().dropna().value_counts() if name in records else pd.Series(dtype=int)
-        for name in ("sites", "dropped")
-    )
-    return {
-        str(site): {"rounds": int(rounds), "of": int(rounds + counted.get(site, 0))}
-        for site, rounds in sorted(dropped.items())
-    }
 
 
 def diverged(lines: Iterable[Summary]) -> list[str]:

@@ -120,7 +120,8 @@ def whole(
 def numbers_of(part: Block, x: Tensor) -> Tensor:
     """A party's own numbers of a batch, as an image where they are one."""
     own = x[:, part.start : part.stop].reshape(-1, *part.shape)
-    return own.to(memory_format=torch.channels_last) if own.dim() == 4 else own
+    # a row by itself gains nothing from it, and torch cannot do it where rows are differentiated one by one
+    return own.to(memory_format=torch.channels_last) if own.dim() == 4 and len(own) > 1 else own
 
 
 def presence(parts: tuple[Block, ...], x: Tensor) -> dict[str, Tensor]:

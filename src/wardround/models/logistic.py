@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wardround.models.model import Model, ModelBuilder, Shape, from_module
-from wardround.models.rows import Patients
+from wardround.models.patients import Patients
 from wardround.settings import NonNegative
 from wardround.tree import Tree
 

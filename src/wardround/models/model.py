@@ -15,7 +15,8 @@ from torch.nn import functional as F
 from wardround.data.site import Block
 from wardround.errors import StudyError
 from wardround.models.dropout import Dropout, draw_masks, mask_shapes
-from wardround.models.rows import Caught, Patients, by_layers
+from wardround.models.patients import Patients
+from wardround.models.rows import Caught, by_layers
 from wardround.tree import Tree, clone
 
 SMALL_MODEL = 100_000  # parameters; below this a step is shorter than the time to start it
@@ -24,8 +25,8 @@ Gradient = tuple[Tree, Tensor, Tree]  # of the loss, the loss, the buffers after
 # for a stack of sites along the first axis
 ClosedGradient = Callable[..., tuple[Tree, Tensor]]
 # params, x, y, masks, which rows belong to one patient -> the length of each patient's gradient (of the mean loss over
-# the patient's rows, without the penalty), and the sum of the rows' gradients when each is multiplied with a number.
-# None where the model cannot say it without differentiating row by row
+# the patient's rows, without the penalty), and the sum of the rows' gradients when each is multiplied with a number,
+# both in double precision. None where the model cannot say it without differentiating row by row
 RowGradients = Callable[[Tree, Tensor, Tensor, Tree, Patients], tuple[Tensor, Callable[[Tensor], Tree]] | None]
 
 
@@ -220,10 +221,11 @@ def from_module(build: Callable[[], nn.Module], shape: Shape | int, private: tup
             own.caught = Caught(deepcopy(training))
         fixed = {name: leaf.to(x) for name, leaf in frozen.items()}
 
-        def losses(x: Tensor) -> Tensor:
-            return model.row_losses(functional_call(own.caught.module, {**fixed, **params, **masks}, (x,)), y)
+        def losses(x: Tensor, rows: Tensor | slice) -> Tensor:
+            leaves = {**fixed, **params, **{name: mask[rows] for name, mask in masks.items()}}
+            return model.row_losses(functional_call(own.caught.module, leaves, (x,)), y[rows])
 
-        return by_layers(own.caught, set(params), losses, x, patients)
+        return by_layers(own.caught, params, losses, x, patients)
 
     classes, findings = (shape, False) if isinstance(shape, int) else (shape.classes, shape.findings)
     model = Model(init, logits, classes, private, shapes, row_gradients=row_gradients, findings=findings)

@@ -2,13 +2,8 @@
 
 from types import ModuleType
 
-from wardround.errors import MachineError
+from wardround.extras import load
 
 
 def monai_nets(kind: str) -> ModuleType:
-    try:
-        from monai.networks import nets
-    except ImportError:
-        remedy = "Install it with `pip install 'wardround[imaging]'`."
-        raise MachineError(f"model: {kind}", "needs the package monai", remedy) from None
-    return nets
+    return load("monai.networks.nets", "imaging", f"model: {kind}")

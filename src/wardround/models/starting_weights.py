@@ -67,8 +67,8 @@ def read_leaves(path: Path) -> Tree:
     refuse_unreadable(path)
     try:
         leaves: Tree = load_file(path)
-    except SafetensorError as error:
-        raise StudyError(WHERE, f"{path} is damaged ({error})", "Make or fetch the file again.") from None
+    except SafetensorError:
+        raise StudyError(WHERE, f"{path} is no safetensors file, or damaged", "Make or fetch the file again.") from None
     shared = {name.removeprefix(SHARED): leaf for name, leaf in leaves.items() if name.startswith(SHARED)}
     return shared or leaves
 

@@ -23,10 +23,12 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from wardround.errors import StudyError
+from wardround.extras import needs
 from wardround.quiet import without_remarks
 
 Adjacency = Literal["add-remove", "replace"]
 Method = Literal["pld", "prv", "rdp"]
+Shape = tuple[tuple[float, int], ...]  # multiples of a noise, and the steps of each
 
 SMALLEST_DELTA = 1e-12  # below it the rounding of Fourier transforms shows in the result
 SMALLEST_NOISE = 1e-3  # below it (epsilon in the hundred thousands) noise counts as none
@@ -73,15 +75,13 @@ def epsilon_curve(per_round: Charge, rounds: int, delta: float, adjacency: Adjac
     return list(_curve(per_round, rounds, delta, adjacency))
 
 
-def affordable(
-    per_round: Charge, rounds: int, epsilon: float, delta: float, adjacency: Adjacency = "add-remove"
-) -> int:
-    """How many rounds of the same charge fit into `epsilon`, at most `rounds`."""
+def affordable(charges: Sequence[Charge], epsilon: float, delta: float, adjacency: Adjacency = "add-remove") -> int:
+    """How many charges, of one round after the other, fit into `epsilon`."""
     _check_delta(delta)
-    fits, too_many = 0, rounds + 1
+    fits, too_many = 0, len(charges) + 1
     while too_many - fits > 1:
         middle = (fits + too_many) // 2
-        if _epsilon(_grouped([_times(per_round, middle)]), delta, adjacency, "pld") <= epsilon:
+        if _epsilon(_grouped(charges[:middle]), delta, adjacency, "pld") <= epsilon:
             fits = middle
         else:
             too_many = middle
@@ -90,11 +90,39 @@ def affordable(
 
 def noise_for(rate: float, steps: int, epsilon: float, delta: float, adjacency: Adjacency = "add-remove") -> float:
     """The smallest noise multiplier, rounded up to four digits, whose `steps` steps cost at most `epsilon`."""
+    return scheduled_noise_for(rate, ((1.0, steps),), epsilon, delta, adjacency)
+
+
+def scheduled_noise_for(
+    rate: float,
+    shape: Sequence[tuple[float, int]],
+    epsilon: float,
+    delta: float,
+    adjacency: Adjacency = "add-remove",
+) -> float:
+    """The same for noise that changes: `shape` has multiples of the noise that is looked for, and the steps of each."""
     _check_delta(delta)
-    Charge(rate, 1.0, steps)
     if not 0 < epsilon < math.inf:
         raise _wrong("epsilon", epsilon, "a number above 0")
-    return _noise_for(rate, steps, epsilon, delta, adjacency) if steps else 0.0
+    steps: dict[float, int] = {}
+    for multiple, count in shape:
+        Charge(rate, multiple, count)
+        steps[multiple] = steps.get(multiple, 0) + count
+    kept = tuple(sorted((multiple, count) for multiple, count in steps.items() if count))
+    return _noise_for(rate, kept, epsilon, delta, adjacency) if kept else 0.0
+
+
+def together(charges: Iterable[Charge]) -> tuple[Charge, ...]:
+    """One charge for each rate and noise, in the order in which they come first."""
+    steps: dict[tuple[float, float], int] = {}
+    for charge in charges:
+        steps[charge.rate, charge.noise] = steps.get((charge.rate, charge.noise), 0) + charge.steps
+    return tuple(Charge(rate, noise, count) for (rate, noise), count in steps.items())
+
+
+def times(noise: float, multiple: float) -> float:
+    """A multiple of a noise, without the digits that binary fractions add, so that it is charged as it is drawn."""
+    return noise if multiple == 1 else float(f"{noise * multiple:.6g}")
 
 
 @lru_cache(maxsize=4096)
@@ -124,28 +152,35 @@ def _curve(per_round: Charge, rounds: int, delta: float, adjacency: Adjacency) -
 
 
 @lru_cache(maxsize=1024)
-def _noise_for(rate: float, steps: int, target: float, delta: float, adjacency: Adjacency) -> float:
-    from dp_accounting.gaussian_mechanism import get_sigma_gaussian
+def _noise_for(rate: float, shape: Shape, target: float, delta: float, adjacency: Adjacency) -> float:
+    with needs("privacy", "differential privacy"):
+        from dp_accounting.gaussian_mechanism import get_sigma_gaussian
 
     on_all_rows = float(get_sigma_gaussian(target, delta)) * (2 if adjacency == "replace" else 1)
-    noise = on_all_rows * math.sqrt(steps)
+    noise = on_all_rows * math.sqrt(sum(steps / multiple**2 for multiple, steps in shape))
     if rate < 1:
-        noise = _search(rate, steps, target, delta, adjacency, on_all_rows)
+        noise = _search(rate, shape, target, delta, adjacency, on_all_rows)
     unit = 10.0 ** (math.floor(math.log10(noise)) + 1 - DIGITS)
     count = math.ceil(noise / unit - 1e-9)
-    while epsilon([Charge(rate, _rounded(count * unit), steps)], delta, adjacency) > target:
+    while epsilon(_charges(rate, _rounded(count * unit), shape), delta, adjacency) > target:
         count += 1
     return _rounded(count * unit)
 
 
-def _search(rate: float, steps: int, target: float, delta: float, adjacency: Adjacency, on_all_rows: float) -> float:
+def _charges(rate: float, noise: float, shape: Shape) -> list[Charge]:
+    return [Charge(rate, times(noise, multiple), steps) for multiple, steps in shape]
+
+
+def _search(rate: float, shape: Shape, target: float, delta: float, adjacency: Adjacency, on_all_rows: float) -> float:
     """A noise whose epsilon is `target`, by secants on the logarithms, which lie nearly on a line."""
     # Where to begin: the central limit of many steps (Bu et al., HDSR 2020, arXiv:1911.11607), which is close.
+    steps = sum(count for _, count in shape)
     spread = 1 / (rate * on_all_rows * math.sqrt(steps))
-    noise = 1 / math.sqrt(math.log1p(spread**2))
+    middle = math.sqrt(steps / sum(count / multiple**2 for multiple, count in shape))
+    noise = 1 / math.sqrt(math.log1p(spread**2)) / middle
 
     def excess(log_noise: float) -> float:
-        spent = epsilon([Charge(rate, math.exp(log_noise), steps)], delta, adjacency)
+        spent = epsilon(_charges(rate, math.exp(log_noise), shape), delta, adjacency)
         return math.log(min(max(spent / target, 1e-3), 1e3))  # finite where nothing is spent, or all
 
     from scipy.optimize import brentq
@@ -162,14 +197,16 @@ def _search(rate: float, steps: int, target: float, delta: float, adjacency: Adj
 
 def _epsilon_on_all_rows(noise: float, delta: float, adjacency: Adjacency) -> float:
     """Closed form. A patient who is exchanged moves the sum by two clips: half the noise."""
-    from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
+    with needs("privacy", "differential privacy"):
+        from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
 
     return float(get_epsilon_gaussian(noise / 2 if adjacency == "replace" else noise, delta))
 
 
 def _epsilon_rdp(charges: tuple[Charge, ...], delta: float) -> float:
-    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
-    from dp_accounting.rdp import RdpAccountant
+    with needs("privacy", "differential privacy"):
+        from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+        from dp_accounting.rdp import RdpAccountant
 
     accountant = RdpAccountant()
     with without_remarks("absl"):  # on Rényi orders that are left out, which is sound
@@ -180,7 +217,8 @@ def _epsilon_rdp(charges: tuple[Charge, ...], delta: float) -> float:
 
 def _epsilon_prv(charges: tuple[Charge, ...], delta: float, about: float) -> float:
     """Opacus adds its tolerance to its result: one in proportion keeps small epsilons comparable."""
-    from opacus.accountants import PRVAccountant
+    with needs("privacy", "differential privacy"):
+        from opacus.accountants import PRVAccountant
 
     accountant = PRVAccountant()
     accountant.history = [(charge.noise, charge.rate, charge.steps) for charge in charges]
@@ -225,8 +263,9 @@ def _read_off(losses: Any, delta: float) -> float:
 
 @lru_cache(maxsize=64)
 def _one_step(rate: float, noise: float, width: float, log_cut: float, adjacency: Adjacency) -> Any:
-    from dp_accounting import NeighboringRelation
-    from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
+    with needs("privacy", "differential privacy"):
+        from dp_accounting import NeighboringRelation
+        from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 
     relations = {"add-remove": NeighboringRelation.ADD_OR_REMOVE_ONE, "replace": NeighboringRelation.REPLACE_ONE}
     return from_gaussian_mechanism(
@@ -266,11 +305,8 @@ def _largest_loss(charge: Charge, reach: float) -> float:
 
 def _grouped(charges: Iterable[Charge]) -> tuple[Charge, ...]:
     """One charge for each rate and noise, in order, so that equal spending is computed once and in one way."""
-    steps: dict[tuple[float, float], int] = {}
-    for charge in charges:
-        place = (float(charge.rate), min(float(charge.noise), LARGEST_NOISE))
-        steps[place] = steps.get(place, 0) + int(charge.steps)
-    steps = {place: count for place, count in steps.items() if count}
+    limited = (Charge(float(one.rate), min(float(one.noise), LARGEST_NOISE), int(one.steps)) for one in charges)
+    steps = {(one.rate, one.noise): one.steps for one in together(limited) if one.steps}
     apart = 0.001
     while len(steps) > MOST_GROUPS:
         steps, apart = _coarser(steps, apart), apart * 2

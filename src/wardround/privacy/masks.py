@@ -3,13 +3,16 @@
 from collections.abc import Sequence
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
-from cryptography.hazmat.primitives.ciphers.algorithms import AES256
-from cryptography.hazmat.primitives.ciphers.modes import GCM
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from wardround.extras import needs
 from wardround.privacy.fixed_point import Whole
+
+with needs("privacy", "a secure sum or matched patients"):
+    from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
+    from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+    from cryptography.hazmat.primitives.ciphers.modes import GCM
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 BLOCK = 16
 CHUNK = 1 << 17  # bytes at a time: sum and mask stay in the processor's cache while all masks are added

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from wardround import seeds
+from wardround.extras import needs
 from wardround.tree import Tree
 
 KEY_BYTES = 32
@@ -45,7 +46,8 @@ class SecretStream:
     """AES-256 in counter mode."""
 
     def __init__(self, key: bytes, purpose: str) -> None:
-        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+        with needs("deploy", "noise that nobody can repeat"):
+            from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
         own = sha256(key + b"\x1f" + purpose.encode()).digest()
         self.cipher = Cipher(algorithms.AES(own), modes.CTR(bytes(16))).encryptor()
@@ -68,26 +70,28 @@ def chosen(stream: Stream, count: int, rate: float) -> np.ndarray:
     return np.flatnonzero(stream.uniform(count) <= rate)
 
 
-def with_noise(stream: Stream, leaves: Tree, spread: float) -> Tree:
-    """A tree with noise of this standard deviation on every number, drawn as one vector.
+def with_noise(stream: Stream, leaves: Tree, spread: float, dtype: torch.dtype | None = None) -> Tree:
+    """A tree with noise of this standard deviation on every number, drawn as one vector; in the precision `dtype`, or
+    in the tree's own.
 
-    Noise in double precision is added in double precision, and only the sum is rounded to the tree's own. Single
-    numbers of a noise that was itself rounded to single precision have gaps, and a sum that falls where only one of two
-    values could have brought it tells which it was (Mironov, CCS 2012).
+    Noise in double precision is added in double precision, and only the sum is rounded. Single numbers of a noise that
+    was itself rounded to single precision have gaps, and a sum that falls where only one of two values could have
+    brought it tells which it was (Mironov, CCS 2012).
     """
     sizes = [leaf.numel() for leaf in leaves.values()]
-    drawn = stream.normal(sum(sizes), next(iter(leaves.values())).dtype).mul_(spread)
+    drawn = stream.normal(sum(sizes), dtype or next(iter(leaves.values())).dtype).mul_(spread)
     parts = torch.split(drawn, sizes)
     return {
-        name: (leaf + part.reshape(leaf.shape).to(leaf.device)).to(leaf.dtype)
+        name: (leaf + part.reshape(leaf.shape).to(leaf.device)).to(dtype or leaf.dtype)
         for (name, leaf), part in zip(leaves.items(), parts, strict=True)
     }
 
 
 def site_key(secret: bytes, run: str, arm: str, seed: int, round_number: int) -> bytes:
     """From a site's own secret: the same question has the same answer, and the key of one round tells no other."""
-    from cryptography.hazmat.primitives.hashes import SHA256
-    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+    with needs("deploy", "noise that nobody can repeat"):
+        from cryptography.hazmat.primitives.hashes import SHA256
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
     info = f"wardround\x1f{run}\x1f{arm}\x1f{seed}\x1f{round_number}".encode()
     return HKDF(SHA256(), KEY_BYTES, salt=None, info=info).derive(secret)

@@ -4,7 +4,7 @@ All of it follows from public things: the study, the number of training rows, an
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -14,13 +14,14 @@ from torch import Tensor
 
 from wardround.data.site import Rows
 from wardround.errors import StudyError
-from wardround.privacy.accountant import Charge, affordable, noise_for
+from wardround.privacy.accountant import Charge, affordable, noise_for, scheduled_noise_for, times
 from wardround.privacy.example_dp import Adaptation, Rule, poisson_order
 from wardround.privacy.noise import SeededStream, Stream
-from wardround.study import ExamplePrivacy, SitePrivacy
+from wardround.study import ExamplePrivacy, NoiseSchedule, SitePrivacy
 from wardround.tree import Tree
 
 COUNT_NOISE = 1 / 20  # of a step's patients: what the count below an adaptive clip is blurred by, at least
+LEVELS = 6  # of a noise that changes over the rounds
 Streams = Callable[[str], Stream]  # by purpose
 
 
@@ -37,18 +38,59 @@ class Sampling:
         return cls(min(1.0, batch_size / rows), -(-rows // batch_size))
 
 
+def multiples(schedule: NoiseSchedule | None, rounds: int) -> tuple[float, ...]:
+    """The noise of each round, in multiples of the first round's. At most `LEVELS` of them differ, because the price of
+    each is computed by itself."""
+    if schedule is None:
+        return (1.0,) * rounds
+    if schedule.kind == "step":
+        change = math.ceil((0.5 if schedule.at is None else schedule.at) * rounds)
+        return tuple(1.0 if number < change else schedule.last for number in range(rounds))
+    levels = min(rounds, LEVELS)
+    way = [level / (levels - 1) if levels > 1 else 0.0 for level in range(levels)]
+    if schedule.kind == "linear":
+        values = [1 + (schedule.last - 1) * part for part in way]
+    else:
+        values = [schedule.last**part for part in way]
+    return tuple(float(f"{values[number * levels // rounds]:.4g}") for number in range(rounds))
+
+
 @lru_cache(maxsize=4096)
-def noise_of(example: ExamplePrivacy, sampling: Sampling, epochs: int) -> float:
-    """Multiples of the clip, for a site that trains so many epochs over the whole run."""
-    if example.noise is not None:
-        return example.noise
-    return noise_for(sampling.rate, max(1, sampling.steps * epochs), example.epsilon, example.delta)
+def noise_by_round(example: ExamplePrivacy, sampling: Sampling, epochs: tuple[int, ...]) -> tuple[float, ...]:
+    """Multiples of the clip, for a site that trains so many epochs in each round of the whole run. Without a clip: the
+    standard deviation itself, and nothing unless the study gives it."""
+    shape = multiples(example.noise_schedule, len(epochs))
+    base = example.noise
+    if base is None and example.clip == "none":
+        base = 0.0
+    elif base is None:
+        steps = [max(sampling.steps * count, 0) for count in epochs]
+        planned = list(zip(shape, steps, strict=True)) if any(steps) else [(1.0, 1)]
+        base = scheduled_noise_for(sampling.rate, planned, example.epsilon, example.delta)
+    return tuple(times(base, multiple) for multiple in shape)
 
 
-def rule_of(example: ExamplePrivacy, rows: Rows, batch_size: int, epochs: int) -> Rule:
-    """For a site with these training rows. `epochs` are those of the whole run."""
+def charge_of(example: ExamplePrivacy, sampling: Sampling, noise: float, epochs: int) -> Charge:
+    """What so many epochs with this noise cost. Where nothing is clipped no noise hides a patient: none is counted."""
+    return Charge(sampling.rate, 0.0 if example.clip == "none" else noise, sampling.steps * epochs)
+
+
+@lru_cache(maxsize=4096)
+def charges_within(example: ExamplePrivacy, sampling: Sampling, epochs: tuple[int, ...]) -> tuple[Charge, ...]:
+    """Of each round, up to the one before which a site stops because it would exceed epsilon."""
+    noise = noise_by_round(example, sampling, epochs)
+    charges = tuple(charge_of(example, sampling, *both) for both in zip(noise, epochs, strict=True))
+    if example.noise is None or example.clip == "none":
+        return charges  # the noise was chosen for all of them, or there is nothing to keep to
+    return charges[: affordable(charges, example.epsilon, example.delta)]
+
+
+def rule_of(
+    example: ExamplePrivacy, rows: Rows, batch_size: int, epochs: tuple[int, ...], round_number: int = 0
+) -> Rule:
+    """For a site with these training rows, in one round. `epochs` are those of each round of the whole run."""
     sampling = Sampling.of(len(rows), batch_size)
-    patients, noise = len(torch.unique(rows.people)), noise_of(example, sampling, epochs)
+    patients, noise = len(torch.unique(rows.people)), noise_by_round(example, sampling, epochs)[round_number]
     adaptation = None
     if example.adaptive is not None:
         # with as much noise on the count as `noise` says, the gradient's grows by 15 %; more costs less
@@ -58,22 +100,7 @@ def rule_of(example: ExamplePrivacy, rows: Rows, batch_size: int, epochs: int) -
             remedy = f"Raise it above {noise / 2:.3g}, or leave it out."
             raise StudyError("privacy: example: adaptive: count_noise", problem, remedy)
         adaptation = Adaptation(example.adaptive.quantile, example.adaptive.rate, spread)
-    return Rule(sampling.rate, noise, example.clip, patients, adaptation)
-
-
-@lru_cache(maxsize=4096)
-def epochs_within(example: ExamplePrivacy, sampling: Sampling, epochs: int) -> int:
-    """How many of the run's epochs a site may train before its next one would exceed epsilon."""
-    if example.noise is None:
-        return epochs  # the noise was chosen for all of them
-    per_epoch = Charge(sampling.rate, example.noise, sampling.steps)
-    return affordable(per_epoch, epochs, example.epsilon, example.delta)
-
-
-def stopped_from(done: Sequence[int], within: int) -> int:
-    """The first round that does not fit, where `done` are the epochs of each round."""
-    reached = np.cumsum(done)
-    return int(np.searchsorted(reached, within, side="right"))
+    return Rule(sampling.rate, noise, example.longest, patients, adaptation)
 
 
 def private_order(rows: Rows, batch_size: int, epochs: int, streams: Streams) -> list[Tensor]:

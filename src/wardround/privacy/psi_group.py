@@ -16,9 +16,10 @@ from functools import cache, reduce
 from hashlib import sha512
 from types import ModuleType
 
-from wardround.errors import MachineError
+from wardround.extras import missing_extra, needs
 from wardround.privacy.masks import derive, pack
 
+MATCHING = "matching patients"  # where an error says it is
 POINT = 32  # bytes
 CHUNK = 512  # points that a thread takes at a time
 # The base point plus the point of order 2. libsodium took such points for valid until the end of 2025 (CVE-2025-69277).
@@ -32,18 +33,15 @@ class InvalidPoint(ValueError):
 @cache
 def sodium() -> ModuleType:
     """PyNaCl's bindings, once they have shown that they refuse a bad point."""
-    remedy = "Install it with `pip install 'wardround[privacy]'`."
-    try:
+    with needs("privacy", MATCHING):
         from nacl import bindings
-    except ImportError:
-        raise MachineError("matching patients", "needs the package PyNaCl", remedy) from None
     if not bindings.has_crypto_core_ed25519 or not bindings.has_crypto_scalarmult_ed25519:
-        raise MachineError("matching patients", "PyNaCl was built with a libsodium that is cut short", remedy)
+        raise missing_extra("privacy", MATCHING, "PyNaCl was built with a libsodium that is cut short")
     try:
         bindings.crypto_scalarmult_ed25519_noclamp((5).to_bytes(32, "little"), MIXED_ORDER)
     except RuntimeError:
         return bindings
-    raise MachineError("matching patients", "libsodium is too old: it takes points of mixed order", remedy)
+    raise missing_extra("privacy", MATCHING, "libsodium is too old: it takes points of mixed order")
 
 
 def scalar(secret: bytes, *purpose: bytes) -> bytes:

@@ -8,12 +8,14 @@ the kit's key vouches for it once, and every site checks that once.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-
 from wardround.errors import SecureSumError
+from wardround.extras import needs
 from wardround.privacy.masks import derive, pack
 from wardround.privacy.secure_terms import DISTRUST, Signer, Verifier
+
+with needs("privacy", "a secure sum"):
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.poly1305 import Poly1305
 
 from wardround.errors import SecureSumError
+from wardround.extras import needs
 from wardround.privacy import secure_terms as words
 from wardround.privacy import shamir
 from wardround.privacy.fixed_point import Whole
@@ -43,6 +40,12 @@ from wardround.privacy.secure_terms import (
     agreed,
     digest,
 )
+
+with needs("privacy", "a secure sum"):
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    from cryptography.hazmat.primitives.poly1305 import Poly1305
 
 NONCE = bytes(12)  # each key seals one message only
 OTHER = {
@@ -70,7 +73,9 @@ class Member:
         signer: Signer,
         verifiers: Mapping[str, Verifier],
         commitments: Commitments,
+        adds: Iterable[str] = (),
     ) -> None:
+        """`adds` names the parts of the vector in which this site adds something, which all others are told."""
         if name not in terms.roster or not verifiers.keys() >= set(terms.roster) or len(secret) < 32:
             problem = "is not in the roster, or lacks the public key of another site or a secret of 32 bytes"
             raise SecureSumError(name, problem, "Make sure that all sites have kits of the same study.")
@@ -82,7 +87,7 @@ class Member:
         self._mask_key = X25519PrivateKey.from_private_bytes(derive(own, b"mask key"))
         self._seed, self._draws, self._fingerprint = (derive(own, use) for use in (b"seed", b"draws", b"fingerprint"))
         seal, mask = (key.public_key().public_bytes_raw() for key in (self._seal_key, self._mask_key))
-        self._advert = Advert(name, seal, mask, words.seed_hash(terms, name, self._seed))
+        self._advert = Advert(name, seal, mask, words.seed_hash(terms, name, self._seed), tuple(adds))
         self._adverts: dict[str, Advert] = {}
         self._sealing: dict[str, bytes] = {}  # secrets that it has in common with each other site
         self._shares: dict[str, tuple[int, int]] = {}  # of a site's seed and of its mask key, by site; own ones too

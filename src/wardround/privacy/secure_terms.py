@@ -6,11 +6,13 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any, Protocol
 
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-
 from wardround.errors import SecureSumError
+from wardround.extras import needs
 from wardround.privacy.masks import derive, pack
 from wardround.privacy.validate import LEAST_SITES as LEAST_SITES
+
+with needs("privacy", "a secure sum"):
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 DISTRUST = "Find out who changed the messages before the site takes part again. Nothing was given away."
 
@@ -88,20 +90,26 @@ class Advert:
     seal_key: bytes  # with which others agree on a key that seals shares
     mask_key: bytes  # with which others agree on a mask
     seed_hash: bytes  # of the seed of its own mask; a hash does not tell a secret of 256 bits
+    # parts of the vector in which this site adds something: zeros hide nobody, so that others must know who adds none
+    adds: tuple[str, ...] = ()
     signature: bytes = b""
 
     def signed(self, terms: Terms) -> bytes:
-        return pack(b"advert", terms.digest, self.site.encode(), self.seal_key, self.mask_key, self.seed_hash)
+        adds = pack(*(part.encode() for part in self.adds))
+        return pack(b"advert", terms.digest, self.site.encode(), self.seal_key, self.mask_key, self.seed_hash, adds)
 
-    def plain(self) -> dict[str, str]:
+    def plain(self) -> dict[str, Any]:
         """For JSON."""
-        return {name: value if isinstance(value, str) else value.hex() for name, value in vars(self).items()}
+        found = {name: value.hex() if isinstance(value, bytes) else value for name, value in vars(self).items()}
+        return {**found, "adds": list(self.adds)}
 
     @classmethod
     def read(cls, plain: Mapping[str, Any]) -> "Advert":
         try:
-            names = ("seal_key", "mask_key", "seed_hash", "signature")
-            return cls(str(plain["site"]), *(bytes.fromhex(plain[name]) for name in names))
+            seal, mask, seed, signature = (
+                bytes.fromhex(plain[name]) for name in ("seal_key", "mask_key", "seed_hash", "signature")
+            )
+            return cls(str(plain["site"]), seal, mask, seed, tuple(map(str, plain["adds"])), signature)
         except (KeyError, TypeError, ValueError):
             raise _unreadable("an advert") from None
 

@@ -4,13 +4,15 @@ import os
 from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
 from wardround.errors import SecureSumError
+from wardround.extras import needs
 from wardround.privacy.fixed_point import Whole
 from wardround.privacy.run_keys import RunKey
 from wardround.privacy.secure_sum import Collector, Member
 from wardround.privacy.secure_terms import InMemory, Terms, default_threshold
+
+with needs("privacy", "a secure sum"):
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 
 class SimulatedKey:

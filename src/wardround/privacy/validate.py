@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from wardround.algorithms.algorithm import Algorithm
 from wardround.errors import StudyError
-from wardround.study import Arm
+from wardround.study import Arm, ExamplePrivacy
 
 PUBLIC_SCALES = ("ranges", "image", "none")
 LEAST_SITES = 3  # of a secure sum: of two, each can work out the other's part
@@ -35,6 +35,7 @@ def _check_example(
     refuse: Callable[[str, str, str], None],
 ) -> None:
     off = 'or write `"privacy.example" = "off"` in this arm.'
+    _check_settings(arm.privacy.example, refuse)
     if buffers:
         problem = "BatchNorm's statistics mix the patients of a batch and are kept without noise"
         refuse("model", problem, f'Use `norm = "group"`, {off}')
@@ -51,6 +52,19 @@ def _check_example(
         problem = f"partition {arm.sites.name!r} may put a patient at two sites, whose epsilons would add up unseen"
         refuse("sites: partition", problem, f"Choose a partition without overlap, {off}")
     _check_preparation(arm, tables, refuse)
+
+
+def _check_settings(example: ExamplePrivacy | None, refuse: Callable[[str, str, str], None]) -> None:
+    """Settings of [privacy.example] that do not go together."""
+    if example is None:
+        return
+    if example.clip == "none" and example.adaptive is not None:
+        problem = 'there is no clip that could follow the gradients: it is "none"'
+        refuse("privacy: example: adaptive", problem, "Leave one of the two out.")
+    schedule = example.noise_schedule
+    if schedule is not None and schedule.at is not None and schedule.kind != "step":
+        problem = f'is where a "step" is, and the kind is "{schedule.kind}"'
+        refuse("privacy: example: noise_schedule: at", problem, 'Leave it out, or write kind = "step".')
 
 
 def _check_preparation(arm: Arm, tables: bool, refuse: Callable[[str, str, str], None]) -> None:

@@ -6,6 +6,7 @@ The attacks write attack.json into the run folder; a folder without one was not 
 from collections.abc import Mapping
 from typing import Any
 
+from wardround.privacy.epsilons import INFINITE
 from wardround.report.evidence import Evidence
 from wardround.report.table import Format, Table, decimals, listed, make_table, without_empty
 from wardround.report.tables_privacy import exact, said
@@ -177,4 +178,4 @@ def _counts(found: Mapping[str, Any]) -> list[Any]:
 def _epsilon(evidence: Evidence, arm: str) -> float | None:
     described = ((evidence.attack or {}).get("arms") or {}).get(arm) or {}
     value = described.get("epsilon")
-    return None if value is None else float(value)
+    return None if value is None or value == INFINITE else float(value)

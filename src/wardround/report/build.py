@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, StrictUndefined, UndefinedError
 
+from wardround.artifacts.atomic import full_disk_is_told
 from wardround.artifacts.folder import RunFolder, write_atomically
 from wardround.artifacts.spending import check_ledger
+from wardround.errors import RunError, as_path
 from wardround.evaluation.claims import said
 from wardround.report.attacked import attack_words, failed_words
 from wardround.report.checklist import checklist
@@ -32,7 +34,15 @@ MOST_SITES = 30  # with a paragraph of their own
 
 def build_report(path: str | Path, workers: int = 1) -> Path:
     """Write the report of a complete run and return its path. Figures are drawn by `workers` processes."""
-    folder = RunFolder(Path(path))
+    folder = RunFolder(as_path(path, "run", RunError))
+    with full_disk_is_told(folder.path, f"Make room, then: wardround report {folder.path}"), folder.as_written():
+        try:
+            return _build(folder, workers)
+        except UndefinedError:  # the page names something that a file lacks
+            raise LookupError from None
+
+
+def _build(folder: RunFolder, workers: int) -> Path:
     evidence = read_evidence(folder)
     check_ledger(folder)
     figures = draw_all(evidence, folder.path / "figures", workers)

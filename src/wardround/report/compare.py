@@ -1,6 +1,5 @@
 """Several runs side by side: what differs in their studies, and the arms that they share."""
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from wardround.artifacts.folder import RunFolder
-from wardround.errors import RunError
+from wardround.artifacts.folder import MISFITS, RunFolder
+from wardround.errors import RunError, as_path
 from wardround.evaluation.scores import Scores, label_columns
 from wardround.report.evidence import STAY, read_results
 from wardround.report.headline import headline_of
@@ -30,13 +29,18 @@ class Comparison:
 
 def compare_runs(paths: Sequence[str | Path]) -> Comparison:
     """Two or more complete runs. Arms with one name stand side by side, and are paired where test rows are the same."""
-    folders = [RunFolder(path) for path in dict.fromkeys(Path(path).resolve() for path in paths)]
+    given = [as_path(path, "run", RunError).resolve() for path in paths]
+    folders = [RunFolder(path) for path in dict.fromkeys(given)]
     if not 2 <= len(folders) <= len(ascii_uppercase):
         raise RunError("compare", f"needs two runs or more, found {len(folders)}", "Name two or more run folders.")
     results = [read_results(folder) for folder in folders]
     titles = ascii_uppercase[: len(folders)]
-    differing = _settings(folders, titles)
-    figures, paired, notes = _figures(folders, results, titles)
+    try:
+        differing = _settings(folders, titles)
+        figures, paired, notes = _figures(folders, results, titles)
+    except MISFITS as error:
+        problem = f"one of the runs does not hold what a run of this version writes ({type(error).__name__})"
+        raise RunError("compare", problem, "Make the report of each: it says which run it is.") from None
     named = [f"{title} is {folder.path.name}" for title, folder in zip(titles, folders, strict=True)]
     return Comparison(tuple(table for table in (differing, figures, paired) if table.rows), (*named, *notes))
 
@@ -44,10 +48,7 @@ def compare_runs(paths: Sequence[str | Path]) -> Comparison:
 def _settings(folders: Sequence[RunFolder], titles: Sequence[str]) -> Table:
     documents = []
     for folder in folders:
-        try:
-            document = tomllib.loads((folder.path / "study.toml").read_text(encoding="utf-8"))
-        except (OSError, tomllib.TOMLDecodeError):
-            raise RunError(str(folder.path), "has no readable study.toml", "Name the folder of a run.") from None
+        document = folder.read_study()
         documents.append(flatten({key: value for key, value in document.items() if key not in ("arms", "claims")}))
     keys = list(dict.fromkeys(key for document in documents for key in document))
     rows = [

@@ -1,6 +1,5 @@
 """All that a report may use: what stands in the run folder, and nothing else."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -215,12 +214,7 @@ def read_evidence(folder: RunFolder, checked: bool = False) -> Evidence:
         raise RunError(str(folder.path), problem, "Run the study again with --again.")
     if not checked:
         _check_base(folder, results, base)
-    try:
-        document = tomllib.loads((folder.path / "study.toml").read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise RunError(
-            str(folder.path / "study.toml"), f"cannot be read ({type(error).__name__})", "Run the study again."
-        ) from None
+    document = folder.read_study()
     environment = folder.read_json("environment.json")
     if not isinstance(environment, dict) or not set(environment) >= ENVIRONMENT:
         raise RunError(str(folder.path / "environment.json"), "lacks what a run writes there", "Run the study again.")

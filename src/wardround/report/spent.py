@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wardround.artifacts.spending import EACH_SITE
+from wardround.privacy.epsilons import from_json
 from wardround.report.evidence import Evidence
 from wardround.sweep import flatten
 
@@ -24,16 +25,29 @@ def protected_arms(evidence: Evidence) -> dict[str, Any]:
     return {name: found for name, found in told.items() if name in evidence.arms or name in evidence.partial}
 
 
+def is_clipped(arm: Mapping[str, Any]) -> bool:
+    return not arm["example"] or arm["example"]["clip"] != "none"
+
+
+def unclipped_arms(evidence: Evidence) -> list[str]:
+    """Arms in which patients' gradients are not clipped, so that nothing is promised."""
+    return [name for name, arm in protected_arms(evidence).items() if not is_clipped(arm)]
+
+
 def noisy_arms(evidence: Evidence) -> dict[str, Any]:
     """Those with differential privacy, for patients or for sites; a secure sum alone adds no noise."""
-    return {name: found for name, found in protected_arms(evidence).items() if found["example"] or found["site"]}
+    return {
+        name: found
+        for name, found in protected_arms(evidence).items()
+        if (found["example"] or found["site"]) and is_clipped(found)
+    }
 
 
 def spent_epsilon(arm: Mapping[str, Any], key: str = "epsilon") -> float | None:
     """What the site spent that spent most, by the ledger: of its patients' budget, or else of its own as a whole."""
-    patients = [found[key] for site, found in arm["sites"].items() if site != EACH_SITE and found[key] is not None]
-    whole = [found[key] for site, found in arm["sites"].items() if site == EACH_SITE and found[key] is not None]
-    return max(patients if arm["example"] else whole, default=None)
+    sites = [site for site in arm["sites"] if (site == EACH_SITE) != bool(arm["example"])]
+    found = [from_json(arm["sites"][site][key]) for site in sites]
+    return max((value for value in found if value is not None), default=None)
 
 
 def epsilon_lines(evidence: Evidence) -> list[Line]:
@@ -67,7 +81,7 @@ def same_setting(evidence: Evidence, one: str, other: str) -> bool:
 
 def unprotected_arms(evidence: Evidence) -> list[str]:
     """Arms without differential privacy. What a selection put together is not among them where its members are not."""
-    noisy = noisy_arms(evidence)
+    noisy = [*noisy_arms(evidence), *unclipped_arms(evidence)]
     families = {evidence.results["arms"][name]["family"] for name in noisy}
     return [
         name

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from wardround.artifacts.spending import EACH_SITE
+from wardround.privacy.epsilons import INFINITE, from_json
 from wardround.report.evidence import Evidence
-from wardround.report.spent import protected_arms, spent_epsilon
+from wardround.report.spent import is_clipped, protected_arms, spent_epsilon
 from wardround.report.table import Format, Table, make_table, percent, without_empty
 
 ADJACENCY = "Epsilon: one patient more or less (add/remove); replace: one patient exchanged for another."
@@ -15,7 +16,7 @@ ADJACENCY = "Epsilon: one patient more or less (add/remove); replace: one patien
 def exact(value: float) -> str:
     """An epsilon, rounded up, because it is a promise: 0.052, 1.31, 1,685."""
     digits = 0 if value >= 100 else 2 if value >= 1 else 3
-    return f"{math.ceil(value * 10**digits - 1e-6) / 10**digits:,.{digits}f}" if math.isfinite(value) else "none"
+    return f"{math.ceil(value * 10**digits - 1e-6) / 10**digits:,.{digits}f}" if math.isfinite(value) else INFINITE
 
 
 def said(value: float) -> str:
@@ -24,8 +25,8 @@ def said(value: float) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def brief(value: float) -> str:
-    return f"{value:g}"
+def brief(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
 
 
 def protection_table(evidence: Evidence) -> Table | None:
@@ -58,8 +59,14 @@ def _of(block: Mapping[str, Any] | None, key: str) -> Any:
 
 def _unit(found: Mapping[str, Any]) -> str:
     units = [word for key, word in (("example", "patients"), ("site", "whole sites")) if found[key]]
-    adaptive = found["example"] and found["example"].get("adaptive")
-    return (" and ".join(units) or "nothing") + (", adaptive clip" if adaptive else "")
+    if not is_clipped(found):
+        units.remove("patients")
+    example = found["example"] or {}
+    more = (
+        "adaptive clip" if example.get("adaptive") else "",
+        "noise changes" if example.get("noise_schedule") else "",
+    )
+    return ", ".join([" and ".join(units) or "nothing", *filter(None, more)])
 
 
 def _sum(found: Mapping[str, Any]) -> str | None:
@@ -90,21 +97,42 @@ def _protected_family(evidence: Evidence, family: str) -> bool:
 def spent_table(evidence: Evidence) -> Table | None:
     """Each arm at each site, as the ledger has it."""
     rows = [
-        [name, site, *(found[key] for key in ("rate", "noise", "rounds", "steps", "delta")), *_epsilons(found)]
+        [
+            name,
+            site,
+            found["rate"],
+            *_noise(found),
+            *(found[key] for key in ("rounds", "steps", "delta")),
+            *_epsilons(found),
+        ]
         for name, arm in protected_arms(evidence).items()
         for site, found in arm["sites"].items()
     ]
     columns: dict[str, Format | None] = {"arm": None, "site": None, "sampling rate": _rate, "noise, clips": _rate}
-    columns |= {"rounds": str, "steps": str, "delta": brief, "epsilon": exact, "replace": exact, "by RDP": exact}
+    columns |= {
+        "in the last round": _rate,
+        "rounds": str,
+        "steps": str,
+        "delta": brief,
+        "epsilon": exact,
+        "replace": exact,
+        "by RDP": exact,
+    }
     note = (
         "From the ledger, of the seed that cost the site most. In each step a patient is drawn by a coin with the "
         f"sampling rate; noise is the standard deviation on the sum, in clips. {ADJACENCY}"
     )
-    return make_table("spent", "What each site spent", columns, rows, note)
+    return without_empty(make_table("spent", "What each site spent", columns, rows, note))
+
+
+def _noise(found: Mapping[str, Any]) -> list[float | None]:
+    """Of the first round, and of the last one where it differs."""
+    first, last = found["noise"], found.get("noise_last", found["noise"])
+    return [first, None if last == first else last]
 
 
 def _epsilons(found: Mapping[str, Any]) -> list[Any]:
-    return [found["epsilon"], found["epsilon_replace"], found.get("epsilon_rdp")]
+    return [from_json(found.get(key)) for key in ("epsilon", "epsilon_replace", "epsilon_rdp")]
 
 
 def _rate(value: float) -> str:
@@ -114,7 +142,7 @@ def _rate(value: float) -> str:
 def total_table(evidence: Evidence) -> Table | None:
     total = (evidence.results.get("privacy") or {}).get("total", {})
     rows = [
-        [site, found["rounds"], found["steps"], found["delta"], found["epsilon"], found["epsilon_replace"]]
+        [site, found["rounds"], found["steps"], found["delta"], *_epsilons(found)[:2]]
         for site, found in total.items()
         if site != EACH_SITE
     ]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wardround.evaluation.compare import in_words
+from wardround.privacy.epsilons import INFINITE
 from wardround.report.evidence import Evidence
 from wardround.report.table import Format, Table, decimals, listed, make_table, one, points
 
@@ -89,10 +90,10 @@ def _protection(evidence: Evidence, name: str) -> Mapping[str, Any]:
 
 
 def _epsilon(evidence: Evidence, name: str) -> float | None:
-    """Of the site that spent most, where patients are protected."""
+    """Of the site that spent most, where patients are protected. An infinite one promises nothing."""
     spent = (_protection(evidence, name).get("sites") or {}).values()
     known = [one["epsilon"] for one in spent if one.get("epsilon") is not None]
-    return max(known) if known else None
+    return None if not known or INFINITE in known else max(known)
 
 
 def ways_table(evidence: Evidence) -> Table:

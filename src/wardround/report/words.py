@@ -7,6 +7,7 @@ from wardround.report.attacked import failed_words
 from wardround.report.evidence import Evidence
 from wardround.report.headline import headline_of
 from wardround.report.table import listed
+from wardround.report.words_participation import participation_words
 from wardround.report.words_privacy import asked_words, cost_words
 
 SYNTHETIC = "Synthetic data: made by a program. No patient is behind any row, and nothing here is true of patients."
@@ -20,12 +21,14 @@ QUICK = "This is the study at its quick size (--quick): fewer rows or rounds tha
 def answer(evidence: Evidence) -> list[str]:
     """Three sentences: the arms against the reference, federation against staying alone, and what was published.
 
-    Before them one where an audit failed and one where no patient is behind it all, after them what privacy cost.
+    Before them one where an audit failed, one where not all invited hospitals took part, and one where no patient is
+    behind it all; after them what privacy cost.
     """
     return [
         sentence
         for sentence in (
             *failed_words(evidence),
+            participation_words(evidence.results),
             SYNTHETIC if evidence.synthetic else None,
             QUICK if evidence.environment.get("quick") else None,
             _against_reference(evidence),
@@ -262,10 +265,8 @@ def _deployment(evidence: Evidence) -> str:
     closed = f"a round closed with the work of {needed}"
     if agreed.deadline is not None:
         closed += f", after {agreed.deadline:g} seconds if not all had answered"
-    missing = evidence.results.get("missing_work", {})
-    absent = "; ".join(f"{site} in {found['rounds']} of {found['of']}" for site, found in missing.items())
-    told = f"work that did not count, in rounds of all arms and seeds: {absent}" if absent else "no work was missing"
-    return f"across {count} hospitals, whose rows stayed where they are; {closed}; {told}"
+    told = participation_words(evidence.results) or "All that were invited took part in every round that asked them."
+    return f"across {count} hospitals, whose rows stayed where they are; {closed}. {told}"
 
 
 def _extras(training: dict[str, Any]) -> str:

@@ -6,14 +6,18 @@ from typing import Any
 
 from wardround.artifacts.spending import EACH_SITE
 from wardround.evaluation.compare import ALPHA, in_words
+from wardround.privacy.epsilons import from_json
+from wardround.privacy.exposure import exposure_words
 from wardround.report.evidence import Evidence
 from wardround.report.spent import (
     Line,
     epsilon_lines,
+    is_clipped,
     noisy_arms,
     protected_arms,
     same_setting,
     spent_epsilon,
+    unclipped_arms,
     unprotected_arms,
 )
 from wardround.report.table import listed
@@ -43,7 +47,8 @@ def protection_words(evidence: Evidence) -> list[str]:
     noisy, told = noisy_arms(evidence), []
     if noisy:
         told.append(KEPT if evidence.results["privacy"]["guarantee"] else SEEDED)
-    told += _patients(noisy) + _sites(noisy) + _sums(protected) + _without(evidence) + _ends(protected)
+    told += _patients(noisy) + _sites(noisy) + _sums(protected) + _without(evidence) + _unclipped(evidence)
+    told += _ends(protected)
     if noisy:
         told += [*_in_all(evidence), *_conditions(noisy)]
     return told
@@ -55,15 +60,21 @@ def asked_words(blocks: Mapping[str, Any]) -> str:
     for name, whose in (("example", "patients"), ("site", "whole sites")):
         block = blocks.get(name)
         if block:
-            clip = "an adaptive clip from" if block.get("adaptive") else "clip"
-            noise = f", noise {block['noise']:g}" if block.get("noise") else ""
-            told.append(
-                f"differential privacy of {whose}: epsilon {block['epsilon']:g}, delta {block['delta']:g}, {clip} "
-                f"{block['clip']:g}{noise}"
-            )
+            told.append(_asked(block, whose))
     if blocks.get("secure_sum") is not None:
         told.append("secure sum")
     return "; ".join(told) + ", unless an arm says otherwise"
+
+
+def _asked(block: Mapping[str, Any], whose: str) -> str:
+    noise = f", noise {block['noise']:g}" if block.get("noise") else ""
+    if block.get("noise_schedule"):
+        noise += f", in the last round {block['noise_schedule']['last']:g} times the noise of the first"
+    if block["clip"] == "none":
+        return f"no clip, so that no epsilon holds for {whose}{noise}"
+    clip = "an adaptive clip from" if block.get("adaptive") else "clip"
+    asked = f"epsilon {block['epsilon']:g}, delta {block['delta']:g}, {clip} {block['clip']:g}{noise}"
+    return f"differential privacy of {whose}: {asked}"
 
 
 def _patients(noisy: Mapping[str, Any]) -> list[str]:
@@ -134,6 +145,17 @@ def _without(evidence: Evidence) -> list[str]:
     ]
 
 
+def _unclipped(evidence: Evidence) -> list[str]:
+    arms = unclipped_arms(evidence)
+    if not arms:
+        return []
+    return [
+        f"Without a clip: {listed(arms)}. One patient can move such a model as far as it likes, so that no noise hides "
+        "anybody: epsilon is infinite, there and in every total that counts such an arm. It is there to compare with, "
+        "in a simulation, and refused across hospitals."
+    ]
+
+
 def _ends(protected: Mapping[str, Any]) -> list[str]:
     told = []
     for name, arm in protected.items():
@@ -150,17 +172,21 @@ def _ends(protected: Mapping[str, Any]) -> list[str]:
 
 
 def _in_all(evidence: Evidence) -> list[str]:
-    total = evidence.results["privacy"]["total"]
+    spent = {site: from_json(row["epsilon"]) or 0.0 for site, row in evidence.results["privacy"]["total"].items()}
     arms = [value for arm in noisy_arms(evidence).values() if (value := spent_epsilon(arm)) is not None]
-    if not total or not arms:
+    if not spent or not arms:
         return []
-    site = max(total, key=lambda name: total[name]["epsilon"])
-    if total[site]["epsilon"] <= (1 + MANY) * max(arms):
-        return []
+    site = max(spent, key=lambda name: spent[name])
+    covered = (
+        exposure_words(evidence.results["privacy"]["exposure"]) if "exposure" in evidence.results["privacy"] else ""
+    )
+    if spent[site] <= (1 + MANY) * max(arms):
+        return [covered] if covered else []
     return [
         f"All arms and seeds used the same patients, and what they tell adds up: together epsilon "
-        f"{said(total[site]['epsilon'])} at {site}. An arm's own epsilon holds for whoever sees that arm's model and "
-        "updates of one seed only. A hospital that means it runs one private arm with one seed."
+        f"{said(spent[site])} at {site}. An arm's own epsilon holds for whoever sees that arm's model and "
+        "updates of one seed only. A hospital that means it runs one private arm with one seed.",
+        *([covered] if covered else []),
     ]
 
 
@@ -245,7 +271,9 @@ def spent_lines(evidence: Evidence) -> list[str]:
     for name, arm in protected_arms(evidence).items():
         spent = spent_epsilon(arm)
         parts = []
-        if arm["example"] or arm["site"]:
+        if not is_clipped(arm):
+            parts.append("not clipped: epsilon infinite")
+        elif arm["example"] or arm["site"]:
             whose = "a patient, the site that spent most" if arm["example"] else "a whole site"
             delta = (arm["example"] or arm["site"])["delta"]
             amount = "nothing was spent" if spent is None else f"epsilon {said(spent)} spent (delta {delta:g}"

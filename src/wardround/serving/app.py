@@ -1,18 +1,24 @@
 """The answers: /predict, /health, /schema. No answer and no log ever repeats a value of a request."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
-from fastapi import FastAPI, Request, Response
-from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
 
 from wardround.bundles.bundle import Bundle
 from wardround.bundles.predict import predict_rows
 from wardround.errors import DataError, WardroundError
+from wardround.extras import needs
+from wardround.serving import guard
 from wardround.serving.guard import LARGEST, LARGEST_IMAGES, LOG, OWN_NAMES, App, Guard, Refused
 from wardround.serving.schema import DIALECT, answer_schema, error_schema, most_rows, request_schema, row_schema
+
+with needs("serve", "predictions over HTTP"):
+    from fastapi import FastAPI, Request, Response
+    from starlette.concurrency import run_in_threadpool
+    from starlette.exceptions import HTTPException
+    from starlette.requests import ClientDisconnect
 
 PATHS = ("/predict", "/health", "/schema", "/openapi.json")
 SHAPE = 'Send {"rows": [{"COLUMN": value, ...}, ...]}; GET /schema says which columns.'
@@ -40,7 +46,11 @@ def make_app(bundle: Bundle, names: Sequence[str] | None = OWN_NAMES) -> App:
 
     @api.exception_handler(Refused)
     async def refused(_: Request, error: Exception) -> Response:
-        return _told(error.status, error.error) if isinstance(error, Refused) else _broken(error)
+        if not isinstance(error, Refused):
+            return _broken(error)
+        answer = _told(error.status, error.error)
+        answer.headers["connection"] = "close"  # the rest of its body is not read
+        return answer
 
     @api.exception_handler(WardroundError)
     async def wrong(_: Request, error: Exception) -> Response:
@@ -66,12 +76,21 @@ async def _content(request: Request, largest: int) -> bytes:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Refused(415, DataError("request", "its content type is not application/json", SHAPE))
-    content = bytearray()
-    async for part in request.stream():
-        content += part
-        if len(content) > largest:
-            problem = f"it is larger than {largest >> 20} MB"
-            raise Refused(413, DataError("request", problem, "Send fewer rows at a time, or use `wardround predict`."))
+    content, clock = bytearray(), asyncio.get_running_loop().time
+    last = clock() + guard.BODY_SECONDS
+    try:
+        async with asyncio.timeout_at(min(clock() + guard.STALLED_SECONDS, last)) as patience:
+            async for part in request.stream():
+                patience.reschedule(min(clock() + guard.STALLED_SECONDS, last))
+                content += part
+                if len(content) > largest:
+                    problem = f"it is larger than {largest >> 20} MB"
+                    remedy = "Send fewer rows at a time, or use `wardround predict`."
+                    raise Refused(413, DataError("request", problem, remedy))
+    except TimeoutError:
+        raise Refused(408, DataError("request", "its body did not arrive in time", "Send it again.")) from None
+    except ClientDisconnect:  # nobody hears the answer; the log has it
+        raise Refused(400, DataError("request", "whoever sent it went away", "Send it again.")) from None
     return bytes(content)
 
 
@@ -113,7 +132,12 @@ def _responses(bundle: Bundle) -> dict[int | str, dict[str, Any]]:
     def of(schema: Mapping[str, Any]) -> dict[str, Any]:
         return {"application/json": {"schema": schema}}
 
-    refusals = {413: "Too large", 415: "Not JSON", 422: "A column is missing, or a value cannot be read"}
+    refusals = {
+        408: "Too slow",
+        413: "Too large",
+        415: "Not JSON",
+        422: "A column is missing, or a value cannot be read",
+    }
     made: dict[int | str, dict[str, Any]] = {200: {"description": "Predictions", "content": of(answer_schema(bundle))}}
     made |= {status: {"description": text, "content": of(error_schema())} for status, text in refusals.items()}
     return made

@@ -21,6 +21,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 OWN_NAMES = ("127.0.0.1", "localhost", "[::1]")
 LARGEST = 16 << 20  # bytes of a request
 LARGEST_IMAGES = 64 << 20  # where rows have images
+HEAD_SECONDS = 10.0  # until a request's head has arrived
+STALLED_SECONDS, BODY_SECONDS = 10.0, 120.0  # without a byte of its body, and until all of it has arrived
 LOG = logging.getLogger("wardround.serving")
 
 

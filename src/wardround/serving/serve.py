@@ -1,5 +1,6 @@
 """A server for one bundle, on this machine alone unless somebody says otherwise."""
 
+import asyncio
 import errno
 import ipaddress
 import logging
@@ -9,14 +10,19 @@ from contextlib import suppress
 
 import numpy as np
 import pandas as pd
-import uvicorn
 
 from wardround.bundles.bundle import Bundle
 from wardround.bundles.predict import predict_images, predict_rows, wanted
 from wardround.engines.threads import torch_threads
 from wardround.errors import MachineError, StudyError
+from wardround.extras import needs
+from wardround.serving import guard
 from wardround.serving.app import make_app
-from wardround.serving.guard import LOG, OWN_NAMES
+from wardround.serving.guard import LOG, OWN_NAMES, App
+
+with needs("serve", "predictions over HTTP"):
+    import uvicorn
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 BUSY = 32  # requests at a time; the next are told to come again
 
@@ -26,20 +32,60 @@ def serve(bundle: Bundle, host: str, port: int, anyone: bool, ready: Callable[[s
     with _listening(host, port, anyone) as listening:
         app = make_app(bundle, names_of(host, listening, anyone))
         _log_to_stderr()
-        settings = uvicorn.Config(
-            app,
-            access_log=False,  # the guard writes one that shows no query
-            log_level="warning",
-            limit_concurrency=BUSY,
-            server_header=False,
-            lifespan="off",
-            ws="none",
-        )
         warm_up(bundle)
         ready(_address(listening))
         # one thread: many would wait for each other over a row; and Ctrl-C is how it is meant to end
         with torch_threads(1), suppress(KeyboardInterrupt):
-            uvicorn.Server(settings).run(sockets=[listening])
+            uvicorn.Server(settings_of(app)).run(sockets=[listening])
+
+
+def settings_of(app: App) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=TimedHead,
+        access_log=False,  # the guard writes one that shows no query
+        log_level="warning",
+        limit_concurrency=BUSY,
+        server_header=False,
+        lifespan="off",
+        ws="none",
+    )
+
+
+class TimedHead(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    """Closes a connection on which no request comes: it would take the place of one on which one does."""
+
+    _patience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not self._is_idle():
+            self._stop_waiting()
+        elif self._patience is None:  # the first bytes of the next request on this connection
+            self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _is_idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _wait(self) -> None:
+        self._patience = self.loop.call_later(guard.HEAD_SECONDS, self._give_up)
+
+    def _stop_waiting(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+        self._patience = None
+
+    def _give_up(self) -> None:
+        if self._is_idle() and not self.transport.is_closing():
+            self.transport.close()
 
 
 def warm_up(bundle: Bundle) -> None:

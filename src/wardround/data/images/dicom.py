@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from wardround.data.images.pixels import Picture, finished
-from wardround.errors import MachineError
+from wardround.data.images.pixels import MOST_PIXELS, Picture, finished
+from wardround.extras import load, needs
 
 TAGS = {"patient": "PatientID", "age": "PatientAge", "sex": "PatientSex", "view": "ViewPosition"}
+DEFLATED, FILE_META = b"1.2.840.10008.1.2.1.99", 1 << 20  # a transfer syntax, and the bytes in which it is looked for
 GREY = ("MONOCHROME1", "MONOCHROME2")
 UPRIGHT, DIRECTIONS = {"F", "H"}, {"F", "H", "L", "R", "A", "P"}  # foot, head, left, right, anterior, posterior
 RANGE = (0.1, 99.9)  # percentiles that become black and white where a file has no window
@@ -26,18 +27,15 @@ REMARKS = {
 }
 
 
-def need_pydicom() -> None:
-    try:
-        import pydicom  # noqa: F401
-    except ImportError:
-        remedy = "Install it with `pip install 'wardround[imaging]'`."
-        raise MachineError("DICOM files", "need the package pydicom", remedy) from None
+def need_pydicom() -> Any:
+    return load("pydicom", "imaging", "reading DICOM files")
 
 
 def read_dicom(path: Path, size: int, clahe: bool) -> Picture:
-    import pydicom
-
+    pydicom = need_pydicom()
     try:
+        if _is_deflated(path):
+            return Picture(None, reason="compressed as a whole, and not only its pixels")
         data = pydicom.dcmread(path)
         refused = _refused(data)
         if refused:
@@ -54,7 +52,20 @@ def read_dicom(path: Path, size: int, clahe: bool) -> Picture:
     return Picture(pixels, width, height, (*found, *turned), said=said)
 
 
+def _is_deflated(path: Path) -> bool:
+    """Asked first: pydicom would decompress all of it, and a megabyte may hold a gigabyte. Radiographs are not so."""
+    if not isinstance(path, Path):  # what is open already
+        head = path.read(FILE_META)
+        path.seek(0)
+    else:
+        with path.open("rb") as file:
+            head = file.read(FILE_META)
+    return DEFLATED in head
+
+
 def _refused(data: Any) -> str:
+    if int(data.Rows) * int(data.Columns) > MOST_PIXELS:
+        return f"more than {MOST_PIXELS:,} pixels"
     if int(data.get("NumberOfFrames") or 1) > 1:
         return "several frames in one file"
     if data.SamplesPerPixel != 1 or data.PhotometricInterpretation not in GREY:
@@ -64,7 +75,8 @@ def _refused(data: Any) -> str:
 
 def grey_levels(data: Any) -> tuple[np.ndarray, list[str]]:
     """Bytes in which bone is bright, as large as stored. Padding, where the file declares it, is black."""
-    from pydicom.pixels.processing import apply_modality_lut
+    with needs("imaging", "reading DICOM files"):
+        from pydicom.pixels.processing import apply_modality_lut
 
     stored = data.pixel_array
     padding = _padding(stored, data)
@@ -102,7 +114,8 @@ def _padding(stored: np.ndarray, data: Any) -> np.ndarray | None:
 
 def _through_lookup_table(values: np.ndarray, data: Any) -> np.ndarray | None:
     """By the first VOI table, which goes before a window; from 0 to 1."""
-    from pydicom.pixels.processing import apply_voi
+    with needs("imaging", "reading DICOM files"):
+        from pydicom.pixels.processing import apply_voi
 
     if not data.get("VOILUTSequence"):
         return None

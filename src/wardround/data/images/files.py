@@ -67,7 +67,8 @@ def matched(names: Sequence[str], files: Iterable[str], table: Path) -> list[str
 
     found = [find(name) if name else None for name in cleaned]
     if unclear:
-        problem = f"{len(unclear)} names fit several files, the first of them {unclear[0]!r}"
+        first = cleaned.index(unclear[0]) + 1
+        problem = f"{len(unclear)} names fit several files, the first of them in row {first} below the header"
         raise DataError(str(table), problem, "Remove the copies, or write paths that start at the folder of images.")
     _refuse_repeated(found, table)
     return found
@@ -83,9 +84,13 @@ def _shared_folders(names: Sequence[str]) -> int:
 
 
 def _refuse_repeated(found: Sequence[str | None], table: Path) -> None:
-    present = [file for file in found if file is not None]
-    if len(set(present)) < len(present):
-        seen: set[str] = set()
-        repeated = [file for file in present if file in seen or seen.add(file)]  # type: ignore[func-returns-value]
-        problem = f"{len(repeated)} rows name an image that another row names, the first of them {repeated[0]!r}"
+    seen: set[str] = set()
+    repeated = []
+    for row, file in enumerate(found, start=1):
+        if file in seen:
+            repeated.append(row)
+        elif file is not None:
+            seen.add(file)
+    if repeated:
+        problem = f"{len(repeated)} rows name an image that another row names, the first of them row {repeated[0]}"
         raise DataError(str(table), problem, "Keep one row for each image.")

@@ -44,11 +44,16 @@ def check_findings(findings: tuple[str, ...]) -> None:
         places[plain(name)] = name
 
 
-def chosen(findings: tuple[str, ...], known: Iterable[str], where: str) -> tuple[str, ...]:
-    """The wanted findings as `known` spells them. `where` says of which file these are the findings."""
+def chosen(
+    findings: tuple[str, ...], known: Iterable[str], where: str, public: Iterable[str] | None = None
+) -> tuple[str, ...]:
+    """The wanted findings as `known` spells them. `where` says of which file these are the findings.
+
+    An error lists the `public` ones alone, where `known` was read from cells.
+    """
     spellings = {plain(name): name for name in known}
     for name in findings:
         if plain(name) not in spellings:
-            remedy = suggest(name, spellings.values(), "Findings there")
+            remedy = suggest(name, spellings.values() if public is None else public, "Findings there")
             raise StudyError("data: findings", f"{name!r} is not a finding of {where}", remedy)
     return tuple(spellings[plain(name)] for name in findings)

@@ -54,7 +54,7 @@ def _findings_in(listed: np.ndarray, findings: tuple[str, ...], path: Path) -> t
     """NIH's findings may be wanted even where no row has them; others must occur."""
     words = {word.strip() for text in np.unique(listed) for word in text.split("|")}
     own = sorted(word for word in words if plain(word) not in ("", NO_FINDING))
-    return chosen(findings, (*own, *FINDINGS), path.name)
+    return chosen(findings, (*own, *FINDINGS), path.name, FINDINGS)
 
 
 def _from_lists(

@@ -4,9 +4,10 @@ Members are read from the archive in stretches into their final place, so that m
 more. Nothing in them is ever unpickled.
 """
 
+import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,12 +21,14 @@ from wardround.data.images import store
 from wardround.data.images.findings import FINDINGS, chosen
 from wardround.data.images.gathered import Gathered, Wanted
 from wardround.data.images.listing import Listing, settled, some_rows
-from wardround.data.images.pixels import WHOLE, finished, need_clahe
+from wardround.data.images.pixels import MOST_PIXELS, WHOLE, finished, need_clahe
 from wardround.data.images.problems import Kind, Problem, notes, refuse
 from wardround.errors import DataError
 from wardround.seeds import generator
 
 SIDES = {"train": "train", "val": "validation", "test": "test"}
+MOST_IMAGES = 1 << 22  # of one side
+MOST_WHOLE = 128 * 2**20  # bytes of a member that is read whole: labels, ages, names
 IN_MEMORY = 512 * 2**20  # bytes; a larger result is mapped from the cache
 FLAGS = {"view": ("view_ap", "AP", "PA"), "sex": ("sex_m", "male", "female")}
 
@@ -89,7 +92,7 @@ class Archive:
     def opened(self) -> zipfile.ZipFile:
         try:
             return zipfile.ZipFile(self.path)
-        except (OSError, zipfile.BadZipFile) as error:
+        except (ValueError, *READING) as error:
             raise self.damaged(f"cannot be opened ({type(error).__name__})") from None
 
     def _member(self, archive: zipfile.ZipFile, name: str) -> Member:
@@ -123,20 +126,50 @@ class Archive:
             raise self.damaged(f"has no {name}")
         if not member.shape or (rows is not None and member.shape[0] != rows):
             raise self.damaged(f"{name} has {member.shape[0] if member.shape else 0} rows for {rows} images")
-        return np.concatenate(list(self.stretches(member))) if rows != 0 else np.empty(member.shape, member.dtype)
+        if member.dtype.itemsize * int(np.prod(member.shape, dtype=object)) > MOST_WHOLE:
+            raise self.damaged(f"{name} is larger than {MOST_WHOLE >> 20} MB")
+        if rows == 0:
+            return np.empty(member.shape, member.dtype)
+        found = np.concatenate(list(self.stretches(member)))
+        if found.dtype.kind == "U" and not _are_letters(found):
+            raise self.damaged(f"{name} has texts that are not Unicode")
+        return found
+
+    def column(self, name: str, counts: Mapping[str, int]) -> np.ndarray | None:
+        """A value for each image of all sides; None where a side has none."""
+        members = [self.members.get(f"{side}_{name}") for side in counts]
+        if not all(members):
+            return None
+        kinds = {member.dtype.kind if member.dtype.kind in "SU" else "number" for member in members if member}
+        shapes = {member.shape[1:] for member in members if member}
+        if not all(member.dtype.kind in "iufbSU" for member in members if member) or len(kinds) + len(shapes) > 2:
+            raise self.damaged(f"{name} does not hold numbers or texts of one kind and shape")
+        return np.concatenate([self.whole(f"{side}_{name}", count) for side, count in counts.items()])
 
     def pictures(self, side: str) -> Member:
         member = self.members[f"{side}_images"]
         fits = len(member.shape) == 3 or (len(member.shape) == 4 and member.shape[3] in (1, 3))
         if not fits or member.dtype.name not in ("uint8", "uint16") or 0 in member.shape[1:]:
             raise self.damaged(f"{member.name} does not hold images of 8 or 16 bits, grey or in colour")
+        if member.shape[0] > MOST_IMAGES or member.shape[1] * member.shape[2] > MOST_PIXELS:
+            most = f"{MOST_IMAGES:,} images, or images of more than {MOST_PIXELS:,} pixels"
+            raise self.damaged(f"{member.name} holds more than {most}")
         return member
 
     def damaged(self, problem: str) -> DataError:
         return DataError(str(self.path), problem, "Fetch the file anew: it is damaged, or not of this form.")
 
 
-READING = (OSError, EOFError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error)
+READING = (
+    OSError,
+    EOFError,
+    RuntimeError,
+    NotImplementedError,
+    MemoryError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype, int]:
@@ -145,10 +178,19 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype, int]:
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     if version not in readers:
         raise ValueError("an array of an unknown version")
-    shape, by_columns, dtype = readers[version](file)
+    try:
+        shape, by_columns, dtype = readers[version](file)
+    except Exception as error:  # numpy reads the header as Python's text, and raises whatever that leads to
+        raise ValueError(f"a header that cannot be read ({type(error).__name__})") from None
     if dtype.hasobject or dtype.itemsize == 0 or (by_columns and len(shape) > 1):
         raise ValueError("objects, nothing, or columns first")
     return shape, dtype, file.tell()
+
+
+def _are_letters(texts: np.ndarray) -> bool:
+    """Python itself may fail with a number that is no letter, and numpy does not look."""
+    numbers = np.ascontiguousarray(texts).view(np.dtype("u4").newbyteorder(texts.dtype.byteorder))
+    return bool(((numbers < 0xD800) | ((numbers > 0xDFFF) & (numbers <= 0x10FFFF))).all())
 
 
 def _kinds(member: Member) -> list[Kind]:
@@ -161,7 +203,10 @@ def _listing(archive: Archive, sides: list[str], wanted: Wanted) -> Listing:
     if not sum(counts.values()):
         raise archive.damaged("holds no image")
     known = tuple(map(str, texts_of(archive.whole("label_names")))) if "label_names" in archive.members else FINDINGS
-    labels = np.concatenate([archive.whole(f"{side}_labels", count) for side, count in counts.items()])
+    labels = archive.column("labels", counts)
+    if labels is None:
+        lacking = next(side for side in sides if f"{side}_labels" not in archive.members)
+        raise archive.damaged(f"has no {lacking}_labels")
     if labels.ndim != 2 or labels.shape[1] != len(known):
         raise archive.damaged(f"its labels are not {len(known)} for each image")
     if labels.dtype.kind not in "iub" or not np.isin(labels, (-1, 0, 1)).all():
@@ -170,9 +215,10 @@ def _listing(archive: Archive, sides: list[str], wanted: Wanted) -> Listing:
     target = labels.astype(np.int64)[:, [known.index(name) for name in classes]]
 
     def column(name: str) -> np.ndarray | None:
-        if not all(f"{side}_{name}" in archive.members for side in sides):
-            return None
-        return np.concatenate([archive.whole(f"{side}_{name}", count) for side, count in counts.items()])
+        found = archive.column(name, counts)
+        if found is not None and found.ndim != 1:
+            raise archive.damaged(f"{name} does not hold one value for each image")
+        return found
 
     said = pd.DataFrame({"side": np.repeat([SIDES[side] for side in sides], list(counts.values())).astype(object)})
     for word, (name, yes, no) in FLAGS.items():

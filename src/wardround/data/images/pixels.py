@@ -3,14 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps
 
 from wardround.data.images.problems import Kind
-from wardround.errors import MachineError
+from wardround.extras import load
 
 WHOLE = 65535 / 255  # one grey level of 8 bits in levels of 16
+MOST_PIXELS = 1 << 26  # of one image, 8192 x 8192; Pillow's own readers stop at a third more
 SPARE = 4  # a JPEG may be decoded at a fraction of its size that is still so many times what is wanted
 _ORIENTATION = 0x0112  # EXIF
 
@@ -71,16 +73,11 @@ def finished(grey: Image.Image, size: int, clahe: bool) -> np.ndarray:
 
 def equalised(pixels: np.ndarray) -> np.ndarray:
     """Contrast-limited adaptive histogram equalisation (Zuiderveld 1994), as scikit-image does it by default."""
-    from skimage.exposure import equalize_adapthist
-
+    exposure = need_clahe()
     if pixels.min() == pixels.max():  # it would make an empty image white
         return pixels
-    return np.asarray(np.rint(equalize_adapthist(pixels) * 255), dtype=np.uint8)
+    return np.asarray(np.rint(exposure.equalize_adapthist(pixels) * 255), dtype=np.uint8)
 
 
-def need_clahe() -> None:
-    try:
-        import skimage.exposure  # noqa: F401
-    except ImportError:
-        remedy = "Install it with `pip install 'wardround[imaging]'`, or leave `clahe` out."
-        raise MachineError("data: clahe", "needs the package scikit-image", remedy) from None
+def need_clahe() -> Any:
+    return load("skimage.exposure", "imaging", "data: clahe", instead="leave `clahe` out")

@@ -46,7 +46,12 @@ def refuse(problems: Collection[Problem], accept: Collection[Accepted], where: P
     kinds = refused(problems, accept)
     if not kinds:
         return
-    told = "; ".join(f"{WORDS[kind][0]}: {_count_and_names(kind, problems)} ({kind})" for kind in kinds)
+    # names of images may name patients: the listing has them, and stays with the data; without one they are arrays
+    told = "; ".join(
+        f"{WORDS[kind][0]}: "
+        f"{_count_and_names(kind, problems) if listing is None else len(_names(kind, problems))} ({kind})"
+        for kind in kinds
+    )
     accepted = ", ".join(f'"{kind}"' for kind in (*accept, *kinds))
     listed = f" All of them are in {listing}." if listing is not None else ""
     remedy = f"Correct the files or the table.{listed} To go on all the same, write `accept = [{accepted}]` in [data]."
@@ -71,8 +76,12 @@ def as_csv(problems: Iterable[Problem]) -> bytes:
     return text.getvalue().encode()
 
 
+def _names(kind: Kind, problems: Collection[Problem]) -> list[str]:
+    return list(dict.fromkeys(problem.name for problem in problems if problem.kind == kind))
+
+
 def _count_and_names(kind: Kind, problems: Collection[Problem], total: int = 0) -> str:
-    names = list(dict.fromkeys(problem.name for problem in problems if problem.kind == kind))
+    names = _names(kind, problems)
     of = f" of {total}" if total and kind != "extra" else ""
     more = ", ..." if len(names) > NAMED else ""
     return f"{len(names)}{of} ({', '.join(names[:NAMED])}{more})"

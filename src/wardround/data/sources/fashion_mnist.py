@@ -133,8 +133,8 @@ def _read_bytes(file: Path) -> bytes:
         return gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
     except EOFError:
         raise _damaged(file, "is cut off: the compressed data have no end") from None
-    except (gzip.BadGzipFile, zlib.error) as error:
-        raise _damaged(file, f"cannot be decompressed ({error})") from None
+    except (gzip.BadGzipFile, zlib.error):
+        raise _damaged(file, "cannot be decompressed") from None
     except OSError as error:
         raise DataError(str(file), f"cannot be read ({error.strerror})", "Check the file's permissions.") from None
 

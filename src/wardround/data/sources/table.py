@@ -133,7 +133,10 @@ def read_table(path: Path, separator: Separator, names_of: Callable[[list[str], 
 
 def looks_like_data(names: Iterable[str]) -> bool:
     """Whether a header may be a row of data. Its texts are then a patient's values, which no message may show."""
-    return any(not math.isnan(to_number(name)) or not math.isnan(_years(name)) for name in names)
+    return any(
+        name.lower() in MISSING_WORDS or not math.isnan(to_number(name)) or not math.isnan(_years(name))
+        for name in names
+    )
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -143,7 +146,7 @@ def _read_bytes(path: Path) -> bytes:
             raise DataError(str(path), "this is a folder" if path.is_dir() else "there is no such file", remedy)
         data = path.read_bytes()
     except OSError as error:
-        raise DataError(str(path), f"the file cannot be read ({error.strerror})", remedy) from error
+        raise DataError(str(path), f"the file cannot be read ({error.strerror})", remedy) from None
     if b"\0" in data:
         raise DataError(
             str(path), "not a text file (it has zero bytes)", "Export it as CSV (in a spreadsheet: 'CSV UTF-8')."
@@ -175,10 +178,10 @@ def _records(data: bytes, separator: str, path: Path) -> Iterator[Numbered]:
         line = reader.line_num + 1
         try:
             record = next(reader, None)
-        except csv.Error as error:
+        except csv.Error:
             problem = f"quotation marks do not match, or a cell is longer than {csv.field_size_limit():,} characters"
             remedy = 'Put a text that holds the separator in quotation marks, and write a quotation mark in it as "".'
-            raise DataError(f"{path}, line {line}", problem, remedy) from error
+            raise DataError(f"{path}, line {line}", problem, remedy) from None
         if record is None:
             return
         if len(record) > 1 or any(map(str.strip, record)):

@@ -4,7 +4,8 @@ A hospital may say what its own words mean (`labels`). Otherwise its words must 
 pairs of words that are known. What is not known is an error, never a guess: a target whose meaning is turned round at
 one hospital would train without a sound.
 
-Values are never shown. The class names of a target are, which is why a target must first look like one.
+Values are never shown. An error names a word only if the study declares it or it is one of the known pairs; of any
+other it tells the place, because it may be a patient's name in a wrong column.
 """
 
 import re
@@ -105,12 +106,13 @@ def read_target(names: Mapping[str, str], sites: Mapping[str, Cells], wanted: Wa
         for word, level in zip(words[site], cells.levels, strict=True):
             spellings.setdefault(word, level if level.casefold() == word else word)
     _refuse_measurements_and_free_text(where, sites, spellings)
-    meant = {site: _meanings(site, words[site], spellings, wanted) for site in sites}
+    told = _Told(sites, words, wanted)
+    meant = {site: _meanings(site, words[site], told, wanted) for site in sites}
     spellings = {
         **{one_word(name): name.strip() for labels in wanted.labels.values() for name in labels.values()},
         **{word: spellings[word] for site in sites if site not in wanted.labels for word in words[site]},
     }
-    order, notes = _order(where, meant, spellings, wanted)
+    order, notes = _order(where, meant, spellings, wanted, told)
     number = {word: label for label, group in enumerate(order) for word in group}
     classes = tuple(next((spellings[word] for word in group if word in spellings), group[0]) for group in order)
     if wanted.classes is not None:
@@ -129,15 +131,44 @@ def _place(names: Mapping[str, str]) -> str:
     return "target (" + ", ".join(f"{name!r} at {site!r}" for site, name in names.items()) + ")"
 
 
-def _meanings(site: str, words: Sequence[str], spellings: Mapping[str, str], wanted: Wanted) -> dict[str, str]:
+@dataclass(frozen=True)
+class _Told:
+    """How errors name the words of a target."""
+
+    sites: Mapping[str, Cells]
+    words: Mapping[str, Sequence[str]]  # by hospital: that of each level
+    wanted: Wanted
+
+    def listed(self, words: Iterable[str]) -> str:
+        """Those that are the study's words or everybody's, and the number and place of the others."""
+        given = [*(self.wanted.classes or ()), self.wanted.positive or ""]
+        given += [text for labels in self.wanted.labels.values() for pair in labels.items() for text in pair]
+        public = {**{word: word for word in MEANINGS}, **{one_word(text): text.strip() for text in given}}
+        words = set(words)
+        told = sorted(repr(public[word]) for word in words if word in public)
+        others = {word for word in words if word not in public}
+        if others:
+            told.append(f"{len(others)} that the study does not declare ({self._place(others)})")
+        return ", ".join(told)
+
+    def _place(self, words: set[str]) -> str:
+        for site, cells in self.sites.items():
+            chosen = np.array([word in words for word in self.words[site]], dtype=bool)
+            if chosen.any():
+                return f"the first at {site!r} in line {cells.count_and_first_line(chosen)[1]}"
+        return "in no file"
+
+
+def _meanings(site: str, words: Sequence[str], told: _Told, wanted: Wanted) -> dict[str, str]:
     """Of every word that a hospital has or declares, the word that the study has for it."""
     labels = wanted.labels.get(site)
     if labels is None:
         return {word: word for word in words}
     meant = {one_word(word): one_word(name) for word, name in labels.items()}
-    unknown = [spellings[word] for word in words if word not in meant]
+    unknown = [word for word in words if word not in meant]
     if unknown:
-        problem = f"words in its target column that `labels` does not name: {_listed(unknown)}"
+        here = _Told({site: told.sites[site]}, {site: words}, wanted)
+        problem = f"words in its target column that `labels` does not name: {here.listed(unknown)}"
         known = _listed(dict.fromkeys(wanted.classes or labels.values()))
         raise DataError(f"hospital {site!r}", problem, f"Add a line for each under `labels`. The classes are: {known}.")
     return meant
@@ -158,21 +189,25 @@ def _refuse_measurements_and_free_text(where: str, sites: Mapping[str, Cells], s
 
 
 def _order(
-    where: str, meant: Mapping[str, Mapping[str, str]], spellings: Mapping[str, str], wanted: Wanted
+    where: str, meant: Mapping[str, Mapping[str, str]], spellings: Mapping[str, str], wanted: Wanted, told: _Told
 ) -> tuple[Order, list[str]]:
     words = {site: list(dict.fromkeys(found.values())) for site, found in meant.items()}
     positive = None if wanted.positive is None else one_word(wanted.positive)
     if wanted.classes is not None:
-        return _as_listed(where, words, spellings, wanted.classes), []
+        return _as_listed(where, words, spellings, wanted.classes, told), []
     if all(word in MEANINGS for word in spellings):
-        return _known_pairs(where, words, spellings, positive)
+        return _known_pairs(where, words, spellings, positive, told)
     if positive is not None:
-        return _one_pair(where, spellings, positive), []
-    return _several(where, words, spellings), []
+        return _one_pair(where, spellings, positive, told), []
+    return _several(where, words, spellings, told), []
 
 
 def _as_listed(
-    where: str, words: Mapping[str, Sequence[str]], spellings: Mapping[str, str], listed: Sequence[str]
+    where: str,
+    words: Mapping[str, Sequence[str]],
+    spellings: Mapping[str, str],
+    listed: Sequence[str],
+    told: _Told,
 ) -> Order:
     order: Order = [(one_word(name),) for name in listed]
     unknown = spellings.keys() - {word for group in order for word in group}
@@ -180,8 +215,8 @@ def _as_listed(
         return order
     strange = next(site for site, found in words.items() if unknown & set(found))
     problem = (
-        f"{len(unknown)} classes are not in the study's list: {_listed(spellings[word] for word in unknown)}. "
-        f"The study has {_listed(listed)}; {_said(words, spellings)}"
+        f"{len(unknown)} classes are not in the study's list: {told.listed(unknown)}. "
+        f"The study has {_listed(listed)}; {_said(words, told)}"
     )
     remedy = (
         f'Say what they mean, with a line `"word" = "class"` for each under [data.labels.{strange}] (in a site file: '
@@ -191,12 +226,12 @@ def _as_listed(
 
 
 def _known_pairs(
-    where: str, words: Mapping[str, Sequence[str]], spellings: Mapping[str, str], wanted: str | None
+    where: str, words: Mapping[str, Sequence[str]], spellings: Mapping[str, str], wanted: str | None, told: _Told
 ) -> tuple[Order, list[str]]:
     used = {site: list(dict.fromkeys(MEANINGS[word][0] for word in found)) for site, found in words.items()}
     pairs = list(dict.fromkeys(pair for site in used for pair in used[site]))
     if wanted is not None and (wanted not in MEANINGS or MEANINGS[wanted][0] not in pairs):
-        raise _no_such_class(where, spellings.values())
+        raise _no_such_class(where, told.listed(spellings))
     # The classes are named in the words of `positive`, or else of a pair of which both words occur.
     pairs.sort(key=lambda pair: (wanted not in pair, not all(word in spellings for word in pair)))
     order: Order = [tuple(pair[label] for pair in pairs) for label in (0, 1)]
@@ -207,30 +242,28 @@ def _known_pairs(
     return order[::-1] if wanted in order[0] else order, notes
 
 
-def _one_pair(where: str, spellings: Mapping[str, str], wanted: str) -> Order:
+def _one_pair(where: str, spellings: Mapping[str, str], wanted: str, told: _Told) -> Order:
     if wanted not in spellings:
-        raise _no_such_class(where, spellings.values())
+        raise _no_such_class(where, told.listed(spellings))
     others = [word for word in spellings if word != wanted]
     if len(others) > 1:
-        shown = _listed(spellings[word] for word in others)
         raise DataError(
             where,
-            f"`positive` is given, but there are {len(others)} other classes: {shown}",
+            f"`positive` is given, but there are {len(others)} other classes: {told.listed(others)}",
             "Write one word for all rows that are not positive, or say under `labels` what each hospital's words mean; "
             "for three or more classes, leave `positive` out.",
         )
     return [(others[0] if others else f"not {spellings[wanted]}",), (wanted,)]
 
 
-def _several(where: str, words: Mapping[str, Sequence[str]], spellings: Mapping[str, str]) -> Order:
-    shown = _listed(spellings.values())
+def _several(where: str, words: Mapping[str, Sequence[str]], spellings: Mapping[str, str], told: _Told) -> Order:
     if len(spellings) < 3:
-        problem = f"it is not known which class is the positive one: {shown}"
-        raise DataError(where, problem, f'Write `positive = "{next(iter(spellings.values()))}"` or the other one.')
+        problem = f"it is not known which class is the positive one: {told.listed(spellings)}"
+        raise DataError(where, problem, 'Write `positive = "..."` with one of the words in this column.')
     if not any(set(found) == set(spellings) for found in words.values()):
-        said = "; ".join(f"{_listed(spellings[word] for word in found)} at {site!r}" for site, found in words.items())
         problem = (
-            f"the labels differ between the hospitals, and none has them all, so they may differ in meaning: {said}"
+            "the labels differ between the hospitals, and none has them all, so they may differ in meaning: "
+            f"{_said(words, told)}"
         )
         remedy = (
             "Agree on one word for each class, or say under `labels` what each hospital's words mean; "
@@ -241,12 +274,15 @@ def _several(where: str, words: Mapping[str, Sequence[str]], spellings: Mapping[
     return [(word,) for word in (sorted(spellings, key=int) if numeric else sorted(spellings))]
 
 
-def _no_such_class(where: str, known: Iterable[str]) -> DataError:
-    return DataError(where, "`positive` is not one of the classes", f"The classes are: {_listed(known)}.")
+def _no_such_class(where: str, known: str) -> DataError:
+    return DataError(where, "`positive` is not one of the classes", f"The classes are: {known}.")
 
 
-def _said(words: Mapping[str, Sequence[str]], spellings: Mapping[str, str]) -> str:
-    return "; ".join(f"{site!r} has {_listed(spellings[word] for word in found)}" for site, found in words.items())
+def _said(words: Mapping[str, Sequence[str]], told: _Told) -> str:
+    return "; ".join(
+        f"{site!r} has {_Told({site: told.sites[site]}, {site: told.words[site]}, told.wanted).listed(found)}"
+        for site, found in words.items()
+    )
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -1,9 +1,8 @@
 """The distributed engine: letters between coordinator and sites, carried by Flower. Only this package imports it."""
 
 import os
-from importlib.metadata import PackageNotFoundError, version
 
-from wardround.errors import MachineError
+from wardround.extras import installed, missing_extra
 
 FLOWER = "1.41.0"
 SETTINGS = {
@@ -16,14 +15,10 @@ SETTINGS = {
 
 def check_version() -> None:
     """Refused at once: `adapter.py` uses interfaces that may change with any version."""
-    remedy = "Install it with `pip install 'wardround[deploy]'`."
-    try:
-        found = version("flwr")
-    except PackageNotFoundError:
-        raise MachineError("deployment", "Flower is not installed", remedy) from None
+    found = installed("flwr")
     if found != FLOWER:
-        problem = f"Flower {found} is installed, and this version of wardround knows {FLOWER}"
-        raise MachineError("deployment", problem, remedy)
+        reason = f"Flower {found} is installed, and this version of wardround knows {FLOWER}"
+        raise missing_extra("deploy", "a study across hospitals", reason if found else "Flower is not installed")
 
 
 check_version()

@@ -38,6 +38,8 @@ class Linked:
     key: Path
     sites: Mapping[str, ec.EllipticCurvePublicKey]
     folder: Path  # where the SuperLink's own files are while it runs; owner-only
+    connections: int = 512  # at once, in all
+    connections_per_address: int = 32  # at once, before they have shown a registered key
     revoked: Callable[[], Mapping[str, str]] = dict
     notice: Callable[[str], None] = lambda line: None
     known: dict[str, Standing] = field(default_factory=dict)
@@ -107,6 +109,8 @@ class Linked:
         settings = {
             "host": self.host,
             "port": self.port,
+            "connections": self.connections,
+            "connections_per_address": self.connections_per_address,
             "inner_door": door.fileno(),
             "ca": str(self.ca),
             "certificate": str(self.certificate),

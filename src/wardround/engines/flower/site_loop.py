@@ -17,6 +17,10 @@ from wardround.engines.letters import Sealed
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0  # seconds until the next attempt; doubled each time
 SOONEST, LATEST, SLOWER = 0.05, 0.5, 1.2  # seconds between two looks for letters: each costs the coordinator 10 ms
+CERTIFICATE = {  # by OpenSSL's code
+    9: "the coordinator's certificate is not valid yet, or this clock is behind",
+    10: "the coordinator's certificate has expired, or this clock is ahead",
+}
 MANY = 8  # chunks from which on progress is worth a line
 
 
@@ -101,6 +105,9 @@ def why(error: BaseException | None) -> str:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return "the coordinator's certificate is not of this study's authority, or not for this address"
+            return CERTIFICATE.get(
+                cause.verify_code,
+                "the coordinator's certificate is not of this study's authority, or not for this address",
+            )
         cause = cause.__cause__ or cause.__context__
     return "the coordinator cannot be reached"

@@ -1,0 +1,62 @@
+"""Whether an answer of a party fits the question, as `answer_checks.py` does it for hospitals with the same columns."""
+
+from collections.abc import Collection, Mapping, Sequence
+from math import prod
+from typing import Any
+
+from wardround.deploy.answer_checks import check_classes, holds, rows_scored
+from wardround.deploy.deployedplan import DeployedPlan
+from wardround.deploy.vertical_matching import messages_in
+from wardround.deploy.vertical_plan import VerticalPlan
+from wardround.engines.letters import Letter
+from wardround.errors import DeployError
+from wardround.evaluation.summary_check import Expected, check_summary
+from wardround.privacy.psi_terms import Message, Terms, check_message
+from wardround.privacy.secure_terms import Verifier
+from wardround.tree import Tree
+from wardround.trial import Trial
+
+MOST_NUMBERS = 1_000_000  # that a party gives of one row
+Answered = tuple[Letter, Tree]
+
+
+def check_messages(party: str, answer: Answered, terms: Terms, keys: Mapping[str, Verifier]) -> None:
+    """A party's part of the matching: each message its own, and one that may come at this place of the protocol."""
+    holds(sorted(answer[1]) == [f"{place:03}" for place in range(len(answer[1]))], "messages that are out of order")
+    for encoded in messages_in(answer[1]):
+        message = Message.decode(encoded)
+        if message.sender != party:
+            raise DeployError(party, "speaks in another party's name", "Look into its log.")
+        check_message(party, terms, message, keys)
+
+
+def check_dealt(answer: Answered, plan: VerticalPlan, others: Sequence[str]) -> None:
+    body, sealed = answer[0].body, answer[1]
+    holds(set(sealed) == set(others), "rows for other parties than the study has")
+    holds(len(body["sides"]) == len(plan.kinds), "rows of another number of arms")
+    holds(all(sides["train"] > 0 for sides in body["sides"]), "no training rows")
+    for side, rows in body["sides"][0].items():
+        holds(body["described"][side] == rows, f"two numbers of {side} rows")
+    check_classes(body["described"], plan.classes, plan.has_findings)
+
+
+def check_shapes(party: str, answer: Answered, plan: VerticalPlan) -> None:
+    """Who is named with columns gives numbers of every row; an image has three sizes, a table one."""
+    shapes = answer[0].body["shapes"]
+    holds(len(shapes) == len(plan.kinds), "sizes for another number of arms")
+    for shape, kind in zip(shapes, plan.kinds, strict=True):
+        gives = bool(plan.study.arm(kind[0]).topology.parties[party])
+        holds(len(shape) in (1, 3) if gives else not shape, "a size that no row has")
+        holds(prod(shape) <= MOST_NUMBERS, "more numbers than a row may have")
+
+
+def check_without(
+    without: Mapping[str, Any], trials: Sequence[Trial], plan: DeployedPlan, holder: str, others: Collection[str]
+) -> None:
+    """Figures as they are while another party is missing."""
+    for key, by_party in without.items():
+        holds(key == str(int(key)) and int(key) < len(trials), "figures of a model that the study does not have")
+        holds(set(by_party) == set(others), "figures without other parties than the study has")
+        rows, exact = rows_scored(holder, "test", trials[int(key)], plan)
+        for summary in by_party.values():
+            check_summary(summary, Expected(plan.classes, plan.has_findings, rows, exact))

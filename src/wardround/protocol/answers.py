@@ -1,0 +1,91 @@
+"""Every answer that a site, a region or a party may give, as a type: fields, kinds of values and limits.
+
+`read_answer` refuses what is unknown, missing, of another kind or beyond a limit, before anybody looks at a value. What
+an answer must be like beside the question that was asked and what was agreed is checked in `deploy/answer_checks.py`.
+JSON has no numbers that are not finite, so that every float here is one.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from wardround.errors import DeployError
+from wardround.extras import needs
+from wardround.protocol import party_answers as of_party
+from wardround.protocol import region_answers as of_region
+from wardround.protocol import site_answers as of_site
+from wardround.protocol.text import is_plain, plain_text
+
+with needs("deploy", "a study across hospitals"):
+    import msgspec
+
+REMEDY = "Install the same version of wardround everywhere."
+Kinds = Mapping[str, type[of_site.Said]]
+NO: Kinds = {"refused": of_site.Refused, "failed": of_site.Failed}
+OF_SITES: Kinds = {
+    **NO,
+    "ready": of_site.Ready,
+    "facts": of_site.Facts,
+    "lent": of_site.Lent,
+    "moments": of_site.Moments,
+    "prepared": of_site.Prepared,
+    "advert": of_site.Advert,
+    "shared": of_site.Shared,
+    "confirmed": of_site.Confirmed,
+    "revealed": of_site.Revealed,
+    "update": of_site.Update,
+    "summary": of_site.Summary,
+    "goodbye": of_site.Goodbye,
+}
+OF_REGIONS: Kinds = {
+    **NO,
+    "ready": of_region.RegionReady,
+    "facts": of_region.RegionFacts,
+    "lent": of_region.RegionLent,
+    "moments": of_region.RegionMoments,
+    "prepared": of_region.RegionPrepared,
+    "update": of_region.RegionUpdate,
+    "summary": of_region.RegionSummary,
+    "goodbye": of_site.Goodbye,
+}
+OF_PARTIES: Kinds = {
+    **NO,
+    "ready": of_party.PartyReady,
+    "matched": of_party.Matched,
+    "dealt": of_party.Dealt,
+    "shaped": of_party.Shaped,
+    "agreed": of_party.Agreed,
+    "embedded": of_party.Embedded,
+    "learned": of_party.Learned,
+    "shown": of_party.Shown,
+    "judged": of_party.Judged,
+    "goodbye": of_site.Goodbye,
+}
+
+
+def read_answer(site: str, kind: str, body: Mapping[str, Any], kinds: Kinds) -> of_site.Said:
+    """The answer as its type. DeployError, which names the site and the place, where it is not one."""
+    expected = kinds.get(kind)
+    if expected is None:
+        raise unusable(site, "it is of a kind that nobody asked for")
+    try:
+        read: of_site.Said = msgspec.convert(body, expected)
+    except msgspec.ValidationError as error:
+        raise unusable(site, str(error)) from None
+    if kind not in NO and not _names_are_plain(body):
+        raise unusable(site, "a name in it has control characters")
+    return read
+
+
+def unusable(site: str, why: str) -> DeployError:
+    return DeployError(site, f"sent an answer that cannot be used: {plain_text(why)}", REMEDY)
+
+
+def _names_are_plain(value: Any) -> bool:
+    """Keys and texts, wherever they stand: columns, classes, levels and hospitals are shown to people."""
+    if isinstance(value, str):
+        return is_plain(value)
+    if isinstance(value, Mapping):
+        return all(is_plain(key) and _names_are_plain(inner) for key, inner in value.items() if key != "left")
+    if isinstance(value, list):
+        return all(map(_names_are_plain, value))
+    return True

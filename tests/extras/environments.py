@@ -1,0 +1,72 @@
+"""Environments as `pip install 'wardround[EXTRA]'` makes them, without installing anything.
+
+Each is a virtual environment of its own whose packages are links to those of this one: what wardround and one extra
+ask for in pyproject.toml, and what that asks for in turn. Nothing else can be imported in it, and `importlib.metadata`
+finds nothing else either. It is made in a fraction of a second.
+"""
+
+import sys
+import tomllib
+import venv
+from collections.abc import Iterable
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+FOR_DEVELOPERS = ("dev", "all")
+EXTRAS = sorted(set(PROJECT["optional-dependencies"]) - set(FOR_DEVELOPERS))
+
+
+def requirements(extra: str | None) -> list[str]:
+    """What pyproject.toml asks for, with one extra or with none."""
+    return [*PROJECT["dependencies"], *(PROJECT["optional-dependencies"][extra] if extra else ())]
+
+
+def installed_with(wanted: Iterable[str]) -> list[Distribution]:
+    """The distributions that these requirements bring, and those that they need themselves."""
+    found: dict[tuple[str, str], Distribution] = {}
+    left = [(Requirement(text), "") for text in wanted]
+    while left:
+        requirement, of = left.pop()
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": of}):
+            continue
+        for extra in ("", *requirement.extras):
+            place = (canonicalize_name(requirement.name), extra)
+            if place not in found:
+                found[place] = distribution(requirement.name)
+                left += [(Requirement(text), extra) for text in found[place].requires or ()]
+    return list({name: one for (name, _), one in found.items()}.values())
+
+
+def make_environment(folder: Path, extra: str | None) -> Path:
+    """A virtual environment with wardround and one extra, or none. Returns its Python."""
+    venv.create(folder, symlinks=True, with_pip=False)
+    packages = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    for one in installed_with(requirements(extra)):
+        for name in top_level_names(one):
+            (packages / name).symlink_to(Path(str(one.locate_file(name))))
+    (packages / "wardround").symlink_to(ROOT / "src" / "wardround")
+    described = packages / f"wardround-{PROJECT['version']}.dist-info"
+    described.mkdir()
+    (described / "METADATA").write_text(metadata(), encoding="utf-8")
+    return folder / "bin" / "python"
+
+
+def top_level_names(one: Distribution) -> set[str]:
+    """Folders and files that it puts into `site-packages`."""
+    recorded = (one.read_text("RECORD") or "").splitlines()  # `one.files` takes a second for torch
+    return {line.split("/")[0].split(",")[0] for line in recorded} - {"..", "__pycache__"}
+
+
+def metadata() -> str:
+    """As the installed package says of itself: importlib.metadata reads it for versions and extras."""
+    lines = ["Metadata-Version: 2.4", f"Name: {PROJECT['name']}", f"Version: {PROJECT['version']}"]
+    lines += [f"Requires-Dist: {text}" for text in PROJECT["dependencies"]]
+    for extra, wanted in PROJECT["optional-dependencies"].items():
+        lines += [f"Provides-Extra: {extra}", *(f'Requires-Dist: {text}; extra == "{extra}"' for text in wanted)]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,162 @@
+"""What is installed decides what works: with no extra, and with each alone, in environments made of links."""
+
+import ast
+import json
+import sys
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.extras.environments import EXTRAS, ROOT, installed_with, make_environment, requirements, top_level_names
+from tests.extras.scenario import done_in, every_check, every_help, says_what_to_install, step, wrong
+from wardround import extras
+from wardround.cli import render
+from wardround.errors import MachineError
+from wardround.extras import examine_extras, load, missing_extra, needs
+
+SOURCE = ROOT / "src" / "wardround"
+FLOWER = SOURCE / "engines" / "flower"  # its __init__ refuses before anything below it is imported
+
+
+@cache
+def modules_with(extra: str | None) -> frozenset[str]:
+    """Names that can be imported with wardround and this extra."""
+    found = (name for one in installed_with(requirements(extra)) for name in top_level_names(one))
+    return frozenset(name.split(".")[0] for name in found)
+
+
+def told(call: ast.expr, function: str, count: int) -> list[str]:
+    """The first words that a call of this function is given; nothing where it is another call, or no words."""
+    if not isinstance(call, ast.Call) or ast.unparse(call.func) != function:
+        return []
+    words = [one.value for one in call.args[:count] if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+    return words if len(words) == count else []
+
+
+def foreign_imports(node: ast.AST, extra: str | None = None) -> Iterator[tuple[int, str, str | None]]:
+    """Line, module and the extra around it, of every import that a plain install does not have."""
+    if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        return
+    if isinstance(node, ast.With):
+        extra = next(iter(told(node.items[0].context_expr, "needs", 1)), extra)
+    names: list[str] = []
+    if isinstance(node, ast.Import):
+        names = [one.name for one in node.names]
+    elif isinstance(node, ast.ImportFrom) and node.module:
+        names = [node.module]
+    elif isinstance(node, ast.Call) and (given := told(node, "load", 2)):
+        names, extra = given[:1], given[1]
+    for name in names:
+        top = name.split(".")[0]
+        if top != "wardround" and top not in sys.stdlib_module_names and top not in modules_with(None):
+            yield getattr(node, "lineno", 0), top, extra
+    for child in ast.iter_child_nodes(node):
+        yield from foreign_imports(child, extra)
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_an_import_of_an_extra_says_which_extra(path: Path) -> None:
+    around = "deploy" if FLOWER in path.parents else None
+    for line, module, extra in foreign_imports(ast.parse(path.read_text(encoding="utf-8")), around):
+        assert extra is not None, f"line {line}: {module} comes with no plain install: import it within `needs(...)`"
+        assert module in modules_with(extra), f"line {line}: {module} does not come with the extra {extra!r}"
+
+
+def test_the_rule_finds_an_import_without_its_extra() -> None:
+    text = """
+def f():
+    import fastapi
+    with needs("privacy", "x"):
+        import fastapi
+    load("onnx", "onnx", "x")
+"""
+    found = [(3, "fastapi", None), (5, "fastapi", "privacy"), (6, "onnx", "onnx")]
+    assert list(foreign_imports(ast.parse(text))) == found
+
+
+def plainly(found: dict[str, Any], extra: str | None) -> None:
+    """Modules that cannot be imported say which extra they need; the public names can always be imported."""
+    for name, error in found["refused"].items():
+        outcome = {"code": MachineError.exit_code, "shown": error}
+        assert error.startswith("MachineError: "), f"{name}: {error}"
+        assert says_what_to_install(extra, outcome), f"{name}: {error}"
+        assert name.split(".")[1] in {"deploy", "engines", "privacy", "protocol", "serving"}, f"{name}: {error}"
+
+
+def test_a_plain_install_checks_every_study_that_needs_no_extra(tmp_path: Path) -> None:
+    python = make_environment(tmp_path / "environment", None)
+    run = step("run heart-fedprox --quick --set training.rounds=1 --no-report")
+    steps = [*every_help(), *every_check(), run]
+    found = done_in(python, tmp_path, steps, imports=True)
+    assert not wrong(None, steps, found["done"])
+    assert (tmp_path / "runs").is_dir()
+    plainly(found, None)
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_each_extra_alone_works_or_names_the_one_that_is_missing(extra: str, tmp_path: Path) -> None:
+    python = make_environment(tmp_path / "environment", extra)
+    check = next(one for one in every_check() if "heart-deployed-private" in one.words)
+    steps = [*every_help(), check, step("doctor --json")]
+    found = done_in(python, tmp_path, steps)
+    assert not wrong(extra, steps, found["done"])
+    listed = {one["name"]: one["installed"] for one in json.loads(found["done"][-1]["shown"])["extras"]}
+    assert listed == {name: modules_with(name) <= modules_with(extra) for name in EXTRAS}
+
+
+def test_every_extra_has_a_purpose_and_stands_in_the_documentation() -> None:
+    assert sorted(extras.EXTRAS) == EXTRAS
+    text = (ROOT / "docs" / "reference" / "extras.md").read_text(encoding="utf-8")
+    for name, purpose in extras.EXTRAS.items():
+        assert f"| `{name}` |" in text
+        assert f"pip install 'wardround[{name}]'" in text
+        assert purpose
+
+
+def test_doctor_says_what_each_extra_is_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extras, "installed", lambda package: None if package == "onnxruntime" else "1.0")
+    found = {one.name: one for one in examine_extras()}
+    assert found["onnx"].missing == ("onnxruntime",)
+    assert [one.name for one in found.values() if not one.installed] == ["onnx"]
+    render.show_extras(list(found.values()))
+    shown = capsys.readouterr().out
+    assert "Run `pip install 'wardround[onnx]'`." in shown
+    for name, purpose in extras.EXTRAS.items():
+        assert f" {name} " in shown
+        assert purpose.split(":")[0].split(",")[0] in shown  # a long line is broken
+
+
+def test_doctor_knows_no_extra_where_wardround_itself_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(name: str) -> list[str]:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(extras, "requires", nothing)
+    assert not any(one.installed for one in examine_extras())
+
+
+def test_a_missing_package_is_an_error_that_names_the_extra() -> None:
+    with pytest.raises(MachineError) as caught, needs("onnx", "here", instead="do without"):
+        import no_such_package  # type: ignore[import-not-found]  # noqa: F401
+    assert str(caught.value) == (
+        "here: needs the extra 'onnx': no_such_package is not installed\n"
+        "  Run `pip install 'wardround[onnx]'`, or do without."
+    )
+    with pytest.raises(MachineError, match="numpy cannot be imported"), needs("onnx", "here"):
+        from numpy import no_such_name  # type: ignore[attr-defined]  # noqa: F401
+    with pytest.raises(MachineError, match=r"needs the extra 'serve': no_such_package is not installed"):
+        load("no_such_package.below", "serve", "here")
+    assert load("json", "serve", "here") is json
+    assert missing_extra("deploy", "here", "why").exit_code == 7
+
+
+def test_a_mistake_of_wardround_itself_is_not_taken_for_a_missing_extra() -> None:
+    with pytest.raises(ImportError, match="no_such_name"), needs("onnx", "here"):
+        from wardround.tree import no_such_name  # type: ignore[attr-defined]  # noqa: F401
+    with pytest.raises(ModuleNotFoundError, match=r"wardround\.no_such_part"):
+        load("wardround.no_such_part", "onnx", "here")
