@@ -11,7 +11,8 @@ from wardround.deploy.vertical_plan import VerticalPlan
 from wardround.engines.letters import Letter
 from wardround.errors import DeployError
 from wardround.evaluation.summary_check import Expected, check_summary
-from wardround.privacy.psi_terms import Message, Terms, check_message
+from wardround.privacy.psi import Matcher
+from wardround.privacy.psi_terms import SUM_PRINT, Message, check_message, due_answers
 from wardround.privacy.secure_terms import Verifier
 from wardround.tree import Tree
 from wardround.trial import Trial
@@ -20,14 +21,23 @@ MOST_NUMBERS = 1_000_000  # that a party gives of one row
 Answered = tuple[Letter, Tree]
 
 
-def check_messages(party: str, answer: Answered, terms: Terms, keys: Mapping[str, Verifier]) -> None:
-    """A party's part of the matching: each message its own, and one that may come at this place of the protocol."""
+def check_messages(
+    party: str, answer: Answered, received: Sequence[Message], matcher: Matcher, keys: Mapping[str, Verifier]
+) -> None:
+    """A party's part of the matching: all that the messages it received ask for and nothing else.
+
+    What is missing cannot be asked for later: the others would have gone on without it, and stand by what they said.
+    """
     holds(sorted(answer[1]) == [f"{place:03}" for place in range(len(answer[1]))], "messages that are out of order")
-    for encoded in messages_in(answer[1]):
-        message = Message.decode(encoded)
+    messages = [Message.decode(encoded) for encoded in messages_in(answer[1])]
+    for message in messages:
         if message.sender != party:
             raise DeployError(party, "speaks in another party's name", "Look into its log.")
-        check_message(party, terms, message, keys)
+        check_message(party, matcher.terms, message, keys)
+    said = [(message.kind, message.owner, message.keys) for message in messages]
+    holds(said == due_answers(party, matcher.terms, received), "other messages than the matching asks for")
+    if {message.owner for message in received if message.kind == SUM_PRINT} == set(matcher.terms.roster):
+        holds(answer[0].body["common"] == matcher.common, "another number of common patients")
 
 
 def check_dealt(answer: Answered, plan: VerticalPlan, others: Sequence[str]) -> None:

@@ -6,7 +6,6 @@ loss of each round, and the figures at the end. Dies at any moment; started agai
 
 import json
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -187,41 +186,30 @@ class VerticalCoordinator(Coordinator):
     ) -> Generator[Step, None, Matcher]:
         """Letters with all messages that wait for a party, until nobody has anything to say."""
         matcher = Matcher(terms_of(self.study, self.run_name, stage, tuple(rosters[stage])), self.keys)
-        waiting: dict[str, list[bytes]] = {party: [] for party in rosters[stage]}
+        waiting: dict[str, list[Message]] = {party: [] for party in rosters[stage]}
         steps = dict.fromkeys(rosters[stage], 0)
-        confirmed: dict[str, int | None] = {}
-        silent: set[str] = set()  # who had something to answer and said nothing
         while waiting:
             letters = {}
             for party, messages in waiting.items():
                 body = {"run": self.run_name, "stage": stage, "wave": STAGES.index(stage), "round": steps[party]}
                 told = {**body, "vouchers": vouchers, "rosters": rosters}
-                letters[party] = Letter("match", told, as_tensors(messages))
+                letters[party] = Letter("match", told, as_tensors([message.encode() for message in messages]))
                 steps[party] += 1
+            received = waiting
             answers = yield from self._asked(
-                letters, f"match {stage}", lambda party, answer: check_messages(party, answer, matcher.terms, self.keys)
+                letters,
+                f"match {stage}",
+                lambda party, answer: check_messages(party, answer, received[party], matcher, self.keys),  # noqa: B023
             )
-            said = deque[Message]()
-            for party in rosters[stage]:
-                if party in answers:
-                    letter, tensors = answers[party]
-                    confirmed[party] = letter.body["common"]
-                    said.extend(Message.decode(message) for message in messages_in(tensors))
-                    if not tensors and letter.body["common"] is None:
-                        silent.add(party)
             waiting = {}
-            for message in said:
-                self.carried += len(message.content)
-                for one in _carried(matcher, message):
-                    waiting.setdefault(one.receiver, []).append(one.encode())
+            for party in rosters[stage]:
+                for encoded in messages_in(answers[party][1]) if party in answers else ():
+                    message = Message.decode(encoded)
+                    self.carried += len(message.content)
+                    for one in _carried(matcher, message):
+                        waiting.setdefault(one.receiver, []).append(one)
             if COORDINATOR in waiting:
                 raise DeployError("matching patients", "a message has nowhere to go", "Begin a new run.")
-        if any(confirmed.get(party) is None for party in rosters[stage]):
-            missing = [party for party in rosters[stage] if confirmed.get(party) is None]
-            problem = f"{', '.join(missing)} has not confirmed the result"
-            if silent:
-                problem += f"; {', '.join(sorted(silent))} did not answer what the others had sent"
-            raise DeployError("matching patients", problem, "Start the coordinator again.")
         return matcher
 
     def _give_up(self, error: DataError) -> Generator[Step]:

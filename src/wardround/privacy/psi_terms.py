@@ -1,6 +1,6 @@
 """What the parties of a matching agree on, and what they send each other. psi.py has the protocol."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
@@ -102,6 +102,22 @@ class Message:
             problem = "a message cannot be read"
             raise DeployError("matching patients", problem, "Install the same version of wardround everywhere.")
         return found
+
+
+def due_answers(party: str, terms: Terms, received: Sequence[Message]) -> list[tuple[str, str, int]]:
+    """What `party` has to say to these messages, in their order: kind, owner and keys. To none it says its own list."""
+    if not received:
+        return [(LIST, party, 1)]
+    closing = {LIST: PRINTS, SUM: SUM_PRINT}
+    due = []
+    for message in received:
+        keys = message.keys + 1
+        if message.kind == COMMON:
+            due.append((SUM, party, 1))
+        elif message.kind in closing:
+            kind = message.kind if keys < len(terms.roster) else closing[message.kind]
+            due.append((kind, message.owner, keys))
+    return due
 
 
 def check_message(where: str, terms: Terms, message: Message, verifiers: Mapping[str, Verifier]) -> None:
