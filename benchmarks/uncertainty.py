@@ -167,7 +167,7 @@ def images(path: Path, seeds: int = 3, rounds: int = 8) -> dict[str, Any]:
 
 
 def described(model: Any, way: Callable[[torch.Tensor], torch.Tensor], sides: dict[str, Any]) -> dict[str, Any]:
-    from wardround.evaluation.findings import best_threshold
+    from wardround.evaluation.thresholds import best_threshold
     from wardround.evaluation.metrics import auc
     from wardround.uncertainty.parts import about_threshold, entropy_parts, of_rows, score_spread
     from wardround.uncertainty.referral import refer, referral_curve, referral_cut
@@ -219,7 +219,7 @@ def described(model: Any, way: Callable[[torch.Tensor], torch.Tensor], sides: di
 
 def referred_of_halves(label: np.ndarray, p: np.ndarray, patient: np.ndarray, draws: int = 40) -> np.ndarray:
     """The share referred of one half of the patients, with thresholds and cut from the other, drawn at random."""
-    from wardround.evaluation.findings import best_threshold
+    from wardround.evaluation.thresholds import best_threshold
     from wardround.uncertainty.parts import about_threshold, entropy_parts, of_rows
     from wardround.uncertainty.referral import refer, referral_cut
 

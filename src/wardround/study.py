@@ -15,16 +15,18 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from wardround.errors import StudyError, shown, suggest
 from wardround.settings import Count, Fraction, NonNegative, Positive, Range, Share, WholeNumber
 
-METRICS = ("accuracy", "auc", "pr_auc", "f1", "sensitivity", "specificity", "ppv", "npv", "brier", "loss")
 LOWER_IS_BETTER = frozenset({"brier", "loss"})
 FINAL = tuple(f"{side}_{figure}" for side in ("training", "validation") for figure in ("accuracy", "loss"))
 QUANTITIES = ("rows", "gini", "js", "kl", "mmd", "bytes", "t", *FINAL)  # that a claim may be about, besides metrics
+CHOSEN = "chosen"  # thresholds: on validation rows
 SELECTED = "selected"  # fedprox[selected]: in each seed the value that the selection chose
+Metric = Literal["accuracy", "auc", "pr_auc", "f1", "sensitivity", "specificity", "ppv", "npv", "brier", "loss"]
+METRICS: tuple[str, ...] = get_args(Metric)
 Varied = Literal["partition", "split", "batches", "init"]
 
 
@@ -121,7 +123,10 @@ class Evaluation:
     validation_share: Fraction = 0.0
     seeds: Seeds = field(default_factory=Seeds)
     vary: tuple[Varied, ...] = ("partition", "split", "batches", "init")
-    reference: str | None = None  # the arm that the others are compared with
+    metric: Metric = "auc"  # the primary one: the answer, verdicts and figures are about it
+    # from which score on the positive class of two, or a finding, is called; "chosen": on validation rows
+    threshold: Annotated[float, Range(low=0, high=1, low_open=True, high_open=True)] | Literal["chosen"] = "chosen"
+    reference: str | None = None  # the arm that the others are compared with; None: `local`, where there is one
     accept: tuple[str, ...] = ()  # checks whose errors this study knowingly accepts; they become warnings
     every: WholeNumber = 1  # rounds between two evaluations; 0 = only after the last
     split: Literal["drawn", "given"] = "drawn"  # given: the split that the source comes with
@@ -289,7 +294,7 @@ class Selection:
     arms: tuple[str, ...]  # swept families
     on: Literal["validation", "site"] = "validation"
     site: str | None = None
-    metric: str = "accuracy"
+    metric: Metric | None = None  # None: the study's primary one
 
 
 @dataclass(frozen=True)

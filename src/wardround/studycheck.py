@@ -137,9 +137,6 @@ def _check_selection(study: Study, where: str) -> None:
             raise StudyError(f"{here}: arms", f"no swept arm is called {family!r}", remedy)
     if not selection.arms:
         raise StudyError(f"{here}: arms", "is empty", suggest("", swept, "Swept arms"))
-    if selection.metric not in METRICS:
-        remedy = suggest(selection.metric, METRICS, "Metrics")
-        raise StudyError(f"{here}: metric", f"{selection.metric!r} is not known", remedy)
     given = study.evaluation.split == "given"  # it may have validation rows; whether it has is known with the data
     if selection.on == "validation" and not study.evaluation.validation_share and not given:
         remedy = "Set evaluation.validation_share above 0: a value is never chosen on test rows."

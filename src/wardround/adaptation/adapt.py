@@ -56,7 +56,7 @@ class Adapted:
             line = {"rows": one["rows"]["mean"]}
             for metric, difference in one["difference"].items():
                 line |= {f"{way} {metric}": one[way][metric]["mean"] for way in WAYS}
-                line[f"difference {metric}"] = difference["mean"]
+                line[f"difference {metric}"] = difference["difference"]
             lines[one["fraction"]] = line
         return pd.DataFrame.from_dict(lines, orient="index")
 

@@ -13,11 +13,12 @@ import pandas as pd
 
 from wardround.adaptation.newcomer import Newcomer
 from wardround.adaptation.train import WAYS
-from wardround.evaluation.compare import ALPHA, NO_SPREAD, WORDS, adjust, in_words
-from wardround.evaluation.intervals import CONFIDENCE, Resampling, p_value, summarise, summarise_metrics
+from wardround.evaluation.compare import WORDS, figure_words, in_words, interval_words, why_unknown
+from wardround.evaluation.differences import GAINS, LOSES, RULE, UNKNOWN, correct, difference_of
+from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
 from wardround.evaluation.metrics import metrics
 from wardround.evaluation.scores import score_columns
-from wardround.study import LOWER_IS_BETTER, METRICS
+from wardround.study import METRICS
 
 COMPARED = ("accuracy", "auc", "brier")
 
@@ -32,22 +33,29 @@ def curve_of(predictions: pd.DataFrame, newcomer: Newcomer) -> dict[str, Any]:
             "rows": rows_of([len(rows) for rows in by_seed.values()]),
             **{way: summarise_metrics(found[way, share], resampling) for way in WAYS},
             "difference": {
-                metric: _difference(found["adapted", share], found["alone", share], metric, resampling)
+                metric: difference_of(
+                    (found["adapted", share] - found["alone", share])[:, METRICS.index(metric)], metric, resampling
+                )
                 for metric in COMPARED
             },
         }
         for share, by_seed in newcomer.fractions.items()
     ]
     for metric in COMPARED:  # the fractions are one family
-        adjust([one["difference"][metric] for one in fractions])
+        correct([one["difference"][metric] for one in fractions])
     for one in fractions:
         one["sentences"] = {metric: sentence(one, metric) for metric in COMPARED}
     return {
         "fractions": fractions,
         "left_out": [{"fraction": share, "why": why} for share, why in newcomer.left_out.items()],
-        "interval": {"confidence": CONFIDENCE, "method": resampling.method, "covers": resampling.covers},
+        "interval": {
+            "confidence": CONFIDENCE,
+            "method": resampling.method,
+            "covers": resampling.covers,
+            "correction": RULE,
+        },
         "sentences": [conclusion(fractions, metric) for metric in COMPARED],
-        "worse": [metric for metric in COMPARED if verdict(fractions[-1]["difference"][metric], metric) == "worse"],
+        "worse": [metric for metric in COMPARED if verdict(fractions[-1]["difference"][metric]) == "worse"],
     }
 
 
@@ -68,50 +76,30 @@ def rows_of(counts: Sequence[int]) -> dict[str, float]:
     return {"mean": float(np.mean(counts)), "least": min(counts), "most": max(counts)}
 
 
-def _difference(adapted: np.ndarray, alone: np.ndarray, metric: str, resampling: Resampling) -> dict[str, Any]:
-    """Paired: with one seed both are trained and tested on the same rows."""
-    place = METRICS.index(metric)
-    values = adapted[:, place] - alone[:, place]
-    values = np.where(np.abs(values) < NO_SPREAD, 0.0, values)
-    return {**summarise(values, resampling), "p_value": p_value(values[~np.isnan(values)], resampling)}
-
-
-def verdict(difference: Mapping[str, Any], metric: str) -> str:
-    """better, worse, or none where the interval does not tell."""
-    if difference["mean"] is None or difference["interval"] is None:
-        return "unknown"
-    low, high = difference["interval"]
-    if low <= 0 <= high:
-        return "none"
-    return "better" if (difference["mean"] < 0) == (metric in LOWER_IS_BETTER) else "worse"
+def verdict(difference: Mapping[str, Any]) -> str:
+    """better, worse, none where the interval does not tell, or unknown where there is none."""
+    return {GAINS: "better", LOSES: "worse", UNKNOWN: "unknown"}.get(difference["verdict"], "none")
 
 
 def sentence(one: Mapping[str, Any], metric: str) -> str:
     """One fraction in plain words."""
     word, found = WORDS.get(metric, metric), one["difference"][metric]
     rows = f"With {one['fraction']:.0%} of its training rows ({one['rows']['mean']:.0f})".replace("%", " %")
-    if found["mean"] is None:
+    if found["difference"] is None:
         return f"{rows} there is no {word}: it is not defined on the test rows."
-    means = [_level(one[way][metric]["mean"], metric) for way in WAYS]
+    means = [figure_words(one[way][metric]["mean"], metric) for way in WAYS]
     said = f"{rows} adapting gives {_article(word)} {word} of {means[0]} and training alone {means[1]}"
-    if found["interval"] is None:
-        return f"{said}; one repeat gives no interval."
-    between = " to ".join(in_words(limit, metric, False) for limit in found["interval"])
-    amount = f"{in_words(found['mean'], metric)}, 95 % interval {between}"
-    kind = verdict(found, metric)
+    kind = verdict(found)
+    if kind == "unknown":
+        return f"{said}; {why_unknown(dict(found))}."
+    amount = f"{in_words(found['difference'], metric)}, {interval_words(dict(found))}"
     if kind == "none":
         return f"{said}: no evidence of a difference ({amount})."
-    caution = found["p_value_holm"] is not None and found["p_value_holm"] > ALPHA
-    less = ", but not after correction for several fractions" if caution else ""
-    return f"{said}: adapting is {kind}{less} ({amount})."
+    return f"{said}: adapting is {kind} ({amount})."
 
 
 def _article(word: str) -> str:
     return "an" if word[0] in "aA" else "a"
-
-
-def _level(value: float, metric: str) -> str:
-    return f"{100 * value:.1f} %" if metric == "accuracy" else f"{value:.3f}"
 
 
 def conclusion(fractions: Sequence[Mapping[str, Any]], metric: str) -> str:
@@ -119,12 +107,7 @@ def conclusion(fractions: Sequence[Mapping[str, Any]], metric: str) -> str:
     word = WORDS.get(metric, metric)
     kinds: dict[str, list[str]] = {}
     for one in fractions:
-        found = one["difference"][metric]
-        kind = verdict(found, metric)
-        sure = found["p_value_holm"] is not None and found["p_value_holm"] <= ALPHA
-        kinds.setdefault(kind if kind in ("none", "unknown") or sure else "none", []).append(
-            f"{100 * one['fraction']:.0f} %"
-        )
+        kinds.setdefault(verdict(one["difference"][metric]), []).append(f"{100 * one['fraction']:.0f} %")
     parts = [f"{kind} with {_listed(kinds[kind])} of the rows" for kind in ("better", "worse") if kind in kinds]
     told = f"Adapting gives a {' and a '.join(parts)}" if parts else ""
     told = told.replace("better with", f"better {word} with").replace("worse with", f"worse {word} with")
@@ -140,7 +123,7 @@ def conclusion(fractions: Sequence[Mapping[str, Any]], metric: str) -> str:
 def caution(worse: Sequence[str]) -> str:
     """What somebody must read who would use the bundle, where adapting was worse with all rows; else nothing.
 
-    Several figures are not corrected for here: a warning too many costs less than one that is missing.
+    Several metrics are not corrected for here: a warning too many costs less than one that is missing.
     """
     if not worse:
         return ""

@@ -8,11 +8,9 @@ import numpy as np
 from scipy.special import expit, logit
 
 from wardround.bundles.bundle import CLIP, Calibration
-from wardround.evaluation.findings import best_threshold
+from wardround.evaluation.thresholds import LEAST_EACH, LEAST_ROWS, best_threshold, youden
 
 MIDDLE = 0.5
-LEAST_ROWS = 30  # of validation: fewer would choose by chance
-LEAST_EACH = 5  # of either class
 RIDGE = 1.0  # as if slope and intercept were known beforehand to be 1 and 0, give or take 1
 STEPS = 100
 PRIVATE = "in a study that protects patients nothing is chosen on rows, because a choice would have no noise"
@@ -87,31 +85,10 @@ def _of_finding(
 
 
 def highest_f1(label: np.ndarray, score: np.ndarray) -> float:
-    """As `evaluation.findings` chooses it, but midway to the next lower score, as in `youden`."""
+    """As `evaluation.thresholds` chooses it, but midway to the next lower score, as in `youden`."""
     best = best_threshold(label, score)
     lower = score[score < best].astype(np.float64)
     return float((best + lower.max()) / 2) if len(lower) else best
-
-
-def youden(label: np.ndarray, score: np.ndarray) -> float | None:
-    """The threshold with the best sensitivity + specificity (Youden, Cancer 1950); the highest of equals.
-
-    It lies midway between two scores that occur, so that rounding elsewhere does not turn a call round. None where no
-    threshold is better than calling everybody alike.
-    """
-    positive, s = label == 1, score.astype(np.float64)
-    order = np.argsort(-s, kind="stable")
-    ranked = s[order]
-    last = np.flatnonzero(ranked[1:] != ranked[:-1])  # rows with one score are called together
-    if not len(last):
-        return None
-    hits = np.cumsum(positive[order])[last]
-    index = hits / positive.sum() - (last + 1 - hits) / (~positive).sum()
-    best = int(index.argmax())
-    if index[best] <= 0:
-        return None
-    place = last[best]
-    return float((ranked[place] + ranked[place + 1]) / 2)
 
 
 def recalibrate(label: np.ndarray, score: np.ndarray) -> Calibration | None:

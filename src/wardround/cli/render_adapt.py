@@ -89,9 +89,10 @@ def _read_as(one: Mapping[str, Any]) -> str:
 
 
 def _estimate(found: Mapping[str, Any], signed: bool = False) -> str:
-    if found["mean"] is None:
+    value = found["difference" if signed else "mean"]
+    if value is None:
         return "–"
     sign = "+" if signed else ""
     interval = found["interval"]
     between = f" ({interval[0]:{sign}.3f} to {interval[1]:{sign}.3f})" if interval else ""
-    return f"{found['mean']:{sign}.3f}{between}"
+    return f"{value:{sign}.3f}{between}"

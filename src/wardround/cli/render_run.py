@@ -88,7 +88,7 @@ def show_run(run: "StudyRun", report: str | None) -> None:
         if seeds > 1
         else "One seed, all sites' test rows together."
     )
-    word = evidence.headline.word
+    word = evidence.curve_headline.word
     out.print(f"{spread} Rounds: until 95 % of the final {word}. KB: tensors sent and received, one seed.")
     if evidence.findings:
         out.print(f"Every figure is the mean over {len(evidence.findings)} findings.")
@@ -101,7 +101,7 @@ def show_run(run: "StudyRun", report: str | None) -> None:
         for sites in _fitting(evidence, out.width):
             out.print(_site_table(evidence.arms, sites, evidence.headline))
     if evidence.variants:
-        out.print(_variant_table(results["arms"], evidence.arms, list(evidence.variants), evidence.headline))
+        out.print(_variant_table(evidence))
         for name, variant in evidence.variants.items():
             if variant["text"]:
                 out.print(Text(f"{name}: {variant['text']}"), soft_wrap=True)
@@ -154,29 +154,30 @@ def _metric_table(evidence: "Evidence", title: str) -> Table:
     shown = OF_FINDINGS if evidence.findings else SHOWN
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("arm", no_wrap=True)
-    for heading in (*shown.values(), *(["AUC in sites"] if evidence.ranked_within else []), "rounds", "KB"):
+    primary = evidence.headline.metric
+    first = f"{evidence.headline.word}{' in sites' if evidence.ranked_within else ''}"
+    shown = {metric: word for metric, word in shown.items() if metric != primary or evidence.ranked_within}
+    for heading in (first, *shown.values(), "rounds", "KB"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, arm in list(evidence.arms.items())[:MOST_ARMS]:
         rounds = arm["convergence"]["rounds_to_95_percent"]["mean"]
-        cells = [_figure(arm["metrics"][metric], metric in SPREAD_SHOWN) for metric in shown]
-        if evidence.ranked_within:
-            cells.append(_figure(arm["within_sites"]["auc"]))
+        cells = [_figure(evidence.figure(name))]
+        cells += [_figure(arm["metrics"][metric], metric in SPREAD_SHOWN) for metric in shown]
         table.add_row(
             Text(name), *cells, "–" if rounds is None else f"{rounds:.1f}", f"{arm['cost']['bytes'] / 1000:,.1f}"
         )
     return table
 
 
-def _variant_table(
-    everything: Mapping[str, Any], arms: Mapping[str, Any], variants: Sequence[str], headline: "Headline"
-) -> Table:
-    table = Table(title=f"{headline.title} in the variants of the study", title_justify="left", title_style="bold")
-    for name in ("arm", "as it stands", *variants):
+def _variant_table(evidence: "Evidence") -> Table:
+    title = f"{evidence.primary_word[0].upper()}{evidence.primary_word[1:]} in the variants of the study"
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for name in ("arm", "as it stands", *evidence.variants):
         table.add_column(Text(name), justify="left" if name == "arm" else "right", no_wrap=True)
-    for name, arm in arms.items():
-        others = [everything.get(f"{name}@{variant}") for variant in variants]
-        known = [None if a is None else a["metrics"][headline.metric] for a in (arm, *others)]
-        table.add_row(Text(name), *("–" if found is None else _figure(found) for found in known))
+    for name in evidence.arms:
+        known = [name, *(f"{name}@{variant}" for variant in evidence.variants)]
+        found = [_figure(evidence.figure(one)) if one in evidence.results["arms"] else "–" for one in known]
+        table.add_row(Text(name), *found)
     return table
 
 

@@ -1,4 +1,4 @@
-"""A hospital's own predictions, and the scores from which it calls findings: files of its run that never leave it."""
+"""A hospital's own predictions, and the scores from which it calls classes: files of a run that never leave it."""
 
 from collections.abc import Sequence
 from io import BytesIO
@@ -22,13 +22,14 @@ def keep_predictions(
     classes: tuple[str, ...],
     thresholds: Sequence[np.ndarray | None],
 ) -> None:
-    """Of a wave's trials on test rows. `thresholds` are those of findings; None where there are none."""
+    """Of a wave's trials on test rows. `thresholds` are those of the positive class or of findings; None: none."""
     if not made:
         return
     _write(folder / "predictions", wave, prediction_table(trials, [[one] for one in made], classes))
     chosen = [(trial, cut) for trial, cut in zip(trials, thresholds, strict=True) if cut is not None]
     if chosen:
-        table = pd.DataFrame(np.stack([cut for _, cut in chosen]), columns=[f"label_{name}" for name in classes])
+        columns = [f"label_{name}" for name in classes] if made[0].label.ndim == 2 else ["label"]
+        table = pd.DataFrame(np.stack([cut for _, cut in chosen]), columns=columns)
         table.insert(0, "seed", [seed for (_, seed), _ in chosen])
         table.insert(0, "arm", [arm for (arm, _), _ in chosen])
         _write(folder / "thresholds", wave, table)
@@ -40,7 +41,7 @@ def kept_predictions(folder: Path) -> pd.DataFrame | None:
 
 
 def kept_thresholds(folder: Path) -> pd.DataFrame | None:
-    """As `evaluation.findings.choose_thresholds` has them: by arm and seed, for each finding."""
+    """As `evaluation.thresholds.choose_thresholds` has them: by arm and seed, for each finding."""
     found = _read(folder / "thresholds")
     return None if found is None else found.set_index(["arm", "seed"])
 

@@ -235,11 +235,15 @@ def _regions_own(session: Session, trial: Trial, shared: State) -> Tree:
 
 
 def _thresholds(session: Session, trial: Trial, shared: State, memory: Memory) -> np.ndarray | None:
-    """Of findings, chosen on validation rows; None where rows that decide on an arm are scored, as in a simulation."""
-    if not session.plan.has_findings or session.study.arm(trial.arm).held_out is not None:
+    """Of the positive class or of findings; None where rows that decide on an arm are scored, as in a simulation."""
+    study = session.study
+    if study.arm(trial.arm).held_out is not None:
         return None
+    findings = len(session.plan.classes) if session.plan.has_findings else 0
+    if not isinstance(study.evaluation.threshold, str):
+        return own_thresholds(None, 0, study.evaluation.threshold, findings)
     made = own_prediction(session, trial, shared, memory, "validation")
-    return own_thresholds(made, session.study.deployment.smallest_cell)
+    return own_thresholds(made, study.deployment.smallest_cell)
 
 
 def own_prediction(session: Session, trial: Trial, shared: State, memory: Memory, side: Side) -> SitePrediction | None:

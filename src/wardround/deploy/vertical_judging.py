@@ -72,7 +72,8 @@ def judged(wave: Wave, tensors: Tree) -> dict[str, Any]:
         given = {party: _given(wave, place, party, tensors) for party in session.others}
         sent = {side: {party: parts[number] for party, parts in given.items()} for number, side in enumerate(SIDES)}
         made = {side: prediction(one, side, sent[side]) for side in SIDES if len(getattr(one.trial.scored[0], side))}
-        cut = own_thresholds(made.get("validation"), smallest)
+        findings = len(classes) if session.plan.has_findings else 0
+        cut = own_thresholds(made.get("validation"), smallest, study.evaluation.threshold, findings)
         sides: dict[str, Any] = {}
         for side in sides_told(study):
             if side in made:

@@ -8,7 +8,8 @@ import numpy as np
 
 from wardround.artifacts.folder import RunFolder, write_atomically
 from wardround.evaluation.absent import describe_deployed_noise
-from wardround.evaluation.benefit import BENEFIT, correct, difference_of
+from wardround.evaluation.benefit import compared_metrics
+from wardround.evaluation.differences import correct, difference_of
 from wardround.evaluation.finding_summaries import own_metrics
 from wardround.evaluation.intervals import Resampling, summarise_metrics
 from wardround.study import METRICS, Study
@@ -49,6 +50,7 @@ def _absent(
     study: Study, arm: str, without: Sequence[Mapping[str, Any]], whole: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     resampling = Resampling.of(study.evaluation_of(study.arm(arm)))
+    metrics = compared_metrics(study.evaluation.metric)
     told: dict[str, Any] = {}
     for party in dict.fromkeys(line["party"] for line in without if line["arm"] == arm):
         lone = _figures(study, arm, [line for line in without if line["party"] == party])
@@ -58,10 +60,10 @@ def _absent(
         told[party] = {
             "metrics": summarise_metrics(lone, resampling),
             "difference": {
-                metric: difference_of((lone - full)[:, METRICS.index(metric)], metric, resampling) for metric in BENEFIT
+                metric: difference_of((lone - full)[:, METRICS.index(metric)], metric, resampling) for metric in metrics
             },
         }
-    for metric in BENEFIT:
+    for metric in metrics:
         correct([one["difference"][metric] for one in told.values()])
     return told
 

@@ -12,7 +12,7 @@ from wardround.data.site import Block, Rows, Site
 from wardround.evaluation.benefit import origin_of
 from wardround.evaluation.intervals import Resampling
 from wardround.evaluation.paired import compare_pairs
-from wardround.evaluation.patients import Resamples
+from wardround.evaluation.patients import Resamples, is_over_patients
 from wardround.evaluation.predict import SitePrediction, predict
 from wardround.evaluation.scores import Scores
 from wardround.privacy.accountant import Charge, epsilon
@@ -132,11 +132,14 @@ def score_absent(
     ]
     lone = Scores.of(missing.assign(site=missing["party"]).drop(columns="party"), groups, thresholds)
     full = Scores.of(pd.concat(whole, ignore_index=True), groups, thresholds)
-    drawn = (Resamples(lone), Resamples(full)) if len(lone.seeds) == 1 else None
+    drawn: tuple[Resamples, Resamples] | None = None
     for name, topology in arms.items():
-        resampling = Resampling.of(study.evaluation_of(origin_of(study, name)))
+        evaluation = study.evaluation_of(origin_of(study, name))
+        fixed = is_over_patients(evaluation, lone.seeds)
+        if fixed and drawn is None:
+            drawn = Resamples(lone), Resamples(full)
         pairs = {party: (figures, full.by_site[name][party]) for party, figures in lone.by_site.get(name, {}).items()}
-        over = None if drawn is None else {p: (drawn[0].of(name, p), drawn[1].of(name, p)) for p in pairs}
-        for party, found in compare_pairs(pairs, resampling, over).items():
+        over = {p: (drawn[0].drawn(name, p), drawn[1].drawn(name, p)) for p in pairs} if drawn and fixed else None
+        for party, found in compare_pairs(pairs, Resampling.of(evaluation), evaluation.metric, over).items():
             topology["absent"][party] = {"metrics": found.one, "difference": found.difference}
     return content

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from wardround.evaluation.benefit import BENEFIT, alone_arm, correct, difference_of, origin_of, trains_at_some
+from wardround.evaluation.benefit import alone_arm, origin_of, trains_at_some
+from wardround.evaluation.differences import difference_of
 from wardround.evaluation.intervals import Resampling
 from wardround.evaluation.scores import Figures, Scored, within_sites
 from wardround.study import METRICS, Study
 
 
-def across_sites(study: Study, scores: Scored, names: Sequence[str]) -> list[dict[str, Any]]:
+def across_sites(study: Study, scores: Scored, names: Sequence[str], metrics: Sequence[str]) -> list[dict[str, Any]]:
     """`names` are all arms of one variant that were scored. An entry without a `site` is the mean over sites."""
     found = []
     for name in (name for name in names if not trains_at_some(study, name)):
@@ -27,11 +28,13 @@ def across_sites(study: Study, scores: Scored, names: Sequence[str]) -> list[dic
                 continue
             if kind == "reference" and rival == rivals["alone"]:
                 continue  # said already
-            found += _against(study, scores, name, rival, kind)
+            found += _against(study, scores, name, rival, kind, metrics)
     return found
 
 
-def _against(study: Study, scores: Scored, name: str, rival: str, kind: str) -> list[dict[str, Any]]:
+def _against(
+    study: Study, scores: Scored, name: str, rival: str, kind: str, metrics: Sequence[str]
+) -> list[dict[str, Any]]:
     """Against the site alone, each site's own difference stands in `benefit` already."""
     ours, theirs = scores.by_site[name], scores.by_site[rival]
     differences = {site: ours[site] - theirs[site] for site in ours if site in theirs}
@@ -42,16 +45,12 @@ def _against(study: Study, scores: Scored, name: str, rival: str, kind: str) -> 
 
     def entries(site: str | None, figures: Figures) -> list[dict[str, Any]]:
         return [
-            {**about, "site": site, "metric": metric, **difference_of(_column(figures, metric), metric, resampling)}
-            for metric in BENEFIT
+            {**about, "site": site, **difference_of(_column(figures, metric), metric, resampling)} for metric in metrics
         ]
 
     found = entries(None, within_sites(differences)) if len(differences) > 1 else []
     if kind == "reference":
-        own = [entry for site, figures in differences.items() for entry in entries(site, figures)]
-        for metric in BENEFIT:
-            correct([entry for entry in own if entry["metric"] == metric])
-        found += own
+        found += [entry for site, figures in differences.items() for entry in entries(site, figures)]
     return found
 
 

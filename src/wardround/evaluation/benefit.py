@@ -5,15 +5,19 @@ from typing import Any
 
 import numpy as np
 
-from wardround.evaluation.compare import ALPHA, adjust
-from wardround.evaluation.intervals import Resampling, mean_interval, p_value, summarise
+from wardround.evaluation.differences import difference_of
+from wardround.evaluation.intervals import Resampling, summarise
 from wardround.evaluation.scores import Figures, Scored
 from wardround.study import LOWER_IS_BETTER, METRICS, Arm, Study
 
-BENEFIT = ("accuracy", "auc", "brier")
+BENEFIT = ("accuracy", "auc", "brier")  # beside the primary metric
 
 
-def benefit(study: Study, scores: Scored, names: Sequence[str]) -> list[dict[str, Any]]:
+def compared_metrics(primary: str, others: Sequence[str] = BENEFIT) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((primary, *others)))
+
+
+def benefit(study: Study, scores: Scored, names: Sequence[str], metrics: Sequence[str]) -> list[dict[str, Any]]:
     """Each arm's figure at each site less that of the same site's own model, paired over seeds.
 
     `names` are all arms of one variant that were scored, selected ones among them.
@@ -28,42 +32,12 @@ def benefit(study: Study, scores: Scored, names: Sequence[str]) -> list[dict[str
             own = scores.by_site[alone.name].get(site)
             if own is None:
                 continue
-            for metric in BENEFIT:
+            for metric in metrics:
                 place = METRICS.index(metric)
                 difference = figures[:, place] - own[:, place]
                 entry = difference_of(difference, metric, resampling)
-                found.append({"arm": name, "against": alone.name, "site": site, "metric": metric, **entry})
-    for name in names:
-        for metric in BENEFIT:
-            correct([entry for entry in found if (entry["arm"], entry["metric"]) == (name, metric)])
+                found.append({"arm": name, "against": alone.name, "site": site, **entry})
     return found
-
-
-def correct(entries: Sequence[dict[str, Any]]) -> None:
-    """One arm at several sites is several questions: a verdict must hold after Holm's correction over the sites."""
-    adjust(entries)
-    for entry in entries:
-        if entry["verdict"] in ("gains", "loses") and entry["p_value_holm"] > ALPHA:
-            entry["verdict"] = "no evidence"
-
-
-def difference_of(difference: np.ndarray, metric: str, resampling: Resampling) -> dict[str, Any]:
-    known = difference[~np.isnan(difference)]
-    interval = mean_interval(known, resampling) if len(known) else None
-    return {
-        "difference": float(known.mean()) if len(known) else None,
-        "interval": list(interval) if interval else None,
-        "p_value": p_value(known, resampling),
-        "seeds": len(known),
-        "verdict": verdict_of(interval, metric),
-    }
-
-
-def verdict_of(interval: Sequence[float] | None, metric: str) -> str:
-    if interval is None:
-        return "cannot be told"
-    low, high = (-interval[1], -interval[0]) if metric in LOWER_IS_BETTER else interval
-    return "gains" if low > 0 else "loses" if high < 0 else "no evidence"
 
 
 def spread(by_site: Mapping[str, Figures], metric: str = "accuracy") -> dict[str, Any]:
@@ -81,7 +55,7 @@ def spread(by_site: Mapping[str, Figures], metric: str = "accuracy") -> dict[str
     }
 
 
-def best_single(study: Study, scores: Scored, names: Sequence[str], metric: str = "accuracy") -> list[dict[str, Any]]:
+def best_single(study: Study, scores: Scored, names: Sequence[str], metric: str) -> list[dict[str, Any]]:
     """Each federated arm at each site against the best model that any one hospital could have trained alone.
 
     That model is picked by its mean test figure there, which flatters it: a hospital could not have known.
@@ -106,18 +80,18 @@ def best_single(study: Study, scores: Scored, names: Sequence[str], metric: str 
             known = {rival: mean for rival, mean in means.items() if mean is not None}
             if not known:
                 continue
-            rival = max(known, key=known.__getitem__)
+            sign = -1 if metric in LOWER_IS_BETTER else 1
+            rival = max(known, key=lambda name: sign * known[name])
             line = rivals[rival]
             assert line is not None  # noqa: S101 - only lines that are there have a mean
             difference = figures[:, place] - line[:, place]
             entry = difference_of(difference, metric, Resampling.of(study.evaluation_of(singles[0])))
-            at_least = entry["difference"] is not None and entry["difference"] >= -1e-12
+            at_least = entry["difference"] is not None and sign * entry["difference"] >= -1e-12
             found.append(
                 {
                     "arm": name,
                     "site": site,
                     "best": titles[rival],
-                    "metric": metric,
                     f"best_{metric}": known[rival],
                     **entry,
                     "as_good": at_least,

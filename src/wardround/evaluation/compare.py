@@ -1,33 +1,31 @@
 """Two arms against each other: paired over seeds, by tests that a reviewer can follow.
 
-For each comparison stand side by side the corrected resampled t-test (`intervals.py`), the plain paired t-test, and the
-independent two-sample t-test that papers often print; the last two take splits of one set of patients for independent
-studies and reject too often. The bootstrap resamples patients where a metric is a mean over rows, else seeds.
+The verdict follows from the corrected resampled t-test (`intervals.py`, `differences.py`). Beside it stand, for an
+appendix, the plain paired t-test and the independent two-sample t-test that papers often print, which take splits of
+one set of patients for independent studies and reject too often, and a bootstrap (BCa) over patients where a metric is
+a mean over rows, else over seeds.
 """
 
-import gc
 import warnings
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy import stats
-from statsmodels.stats.multitest import multipletests
 
-from wardround.evaluation.intervals import CONFIDENCE, Resampling, mean_interval, p_value
+from wardround.evaluation.differences import NO_SPREAD, UNKNOWN, difference_of, is_clear
+from wardround.evaluation.intervals import CONFIDENCE, Resampling, p_value
 from wardround.evaluation.scores import Scored, within_sites
 from wardround.study import LOWER_IS_BETTER, METRICS
 
-RANKED = ("auc",)  # compared metrics that set rows of different sites against each other
-COMPARED = ("accuracy", "auc", "f1", "brier", "loss")
-WORDS = {"auc": "AUC", "f1": "F1", "brier": "Brier score"}  # of metrics that are not called what they are named
-IN_POINTS = ("accuracy", "auc", "f1")  # shown as points of a hundred
+RANKED = ("auc", "pr_auc")  # metrics that set rows of different sites against each other
+COMPARED = ("accuracy", "auc", "f1", "brier", "loss")  # beside the primary metric
+# of metrics that are not called what they are named
+WORDS = {"auc": "AUC", "pr_auc": "PR-AUC", "f1": "F1", "ppv": "PPV", "npv": "NPV", "brier": "Brier score"}
+IN_POINTS = tuple(metric for metric in METRICS if metric not in LOWER_IS_BETTER)  # shown as points of a hundred
 RESAMPLES = 2000
 BATCH_CELLS = 2**22  # numbers that one piece of a bootstrap may hold
-ALPHA = 1 - CONFIDENCE
-NO_SPREAD = 1e-12  # figures closer than this are equal but for rounding
 
 
 @dataclass(frozen=True)
@@ -37,32 +35,29 @@ class Pair:
 
 
 def compare_arms(
-    scores: Scored, pairs: Sequence[Pair], resampling: Resampling, own_models: Collection[str] = ()
+    scores: Scored, pairs: Sequence[Pair], resampling: Resampling, within: bool = False, primary: str = "accuracy"
 ) -> list[dict[str, Any]]:
-    """Every pair in every compared metric. The pairs are one family for Holm's and Bonferroni's corrections.
+    """Every pair in every compared metric, as yet uncorrected for their number.
 
-    `own_models` are arms in which sites predict with models of their own, or whose AUC over all sites is not exact:
-    their AUC is compared within sites.
+    `within`: metrics that rank rows are compared within sites, because some arm has a model for each site or its AUC
+    over all sites is not exact.
     """
     tests: list[dict[str, Any]] = []
-    for metric in COMPARED:
-        place = METRICS.index(metric)
-        within = [metric in RANKED and bool({pair.arm, pair.reference} & set(own_models)) for pair in pairs]
+    for metric in dict.fromkeys((primary, *COMPARED)):
+        place, inside = METRICS.index(metric), within and metric in RANKED
         lines = [
             (_figures(scores, pair.arm, inside)[:, place], _figures(scores, pair.reference, inside)[:, place])
-            for pair, inside in zip(pairs, within, strict=True)
+            for pair in pairs
         ]
         found = [
             _test(pair, metric, arm, reference, resampling) | {"within_sites": inside}
-            for pair, (arm, reference), inside in zip(pairs, lines, within, strict=True)
+            for pair, (arm, reference) in zip(pairs, lines, strict=True)
         ]
-        adjust(found)
         bootstraps = _over_seeds(lines)
         if metric == "accuracy":
             bootstraps = [a or b for a, b in zip(_over_patients(scores, pairs), bootstraps, strict=True)]
         for test, bootstrap in zip(found, bootstraps, strict=True):
             test["bootstrap"] = bootstrap
-            test["sentence"] = sentence(test)
         tests += found
     return tests
 
@@ -75,19 +70,13 @@ def _test(pair: Pair, metric: str, arm: np.ndarray, reference: np.ndarray, resam
     both = ~np.isnan(arm) & ~np.isnan(reference)
     a, b = arm[both], reference[both]
     difference = np.where(np.abs(a - b) < NO_SPREAD, 0.0, a - b)
-    interval = mean_interval(difference, resampling) if len(difference) else None
     return {
         "arm": pair.arm,
         "reference": pair.reference,
-        "metric": metric,
-        "difference": float(difference.mean()) if len(difference) else None,
-        "interval": list(interval) if interval else None,
-        "p_value": p_value(difference, resampling),
-        "method": resampling.method,
+        **difference_of(difference, metric, resampling),
         "p_value_paired": p_value(difference, Resampling(0.0)),
         **_independent(a, b),
         "effect": _effect(a, b),
-        "seeds": len(difference),
     }
 
 
@@ -109,28 +98,6 @@ def _effect(a: np.ndarray, b: np.ndarray) -> dict[str, float | None]:
         "d_z": float(difference.mean() / paired) if paired > NO_SPREAD else None,
         "d_s": float(difference.mean() / pooled) if pooled > NO_SPREAD else None,
     }
-
-
-def adjust(tests: Sequence[dict[str, Any]]) -> None:
-    """Holm's and Bonferroni's p-values, over the tests that have one."""
-    known = [test for test in tests if test["p_value"] is not None]
-    for test in tests:
-        test["p_value_holm"] = test["p_value_bonferroni"] = None
-    for method in ("holm", "bonferroni") if known else ():
-        with _nothing_to_collect():
-            adjusted = multipletests([test["p_value"] for test in known], ALPHA, method)[1]
-        for test, value in zip(known, adjusted.tolist(), strict=True):
-            test[f"p_value_{method}"] = value
-
-
-@contextmanager
-def _nothing_to_collect() -> Iterator[None]:
-    """statsmodels starts a full garbage collection with every call, which costs more than all our statistics."""
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def _over_patients(scores: Scored, pairs: Sequence[Pair]) -> list[dict[str, Any] | None]:
@@ -220,28 +187,41 @@ def sentence(test: dict[str, Any]) -> str:
         return f"{name}: cannot be compared with {test['reference']} in {word}: one of them has no figures."
     word = f"{word} within sites" if test.get("within_sites") else word
     amount = f"{in_words(difference, metric)} of {word} against {test['reference']}"
-    if test["interval"] is None:
-        if test.get("seeds", 1) > 1:
-            return f"{name}: {amount} with every seed; whether that is chance cannot be told."
-        return f"{name}: {amount}; one seed gives no interval."
-    low, high = test["interval"]
-    if low == difference == high == 0:
-        return f"{name}: no difference in {word} from {test['reference']} with any seed."
-    between = f"95 % interval {in_words(low, metric, False)} to {in_words(high, metric, False)}"
-    if low <= 0 <= high:
-        return f"{name}: no evidence of a difference: {amount}, {between}."
-    better = (difference < 0) == (metric in LOWER_IS_BETTER)
-    verdict = "better" if better else "worse"
-    holm = test.get("p_value_holm")
-    if holm is not None and holm > ALPHA:
-        verdict += ", but not after correction for several comparisons"
-    return f"{name}: {verdict}: {amount}, {between}."
+    if test["verdict"] == UNKNOWN:
+        return f"{name}: {amount}; {why_unknown(test)}."
+    if not is_clear(test):
+        if test["sd"] == difference == 0:
+            return f"{name}: no difference in {word} from {test['reference']} with any seed."
+        return f"{name}: no evidence of a difference: {amount}, {interval_words(test)}."
+    verdict = "better" if (difference < 0) == (metric in LOWER_IS_BETTER) else "worse"
+    return f"{name}: {verdict}: {amount}, {interval_words(test)}."
+
+
+def why_unknown(entry: dict[str, Any]) -> str:
+    """Why a difference has no interval."""
+    if entry["seeds"] == 1:
+        return "one seed gives no interval, so that this may be chance"
+    if entry["sd"] == 0:
+        return "the same with every seed, so that whether this is chance cannot be told"
+    return "there is no interval, so that this may be chance"
+
+
+def interval_words(entry: dict[str, Any]) -> str:
+    """The interval that the verdict follows from."""
+    low, high = (in_words(limit, entry["metric"], False) for limit in entry["interval"])
+    count = entry["comparisons"]
+    return f"95 % CI {low} to {high}" + (f", corrected for {count} comparisons" if count > 1 else "")
 
 
 def in_words(value: float, metric: str, with_unit: bool = True) -> str:
     if metric in IN_POINTS:
         return f"{signed(100 * value, 1)}{' points' if with_unit else ''}"
     return signed(value, 3)
+
+
+def figure_words(value: float, metric: str) -> str:
+    """A figure as it is: rates in per cent, areas, scores and losses as they are."""
+    return f"{value:.3f}" if metric in (*RANKED, *LOWER_IS_BETTER, "f1") else f"{100 * value:.1f} %"
 
 
 def signed(value: float, digits: int) -> str:

@@ -8,7 +8,7 @@ import pandas as pd
 from wardround.evaluation.finding_summaries import put_together
 from wardround.evaluation.participation import not_finite
 from wardround.evaluation.regional import REGIONAL, score_told_regions
-from wardround.evaluation.results import assemble
+from wardround.evaluation.results import assemble, conclude
 from wardround.evaluation.selection import choose_by, scored_name
 from wardround.evaluation.summaries import Summaries, Summary
 from wardround.study import Study
@@ -40,7 +40,7 @@ def deployed_results(
 
     content = assemble(study, gathered(tested), choices, records, sites, deployed=True)
     return {
-        **score_told_regions(content, study, tested, regional, gathered),
+        **conclude(score_told_regions(content, study, tested, regional, gathered)),
         "synthetic": False,
         "sites": list(sites),
         "columns": None,  # how they are distributed is known at the sites alone

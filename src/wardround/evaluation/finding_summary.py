@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from wardround.data.records import UNKNOWN
-from wardround.evaluation.findings import best_threshold
 from wardround.evaluation.metrics import SMALLEST_GROUP, THRESHOLD, finding_metrics, macro
 from wardround.evaluation.predict import SitePrediction, quick_figures
 from wardround.evaluation.summary import (
@@ -30,7 +29,9 @@ from wardround.evaluation.summary import (
     places_of,
     summarise,
 )
+from wardround.evaluation.thresholds import best_threshold, class_threshold
 from wardround.seeds import generator
+from wardround.study import CHOSEN
 
 SUPPRESSED = {"suppressed": True}
 CURVE = ("loss", "accuracy", "auc")
@@ -45,10 +46,11 @@ def tell(
 ) -> dict[str, Any]:
     """Of rows of one class, or of rows with findings. `names` are those of the classes or findings.
 
-    `thresholds` are those that `own_thresholds` chose; without them a finding is called at one half.
+    `thresholds` are those that `own_thresholds` chose; without them a class of two or a finding is called at one half.
     """
     if prediction.label.ndim == 1:
-        return summarise(prediction, groups, smallest)
+        chosen = np.nan if thresholds is None else float(thresholds[0])
+        return summarise(prediction, groups, smallest, THRESHOLD if np.isnan(chosen) else chosen)
     score, people = prediction.score, prediction.people
     if patients_in(people) < max(smallest, 1):
         return dict(SUPPRESSED)
@@ -67,13 +69,26 @@ def tell(
     }
 
 
-def own_thresholds(validation: SitePrediction | None, smallest: int) -> np.ndarray | None:
-    """Of each finding, from a site's own validation rows; NaN where too few patients have it. None without findings."""
-    if validation is None or validation.label.ndim == 1:
+def own_thresholds(
+    validation: SitePrediction | None, smallest: int, threshold: float | str = CHOSEN, findings: int = 0
+) -> np.ndarray | None:
+    """From which score on a site calls the positive class of two, or each finding: chosen on its own validation rows,
+    unless the study gives `threshold`. NaN where too few patients are of a class or have the finding.
+
+    None where nothing can be chosen: without validation rows, and with several classes.
+    """
+    if not isinstance(threshold, str):
+        return np.full(max(1, findings), threshold)
+    if validation is None or not len(validation.rows):
         return None
     label, score, people = validation.label, validation.score, validation.people
-    few = [patients_in(people[label[:, f] == 1]) < max(smallest, 1) for f in range(label.shape[1])]
-    return np.array([np.nan if few[f] else best_threshold(label[:, f], score[:, f]) for f in range(label.shape[1])])
+    if label.ndim == 1 and score.ndim == 1:
+        few = min(patients_in(people[label == c]) for c in (0, 1)) < max(smallest, 1)
+        return np.array([np.nan if few else class_threshold(label, score)])
+    if label.ndim == 1:
+        return None
+    small = [patients_in(people[label[:, f] == 1]) < max(smallest, 1) for f in range(label.shape[1])]
+    return np.array([np.nan if small[f] else best_threshold(label[:, f], score[:, f]) for f in range(label.shape[1])])
 
 
 def curve_figures(prediction: SitePrediction, smallest: int) -> dict[str, float]:
@@ -107,7 +122,7 @@ def _of_finding(
     chosen = not np.isnan(threshold)
     # scores may be of less precision, and are not rounded up to it
     cut = np.float64(threshold if chosen else THRESHOLD)
-    told = figures_of(label[known], score[known], people[known], smallest, by_class, cut)
+    told = figures_of(label[known], score[known], people[known], smallest, cut, by_class, finding=True)
     return told if "suppressed" in told else {**told, "chosen": chosen}
 
 

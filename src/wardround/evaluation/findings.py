@@ -1,61 +1,20 @@
 """Figures of each finding, where a row may have several: at a threshold that validation rows have chosen.
 
-A finding that no test row has is left out of averages over findings, and named. Where a study has no validation rows,
-findings are called at a score of one half.
+A finding that no test row has is left out of averages over findings, and named.
 """
 
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from wardround.evaluation.grouped import each_finding
 from wardround.evaluation.intervals import Resampling, summarise_metrics
 from wardround.evaluation.metrics import THRESHOLD
-from wardround.evaluation.scores import Scores, label_columns, score_columns
+from wardround.evaluation.scores import Scores
 from wardround.study import METRICS
 
 POINTS = 60  # of a curve in a report
 SHOWN_AT_SITES = ("auc", "pr_auc", "f1", "sensitivity", "specificity", "brier")
-
-
-def choose_thresholds(validation: pd.DataFrame) -> pd.DataFrame:
-    """For each arm and seed (the index) the threshold of each finding (a column) with the best F1 on validation rows.
-
-    NaN where no validation row has the finding, or a model has diverged.
-    """
-    labels, scores = label_columns(validation), score_columns(validation)
-    made = {}
-    for key, part in validation.groupby(["arm", "seed"], sort=False):
-        label, score = part[labels].to_numpy(), part[scores].to_numpy()
-        made[key] = [best_threshold(label[:, f], score[:, f]) for f in range(len(labels))]
-    index = pd.MultiIndex.from_arrays([[arm for arm, _ in made], [seed for _, seed in made]], names=["arm", "seed"])
-    return pd.DataFrame(list(made.values()), index=index, columns=labels)
-
-
-def untested(validation: pd.DataFrame, predictions: pd.DataFrame, groups: pd.DataFrame) -> pd.DataFrame:
-    """Without the rows of patients whom the same arm and seed test at any site, as overlapping sites do: nothing is
-    chosen on test rows."""
-    known = "patient" in groups and len(groups) > 0
-    patient = pd.Series(groups["patient"].to_numpy(), index=groups["row"]) if known else None
-
-    def keys(table: pd.DataFrame) -> pd.MultiIndex:
-        who = table["row"].to_numpy() if patient is None else patient.reindex(table["row"]).to_numpy()
-        return pd.MultiIndex.from_arrays([table["arm"], table["seed"], who])
-
-    return validation[~keys(validation).isin(keys(predictions))]
-
-
-def best_threshold(label: np.ndarray, score: np.ndarray) -> float:
-    """The highest of those scores at which F1 is best; rows in which the finding is not known count nothing."""
-    known = label >= 0
-    positive, s = label[known] == 1, score[known].astype(np.float64)
-    if not positive.any() or np.isnan(s).any():
-        return float("nan")
-    order = np.argsort(-s, kind="stable")
-    last = np.append(s[order][1:] != s[order][:-1], True)  # rows with one score are called together
-    hits, called = np.cumsum(positive[order])[last], np.flatnonzero(last) + 1
-    return float(s[order][last][(2 * hits / (called + positive.sum())).argmax()])
 
 
 def describe_findings(scores: Scores, arm: str, resampling: Resampling) -> dict[str, Any]:

@@ -14,14 +14,15 @@ def grouped_metrics(
 ) -> np.ndarray:
     """(count, metrics). `group` numbers each row's group from 0; a group without rows is NaN throughout.
 
-    `threshold` is given where rows have findings: for each row, from which score on each finding is called.
+    `threshold` says for each row from which score on the positive class, or each finding, is called. With several
+    classes the highest score decides.
     """
+    cut = np.full(score.shape, THRESHOLD) if threshold is None else threshold
     if label.ndim == 2:
-        cut = np.full(score.shape, THRESHOLD) if threshold is None else threshold
         return average(each_finding(group, count, label, score, cut))
     if score.ndim > 1:
         return _one_by_one(group, count, label, score)
-    return _figures(group, count, label == 1, score, score >= THRESHOLD)
+    return _figures(group, count, label == 1, score, score >= cut)
 
 
 def each_finding(

@@ -2,8 +2,8 @@
 
 Seeds that draw a new split of the same patients are not independent studies, so the usual t-interval is too narrow.
 The corrected resampled t-test (Nadeau and Bengio, Machine Learning 52, 2003) widens the variance of the mean from 1/J
-to 1/J + test rows / training rows. Where a study's seeds do not draw new splits, the interval can only speak of the
-randomness of training, and `Resampling.covers` says so.
+to 1/J + test rows / training rows. Where a study's seeds do not draw new splits they say nothing of other patients:
+intervals are then drawn over patients (`patients.py`), or there are none.
 """
 
 from collections.abc import Collection, Sequence
@@ -34,11 +34,11 @@ class Resampling:
 
     @property
     def method(self) -> str:
-        return "corrected resampled t" if self.extra else "t over seeds"
+        return "corrected resampled t" if self.extra else "none: one fixed split"
 
     @property
     def covers(self) -> str:
-        return "splits of these patients, and training" if self.extra else "training only: one fixed split"
+        return "splits of these patients, and training" if self.extra else "nothing: all seeds have the same test rows"
 
 
 def mean_interval(values: Numbers, resampling: Resampling) -> tuple[float, float] | None:
@@ -75,7 +75,7 @@ def summarise(values: Numbers, resampling: Resampling) -> dict[str, Any]:
     """Mean, SD and interval over the seeds in which a figure is defined; `seeds` counts them."""
     x = np.asarray(values, dtype=float)
     x = x[~np.isnan(x)]
-    interval = mean_interval(x, resampling) if len(x) else None
+    interval = mean_interval(x, resampling) if len(x) and resampling.extra else None
     return {
         "mean": float(x.mean()) if len(x) else None,
         "sd": float(x.std(ddof=1)) if len(x) > 1 else None,

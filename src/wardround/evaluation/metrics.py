@@ -34,13 +34,13 @@ class Counts(NamedTuple):
 def metrics(label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float = THRESHOLD) -> dict[str, float]:
     """`score` is the positive class's probability, or one column for each class or finding.
 
-    `threshold` is where a finding is called present: one for all, or one for each.
+    `threshold` is where the positive class of two is called, or a finding: one for all, or one for each.
     """
     if len(label) == 0 or np.isnan(score).any() or (label < 0).all():  # a model that has diverged has no score
         return dict.fromkeys(METRICS, float("nan"))
     if label.ndim == 2:
         return macro(each_finding(label, score, threshold))
-    return _binary(label, score) if score.ndim == 1 else _several(label, score)
+    return _binary(label, score, float(np.asarray(threshold))) if score.ndim == 1 else _several(label, score)
 
 
 def each_finding(label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float) -> list[dict[str, float]]:
@@ -99,9 +99,9 @@ def _several(label: np.ndarray, score: np.ndarray) -> dict[str, float]:
     }
 
 
-def calls(score: np.ndarray) -> np.ndarray:
-    """The class that each row is called."""
-    return (score >= THRESHOLD).astype(np.int64) if score.ndim == 1 else score.argmax(axis=1)
+def calls(score: np.ndarray, threshold: float = THRESHOLD) -> np.ndarray:
+    """The class that each row is called. With several classes the highest score decides."""
+    return (score >= threshold).astype(np.int64) if score.ndim == 1 else score.argmax(axis=1)
 
 
 def macro(each: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -1,65 +1,82 @@
-"""Intervals of a study with one seed: what other patients like these would have given with the same models.
+"""Intervals over patients: what other patients like these would have given with the same models.
 
-Patients are drawn with replacement, a patient's rows together, the same draws for every arm, so that differences are
-paired. A resample gives each row a weight, and every figure is computed from weighted rows: scores are sorted once,
-not once for each resample. Limits are percentiles. With several seeds, intervals are over seeds (`intervals.py`).
+They are for studies whose seeds do not draw new splits, one seed included: there is one set of test patients then, and
+seeds say nothing of others. Patients are drawn with replacement, a patient's rows together, the same draws for every
+arm, so that differences are paired. A resample gives each row a weight, and every figure is computed from weighted
+rows: scores are sorted once, not once for each resample. With several seeds a resample's figure is the mean over their
+models, and the variance of training is added to that of patients. Where seeds draw new splits: `intervals.py`.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import stats
 
-from wardround.evaluation.benefit import correct, verdict_of
-from wardround.evaluation.compare import adjust, sentence
-from wardround.evaluation.intervals import CONFIDENCE
+from wardround.evaluation.intervals import CONFIDENCE, Resampling
 from wardround.evaluation.metrics import CLIP, NEED_POSITIVES, calls
 from wardround.evaluation.scores import Scores, within_sites
-from wardround.study import METRICS
+from wardround.study import METRICS, Evaluation
 
 MOST_RESAMPLES, FEWEST_RESAMPLES = 1000, 200
 CELLS = 4_000_000  # rows times resamples, above which there are fewer resamples
 AT_A_TIME = 100  # resamples: their weights then fit into the processor's cache
-METHOD = "bootstrap over patients (percentile)"
+METHOD = "bootstrap over patients"
 COVERS = "other patients like these, for the models of this one seed"
+COVERS_TRAINING = "other patients like these, and training"
 Group = tuple[str, str]  # a kind, such as sex, and its value
 LEAST_DEFINED = 0.95  # share of the resamples in which a figure must be defined to have an interval
+OVER_ROWS = ("accuracy", "brier", "loss")  # means over rows; other metrics hang on the rarest class
 
 
-def by_patients(content: dict[str, Any], scores: Scores) -> dict[str, Any]:
-    """`content` is a whole results.json of one seed; it comes back with its empty intervals filled."""
-    if len(scores.seeds) != 1 or not len(scores.row):
+class Drawn(NamedTuple):
+    """Figures under each resample, and how many degrees of freedom their spread has."""
+
+    figures: np.ndarray  # (resamples, metrics)
+    freedom: np.ndarray  # (metrics,)
+
+
+def is_over_patients(evaluation: Evaluation, seeds: Sequence[int]) -> bool:
+    """Whether there is one set of test patients: with one seed, or where seeds do not draw new splits."""
+    return len(seeds) == 1 or not Resampling.of(evaluation).extra
+
+
+def by_patients(content: dict[str, Any], scores: Scores, names: set[str]) -> dict[str, Any]:
+    """`content` is a whole results.json; the intervals of the arms in `names`, empty until now, are filled."""
+    if not names or not len(scores.row):
         return content
     drawn = Resamples(scores)
-    for name, arm in content["arms"].items():
+    for name in names:
+        arm = content["arms"][name]
         fill_drawn(arm["metrics"], drawn.of(name))
         for site, figures in arm["sites"].items():
             fill_drawn(figures, drawn.of(name, site))
-        fill_drawn(arm["within_sites"], drawn.within_sites(name))
+        fill_drawn(arm["within_sites"], drawn.within_sites(name).figures)
         for kind, groups in arm["subgroups"].items():
             for value, found in groups.items():
                 if "metrics" in found:
                     fill_drawn(found["metrics"], drawn.of(name, group=(kind, value)))
         for finding, described in arm["findings"].items():
             fill_drawn(described["metrics"], drawn.of_finding(name, finding))
-    for test in content["tests"]:
-        place = METRICS.index(test["metric"])
-        figures = drawn.within_sites if test["within_sites"] else drawn.of
-        compare_drawn(test, figures(test["arm"])[:, place] - figures(test["reference"])[:, place])
-    for key in dict.fromkeys((test["reference"], test["metric"]) for test in content["tests"]):
-        adjust([test for test in content["tests"] if (test["reference"], test["metric"]) == key])
-    for test in content["tests"]:
-        test["sentence"] = sentence(test)
-    for entry in content["benefit"]:
-        place = METRICS.index(entry["metric"])
-        both = [drawn.of(entry[key], entry["site"])[:, place] for key in ("arm", "against")]
-        compare_drawn(entry, both[0] - both[1])
-        entry["verdict"] = verdict_of(entry["interval"], entry["metric"])
-    for key in dict.fromkeys((entry["arm"], entry["metric"]) for entry in content["benefit"]):
-        correct([entry for entry in content["benefit"] if (entry["arm"], entry["metric"]) == key])
-    content["interval"] |= {"method": METHOD, "covers": COVERS}
-    for variant in content["variants"].values():
-        variant |= {"method": METHOD, "covers": COVERS}
+    for test in (test for test in content["tests"] if test["arm"] in names):
+        of = drawn.within_sites if test["within_sites"] else drawn.drawn
+        compare_drawn(test, of(test["arm"]), of(test["reference"]))
+    for entry in (*content["benefit"], *content["across_sites"]):
+        if entry["arm"] in names:
+            pair = (entry["arm"], entry["against"])
+            if entry["site"] is None:
+                sites = [
+                    site for site in content["arms"][pair[0]]["sites"] if site in content["arms"][pair[1]]["sites"]
+                ]
+                compare_drawn(entry, *(drawn.within_sites(name, sites) for name in pair))
+            else:
+                compare_drawn(entry, *(drawn.drawn(name, entry["site"]) for name in pair))
+    covers = COVERS if len(scores.seeds) == 1 else COVERS_TRAINING
+    for variant, described in content["variants"].items():
+        if any(content["arms"][name]["variant"] == variant for name in names):
+            described |= {"method": METHOD, "covers": covers}
+            if not variant:
+                content["interval"] |= {"method": METHOD, "covers": covers}
     return content
 
 
@@ -70,7 +87,8 @@ class Resamples:
         self.scores = scores
         patients, self.number = np.unique(scores.patient, return_inverse=True)
         rows = len(scores.row) // max(len(scores.arms), 1)
-        self.count = int(np.clip(CELLS // max(rows, 1), FEWEST_RESAMPLES, MOST_RESAMPLES))
+        most = MOST_RESAMPLES if len(scores.seeds) == 1 else FEWEST_RESAMPLES  # a spread needs fewer than percentiles
+        self.count = int(np.clip(CELLS // max(rows, 1), FEWEST_RESAMPLES, most))
         rng = np.random.default_rng(0)  # a figure of a report must not change from one reading to the next
         chosen = rng.integers(len(patients), size=(self.count, len(patients)))
         self.times = np.zeros((self.count, len(patients)), dtype=np.float32)
@@ -86,26 +104,49 @@ class Resamples:
                 return np.asarray(np.where(known, each, 0).sum(axis=0) / known.sum(axis=0))
         return np.asarray(each[0])
 
-    def within_sites(self, arm: str) -> np.ndarray:
-        """(resamples, metrics): the mean over sites."""
+    def drawn(self, arm: str, site: str | None = None) -> Drawn:
+        return Drawn(self.of(arm, site), self._freedom(self._places(arm, site, None)))
+
+    def within_sites(self, arm: str, sites: Sequence[str] | None = None) -> Drawn:
+        """The mean over sites; all that the arm has, or those that are named."""
         there = np.unique(self.scores.site[self.scores.of_arm(arm)]).tolist()
-        return within_sites({self.scores.sites[s]: self.of(arm, self.scores.sites[s]) for s in there})
+        names = [self.scores.sites[s] for s in there] if sites is None else sites
+        each = {site: self.drawn(arm, site) for site in names}
+        freedom = np.sum([one.freedom for one in each.values()], axis=0)
+        return Drawn(within_sites({site: one.figures for site, one in each.items()}), np.asarray(freedom))
 
     def of_finding(self, arm: str, finding: str) -> np.ndarray:
         return np.asarray(self._each(arm, None, None)[self.scores.findings.index(finding)])
 
+    def _freedom(self, places: np.ndarray) -> np.ndarray:
+        """Patients less one; for metrics that set a class against the rest, patients of the rarest class less one."""
+        all_patients = len(np.unique(self.number[places])) - 1
+        rarest = all_patients
+        if not self.scores.findings and len(places):
+            label = self.scores.label[places]
+            rarest = min(len(np.unique(self.number[places][label == c])) for c in np.unique(label)) - 1
+        return np.array([max(1, all_patients if name in OVER_ROWS else rarest) for name in METRICS])
+
+    def _places(self, arm: str, site: str | None, group: Group | None) -> np.ndarray:
+        places = self.scores.of_arm(arm)
+        if site is not None:
+            places = places[self.scores.site[places] == self.scores.sites.index(site)]
+        if group is not None and self.scores.groups is not None:
+            kind, value = group
+            members = self.scores.groups.loc[self.scores.groups[kind] == value, "row"]
+            places = places[np.isin(self.scores.row[places], members)]
+        return places
+
     def _each(self, arm: str, site: str | None, group: Group | None) -> np.ndarray:
-        """(findings, or 1; resamples; metrics)"""
+        """(findings, or 1; resamples; metrics): the mean over seeds, of those with figures."""
         key = (arm, site, group)
         if key not in self.known:
-            places = self.scores.of_arm(arm)
-            if site is not None:
-                places = places[self.scores.site[places] == self.scores.sites.index(site)]
-            if group is not None and self.scores.groups is not None:
-                kind, value = group
-                members = self.scores.groups.loc[self.scores.groups[kind] == value, "row"]
-                places = places[np.isin(self.scores.row[places], members)]
-            self.known[key] = self._figures(places)
+            places = self._places(arm, site, group)
+            seeds = self.scores.seed[places]
+            each = np.stack([self._figures(places[seeds == s]) for s in np.unique(seeds)] or [self._figures(places)])
+            known = ~np.isnan(each)
+            with np.errstate(invalid="ignore"):
+                self.known[key] = np.where(known, each, 0).sum(axis=0) / known.sum(axis=0)
         return self.known[key]
 
     def _figures(self, places: np.ndarray) -> np.ndarray:
@@ -114,9 +155,9 @@ class Resamples:
         made = np.full((columns, self.count, len(METRICS)), np.nan)
         if not len(places) or np.isnan(score).any():
             return made
-        cut = self.scores.thresholds[places] if self.scores.findings else None
-        parts = [_Finding(label[:, f], score[:, f], cut[:, f]) for f in range(columns)] if cut is not None else []
-        whole = None if parts else _Classes(label, score)
+        cut = self.scores.thresholds[places]
+        parts = [_Finding(label[:, f], score[:, f], cut[:, f]) for f in range(columns)] if self.scores.findings else []
+        whole = None if parts else _Classes(label, score, cut)
         for begin in range(0, self.count, AT_A_TIME):
             weights = self.times[begin : begin + AT_A_TIME, number]
             for f in range(columns):
@@ -153,11 +194,11 @@ class _Ranking:
 class _Finding:
     """One finding, or the positive class of two. Only the first says nothing of rows that never have it."""
 
-    def __init__(self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float) -> None:
+    def __init__(self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray, is_class: bool = False) -> None:
         self.known = label >= 0
-        self.needs_positives = NEED_POSITIVES if isinstance(threshold, np.ndarray) else ()
+        self.needs_positives = () if is_class else NEED_POSITIVES
         positive, p = label[self.known] == 1, score[self.known].astype(np.float64)
-        called = p >= (threshold[self.known] if isinstance(threshold, np.ndarray) else threshold)
+        called = p >= threshold[self.known]
         inside = np.clip(p, CLIP, 1 - CLIP)
         self.ranking = _Ranking(positive, p)
         columns = (
@@ -192,8 +233,8 @@ class _Finding:
 class _Classes:
     """Rows of one class each: two, or several of which each is set against the rest."""
 
-    def __init__(self, label: np.ndarray, score: np.ndarray) -> None:
-        self.binary = _Finding(label, score, 0.5) if score.ndim == 1 else None
+    def __init__(self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray) -> None:
+        self.binary = _Finding(label, score, threshold, is_class=True) if score.ndim == 1 else None
         if self.binary is not None:
             return
         called, p = calls(score), score.astype(np.float64)
@@ -243,25 +284,38 @@ def _mean(figures: np.ndarray, axis: int) -> np.ndarray:
     return np.asarray(np.where(known, figures, 0).sum(axis=axis) / known.sum(axis=axis))
 
 
-def _limits(drawn: np.ndarray) -> list[float] | None:
+def _spread(drawn: np.ndarray, sd: float | None, seeds: int) -> float | None:
+    """The standard error over patients and, with several seeds, over training; None where often undefined."""
     known = drawn[np.isfinite(drawn)]
-    if len(known) < LEAST_DEFINED * len(drawn):
+    if len(known) < max(2, LEAST_DEFINED * len(drawn)):
         return None
-    outside = (1 - CONFIDENCE) / 2
-    return [float(limit) for limit in np.quantile(known, [outside, 1 - outside])]
+    return float(np.sqrt(known.var(ddof=1) + (sd**2 / seeds if sd is not None else 0.0)))
+
+
+def _limits(figure: Mapping[str, Any], drawn: np.ndarray) -> list[float] | None:
+    """With one seed the percentiles of the draws; with several, the mean and its standard error."""
+    spread, outside = _spread(drawn, figure["sd"], figure["seeds"]), (1 - CONFIDENCE) / 2
+    if spread is None:
+        return None
+    if figure["seeds"] > 1:
+        reach = float(stats.norm.isf(outside)) * spread
+        return [figure["mean"] - reach, figure["mean"] + reach]
+    return [float(limit) for limit in np.quantile(drawn[np.isfinite(drawn)], [outside, 1 - outside])]
 
 
 def fill_drawn(figures: Mapping[str, dict[str, Any]], drawn: np.ndarray) -> None:
     for place, name in enumerate(METRICS):
         if name in figures and figures[name]["mean"] is not None:
-            figures[name]["interval"] = _limits(drawn[:, place])
+            figures[name]["interval"] = _limits(figures[name], drawn[:, place])
 
 
-def compare_drawn(entry: dict[str, Any], drawn: np.ndarray) -> None:
-    """The interval of a difference; the p-value is twice the share of resamples on the other side of none."""
-    entry["interval"] = None if entry["difference"] is None else _limits(drawn)
+def compare_drawn(entry: dict[str, Any], one: Drawn, other: Drawn) -> None:
+    """The standard error of a difference. Its interval and p-value follow once its family is known."""
+    place = METRICS.index(entry["metric"])
+    differences = one.figures[:, place] - other.figures[:, place]
+    error = None if entry["difference"] is None else _spread(differences, entry["sd"], entry["seeds"])
+    if not error and entry["difference"]:
+        error = None  # the same in every resample: too few patients to differ, and no sign of certainty
+    entry["standard_error"] = error
+    entry["freedom"] = None if entry["standard_error"] is None else int(one.freedom[place])
     entry["method"] = METHOD
-    known = drawn[np.isfinite(drawn)]
-    if entry["interval"] is not None:
-        other_side = min((known <= 0).sum(), (known >= 0).sum())
-        entry["p_value"] = float(min(1.0, 2 * (other_side + 1) / (len(known) + 1)))

@@ -14,7 +14,7 @@ from wardround.algorithms.regions import region_of_each, with_only
 from wardround.evaluation.benefit import origin_of
 from wardround.evaluation.intervals import Resampling
 from wardround.evaluation.paired import Comparison, compare_pairs
-from wardround.evaluation.patients import Resamples
+from wardround.evaluation.patients import Resamples, is_over_patients
 from wardround.evaluation.predict import SitePrediction, scores_of
 from wardround.evaluation.scores import Figures, Scores
 from wardround.evaluation.summaries import Summaries, Summary
@@ -106,13 +106,16 @@ def score_regions(
     own, of_all = (_by_region(table, arms, groups, thresholds) for table in (regional, predictions))
     if own is None or of_all is None:
         return content
-    drawn = (Resamples(own), Resamples(of_all)) if len(own.seeds) == 1 else None
+    drawn: tuple[Resamples, Resamples] | None = None
     for name, topology in arms.items():
-        resampling = Resampling.of(study.evaluation_of(origin_of(study, name)))
+        evaluation = study.evaluation_of(origin_of(study, name))
+        fixed = is_over_patients(evaluation, own.seeds)
+        if fixed and drawn is None:
+            drawn = Resamples(own), Resamples(of_all)
         known = [region for region in topology["regions"] if region in own.by_site.get(name, {})]
         pairs = {region: (own.by_site[name][region], of_all.by_site[name][region]) for region in known}
-        over = None if drawn is None else {r: (drawn[0].of(name, r), drawn[1].of(name, r)) for r in known}
-        for region, found in compare_pairs(pairs, resampling, over).items():
+        over = {r: (drawn[0].drawn(name, r), drawn[1].drawn(name, r)) for r in known} if drawn and fixed else None
+        for region, found in compare_pairs(pairs, Resampling.of(evaluation), evaluation.metric, over).items():
             topology["regions"][region] |= {"test": _rows(own, name, region), **_told(found)}
     return content
 
@@ -153,7 +156,7 @@ def score_told_regions(
                 told["auc_uncertain_by"] = dict(zip(("regional", "global"), bounds, strict=True))
                 unsure[region] = sum(bound or 0.0 for bound in bounds)
         resampling = Resampling.of(study.evaluation_of(origin_of(study, name)))
-        for region, found in compare_pairs(pairs, resampling, unsure=unsure).items():
+        for region, found in compare_pairs(pairs, resampling, study.evaluation.metric, unsure=unsure).items():
             topology["regions"][region] |= _told(found)
     return content
 

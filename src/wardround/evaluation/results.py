@@ -13,22 +13,26 @@ import pandas as pd
 from wardround.algorithms import ALGORITHMS
 from wardround.evaluation.absent import describe_exchange, score_absent
 from wardround.evaluation.across import across_sites
-from wardround.evaluation.benefit import benefit, best_single, by_number_of_sites, spread
+from wardround.evaluation.answer import answer
+from wardround.evaluation.benefit import benefit, best_single, by_number_of_sites, compared_metrics, spread
+from wardround.evaluation.calls import describe_calls
 from wardround.evaluation.claims import judge
-from wardround.evaluation.compare import Pair, compare_arms
+from wardround.evaluation.compare import RANKED, Pair, compare_arms, sentence
+from wardround.evaluation.differences import RULE, correct
 from wardround.evaluation.finding_summaries import FindingSummaries, describe_told
-from wardround.evaluation.findings import choose_thresholds, describe_findings, left_out, untested
+from wardround.evaluation.findings import describe_findings, left_out
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
 from wardround.evaluation.metrics import SMALLEST_GROUP
-from wardround.evaluation.patients import by_patients
+from wardround.evaluation.patients import by_patients, is_over_patients
 from wardround.evaluation.regional import describe_regions, score_regions
 from wardround.evaluation.scores import Scored, Scores, within_sites
 from wardround.evaluation.selection import choose, compose
 from wardround.evaluation.sureness import score_sureness
+from wardround.evaluation.thresholds import choose_thresholds, fixed_thresholds, untested
 from wardround.study import FINAL, Arm, Study, anonymous
 
 SCHEMA_VERSION = 1
-WITHIN = ("accuracy", "auc", "pr_auc", "brier")  # whose mean over sites is told
+WITHIN = ("accuracy", "auc", "pr_auc", "brier")  # whose mean over sites is told, beside the primary metric's
 CURVES = (
     *(f"{side}_{figure}" for side in ("test", "validation", "training") for figure in ("accuracy", "loss", "auc")),
     "loss",
@@ -51,24 +55,62 @@ def results(
 ) -> dict[str, Any]:
     """`groups` gives sex and age band of rows; `records` are the rounds as `records.jsonl` has them.
 
-    `selection` are the predictions on which values are chosen, `validation` those on which thresholds of findings are;
-    `regional` are those of regions' own models, `absent` those made while a party was missing, `unsure` says how sure
-    models are of each row; `sites` describes each set of sites.
+    `selection` are the predictions on which values are chosen, `validation` those on which thresholds are; `regional`
+    are those of regions' own models, `absent` those made while a party was missing, `unsure` says how sure models are
+    of each row; `sites` describes each set of sites.
     """
     choices = choose(study, selection) if selection is not None else []
-    thresholds = None
-    if validation is not None:
-        thresholds = choose_thresholds(compose(untested(validation, predictions, groups), choices))
     predictions = compose(predictions, choices)
+    given = study.evaluation.threshold
+    if not isinstance(given, str):
+        thresholds = fixed_thresholds(predictions, given)
+    elif validation is not None:
+        thresholds = choose_thresholds(untested(compose(validation, choices), predictions, groups))
+    else:
+        thresholds = None
     scores = Scores.of(predictions, groups, thresholds)
-    content = by_patients(assemble(study, scores, choices, records, sites), scores)
+    content = assemble(study, scores, choices, records, sites)
+    fixed = {
+        name
+        for name, arm in origins(study, choices).items()
+        if name in content["arms"] and is_over_patients(study.evaluation_of(arm), scores.seeds)
+    }
+    content = by_patients(content, scores, fixed)
     if regional is not None:
         content = score_regions(content, study, predictions, compose(regional, choices), groups, thresholds)
     if absent is not None:
         content = score_absent(content, study, predictions, compose(absent, choices), groups, thresholds)
     if unsure is not None:
         content = score_sureness(content, study, compose(unsure, choices), groups)
+    return conclude(content)
+
+
+def conclude(content: dict[str, Any]) -> dict[str, Any]:
+    """Verdicts, once all standard errors are known, and the answer that follows from them.
+
+    All differences in one metric that the arms of one variant show are one family: those of arms from the reference, of
+    each hospital, and of the mean over hospitals.
+    """
+    families: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for entry in (*content["tests"], *content["benefit"], *content["across_sites"]):
+        families.setdefault((content["arms"][entry["arm"]]["variant"], entry["metric"]), []).append(entry)
+    for family in families.values():
+        correct(family)
+    correct(content["best_single"])
+    for test in content["tests"]:
+        test["sentence"] = sentence(test)
+    content["answer"] = answer(content)
     return content
+
+
+def origins(study: Study, choices: Sequence[Mapping[str, Any]]) -> dict[str, Arm]:
+    """Every arm by its name; of one that a selection put together, the first of its family."""
+    return {arm.name: arm for arm in study.arms} | {
+        choice["arm"]: next(
+            arm for arm in study.arms if (arm.family, arm.variant) == (choice["family"], choice["variant"])
+        )
+        for choice in choices
+    }
 
 
 def assemble(
@@ -80,15 +122,12 @@ def assemble(
     deployed: bool = False,
 ) -> dict[str, Any]:
     """`scores` has the selected arms already, `records` has not."""
-    origin = {arm.name: arm for arm in study.arms} | {
-        choice["arm"]: next(
-            arm for arm in study.arms if (arm.family, arm.variant) == (choice["family"], choice["variant"])
-        )
-        for choice in choices
-    }
+    origin = origins(study, choices)
     of_arm = {str(arm): part for arm, part in compose(records, choices).groupby("arm", sort=False)}
     subgroups = _subgroups(scores, {name: Resampling.of(study.evaluation_of(a)) for name, a in origin.items()})
     selected = {choice["arm"] for choice in choices}
+    primary = study.evaluation.metric
+    within = primary in RANKED and ranks_within_sites(scores, origin)
     arms = {
         name: _arm(study, arm, name in selected, name, scores, subgroups[name], of_arm[name])
         | {"topology": _topology(arm, of_arm[name], sites), "uncertainty": None}
@@ -99,24 +138,26 @@ def assemble(
     for name in arms:
         by_variant.setdefault(origin[name].variant, []).append(name)
     main = Resampling.of(study.evaluation)
-    headline = _headline(scores)
+    metrics = compared_metrics(primary)
     return {
         "schema_version": SCHEMA_VERSION,
         "deployed": deployed,
         "findings": list(scores.findings),
-        "headline": headline,
+        "classes": list(next(iter(sites[0]["sites"].values()))["classes"]) if sites else [],
+        "primary_metric": primary,
+        "primary_within_sites": within,
         "study": {"name": study.name, "question": study.question, "hash": study.hash},
         "seeds": list(study.evaluation.seeds),
-        "interval": {"confidence": CONFIDENCE, "method": main.method, "covers": main.covers},
+        "interval": {"confidence": CONFIDENCE, "method": main.method, "covers": main.covers, "correction": RULE},
         "variants": _variants(study, by_variant),
         "arms": arms,
         "tests": [test for names in by_variant.values() for test in _tests(study, scores, names, origin)],
-        "benefit": [entry for names in by_variant.values() for entry in benefit(study, scores, names)],
-        "across_sites": [entry for names in by_variant.values() for entry in across_sites(study, scores, names)],
-        "best_single": [
-            entry for names in by_variant.values() for entry in best_single(study, scores, names, headline)
+        "benefit": [entry for names in by_variant.values() for entry in benefit(study, scores, names, metrics)],
+        "across_sites": [
+            entry for names in by_variant.values() for entry in across_sites(study, scores, names, metrics)
         ],
-        "by_number_of_sites": by_number_of_sites(study, scores, by_variant.get("", []), headline),
+        "best_single": [entry for names in by_variant.values() for entry in best_single(study, scores, names, primary)],
+        "by_number_of_sites": by_number_of_sites(study, scores, by_variant.get("", []), primary),
         "curves": _curves(of_arm, list(arms)),
         "selection": choices,
         "claims": [judge(claim, study, scores, arms, sites) for claim in study.claims],
@@ -146,8 +187,9 @@ def _arm(
         "auc_uncertain_by": scores.auc_uncertain_by(name),
         "sites": {site: summarise_metrics(figures, resampling) for site, figures in by_site.items()},
         "own_models": has_own_models(arm),
-        "within_sites": summarise_metrics(within_sites(by_site), resampling, WITHIN),
-        "spread": spread(by_site, _headline(scores)),
+        "within_sites": summarise_metrics(within_sites(by_site), resampling, {*WITHIN, study.evaluation.metric}),
+        "spread": spread(by_site, study.evaluation.metric),
+        "calls": describe_calls(scores, name),
         "subgroups": subgroups,
         "calibration": scores.calibration(name),
         "decision_curve": scores.decision_curve(name),
@@ -167,9 +209,16 @@ def _topology(arm: Arm, records: pd.DataFrame, sites: Sequence[Mapping[str, Any]
     return describe_regions(arm, records, sites) if arm.topology.kind == "hierarchical" and federated else None
 
 
-def _headline(scores: Scored) -> str:
-    """The metric that reports speak of first: where rows have findings, most calls are right whatever a model does."""
-    return "auc" if scores.findings else "accuracy"
+def ranks_within_sites(scores: Scored, origin: Mapping[str, Arm]) -> bool:
+    """Whether metrics that rank rows are compared within sites, in every arm alike.
+
+    Scores of models that differ from site to site are not of one scale, and an AUC over all rows rewards such a model
+    for knowing the site. An AUC over all sites from histograms may be off by more than arms differ, and with several
+    classes there is none.
+    """
+    own = any(has_own_models(arm) for name, arm in origin.items() if name in scores.arms)
+    off = [scores.auc_uncertain_by(name) for name in scores.arms]
+    return own or any(off) or all(one is None for one in off)
 
 
 def _variants(study: Study, by_variant: Mapping[str, Sequence[str]]) -> dict[str, Any]:
@@ -212,9 +261,8 @@ def _tests(study: Study, scores: Scored, names: Sequence[str], origin: Mapping[s
     other = origin[reference]
     comparable = [name for name in names if name != reference and _rows_of(origin[name]) == _rows_of(other)]
     pairs = [Pair(name, reference) for name in comparable]
-    # an AUC over all sites that is put together from histograms may be off by more than arms differ
-    own = [name for name in names if has_own_models(origin[name]) or scores.auc_uncertain_by(name)]
-    return compare_arms(scores, pairs, Resampling.of(study.evaluation_of(other)), own)
+    within = ranks_within_sites(scores, origin)
+    return compare_arms(scores, pairs, Resampling.of(study.evaluation_of(other)), within, study.evaluation.metric)
 
 
 def has_own_models(arm: Arm) -> bool:
@@ -231,7 +279,10 @@ def _rows_of(arm: Arm) -> tuple[Any, ...]:
 
 
 def _convergence(records: pd.DataFrame) -> dict[str, Any]:
-    """Rounds until 95 % of the last round's accuracy (for findings: AUC), on validation rows where there are any."""
+    """Rounds until 95 % of the last round's accuracy (for findings: AUC), on validation rows where there are any.
+
+    Whatever the primary metric is: after each round only these are computed.
+    """
     figure = "auc" if "test_auc" in records else "accuracy"
     validated = f"validation_{figure}" in records and records[f"validation_{figure}"].notna().any()
     side = "validation" if validated else "test" if f"test_{figure}" in records else None
@@ -240,6 +291,7 @@ def _convergence(records: pd.DataFrame) -> dict[str, Any]:
     change = records.groupby("round")["change"].mean()
     return {
         "measured_on": side,
+        "measured_by": figure,
         "rounds_to_95_percent": {
             "mean": float(needed.mean()) if len(needed) else None,
             "sd": float(needed.std(ddof=1)) if len(needed) > 1 else None,

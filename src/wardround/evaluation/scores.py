@@ -13,7 +13,7 @@ import pandas as pd
 
 from wardround.evaluation.calibration import calibration, decision_curve
 from wardround.evaluation.grouped import grouped_metrics
-from wardround.evaluation.metrics import THRESHOLD, calls
+from wardround.evaluation.metrics import THRESHOLD
 from wardround.study import METRICS
 
 Figures = np.ndarray  # (seeds, metrics); NaN where a metric is not defined
@@ -101,13 +101,14 @@ class Scores:
     score: np.ndarray  # (rows,), (rows, classes) or (rows, findings)
     groups: pd.DataFrame | None = None  # what is known of the rows' patients
     findings: tuple[str, ...] = ()
-    own_thresholds: np.ndarray | None = None  # (rows, findings): chosen on validation rows; NaN where none was
+    # (rows,) or (rows, findings): chosen on validation rows, or given; NaN where none was. None with several classes
+    own_thresholds: np.ndarray | None = None
 
     @classmethod
     def of(
         cls, predictions: pd.DataFrame, groups: pd.DataFrame | None = None, thresholds: pd.DataFrame | None = None
     ) -> "Scores":
-        """`thresholds` are those that `findings.choose_thresholds` chose."""
+        """`thresholds` are those that `thresholds.choose_thresholds` chose."""
         arm, arms = pd.factorize(predictions["arm"])
         seed, seeds = pd.factorize(predictions["seed"], sort=True)
         site, sites = pd.factorize(predictions["site"])
@@ -127,18 +128,18 @@ class Scores:
             score[:, 0] if columns == ["score"] else score,
             groups,
             findings,
-            None if thresholds is None else _for_rows(thresholds, predictions),
+            None if thresholds is None else _for_rows(thresholds, predictions, bool(findings)),
         )
 
     @cached_property
     def chosen(self) -> np.ndarray:
-        """(rows, findings): whether a threshold was chosen."""
+        """(rows,) or (rows, findings): whether a threshold was chosen."""
         none = np.zeros(self.score.shape, dtype=bool)
         return none if self.own_thresholds is None else ~np.isnan(self.own_thresholds)
 
     @cached_property
     def thresholds(self) -> np.ndarray:
-        """(rows, findings): from which score on a finding is called."""
+        """(rows,) or (rows, findings): from which score on the positive class, or a finding, is called."""
         half = np.full(self.score.shape, THRESHOLD)
         return half if self.own_thresholds is None else np.where(self.chosen, self.own_thresholds, THRESHOLD)
 
@@ -146,10 +147,17 @@ class Scores:
     def right(self) -> np.ndarray:
         """Whether each row is called right; where rows have findings, the share of those known that are."""
         if not self.findings:
-            return np.asarray(calls(self.score) == self.label)
+            return np.asarray(self.called == self.label)
         known = self.label >= 0
         hits = ((self.score >= self.thresholds) == (self.label == 1)) & known
         return np.asarray(hits.sum(axis=1) / np.maximum(known.sum(axis=1), 1))
+
+    @cached_property
+    def called(self) -> np.ndarray:
+        """The class that each row is called; of findings, whether each is."""
+        if self.score.ndim == 1 or self.findings:
+            return np.asarray(self.score >= self.thresholds).astype(np.int64)
+        return np.asarray(self.score.argmax(axis=1))
 
     @cached_property
     def patient(self) -> np.ndarray:
@@ -234,9 +242,10 @@ class Scores:
         return figures.reshape(*shape, len(METRICS)), np.bincount(number, minlength=size).reshape(shape)
 
     def _figures(self, group: np.ndarray, count: int) -> np.ndarray:
-        return grouped_metrics(group, count, self.label, self.score, self.thresholds if self.findings else None)
+        return grouped_metrics(group, count, self.label, self.score, self.thresholds)
 
 
-def _for_rows(thresholds: pd.DataFrame, predictions: pd.DataFrame) -> np.ndarray:
+def _for_rows(thresholds: pd.DataFrame, predictions: pd.DataFrame, findings: bool) -> np.ndarray:
     wanted = pd.MultiIndex.from_frame(predictions[["arm", "seed"]])
-    return thresholds.reindex(wanted).to_numpy(dtype=np.float64)
+    found = thresholds.reindex(wanted).to_numpy(dtype=np.float64)
+    return found if findings else found[:, 0]

@@ -34,9 +34,10 @@ def scored_name(selection: Selection, arm: Arm) -> str:
 
 
 def _choice(selection: Selection, family: str, variant: str, arms: list[Arm], scores: Scored) -> dict[str, Any]:
-    place = METRICS.index(selection.metric)
+    metric = str(selection.metric)  # parsed with the study's primary one where it names none
+    place = METRICS.index(metric)
     table = np.stack([scores.overall[scored_name(selection, arm)][:, place] for arm in arms])
-    sign = -1 if selection.metric in LOWER_IS_BETTER else 1
+    sign = -1 if metric in LOWER_IS_BETTER else 1
     known = ~np.isnan(table)
     best = np.where(known, sign * table, -np.inf).argmax(axis=0)  # the first of equals
     decided = known.any(axis=0)
@@ -46,7 +47,7 @@ def _choice(selection: Selection, family: str, variant: str, arms: list[Arm], sc
         "variant": variant,
         "on": selection.on,
         "site": selection.site,
-        "metric": selection.metric,
+        "metric": metric,
         "scores": {arm.name: _mean(line) for arm, line in zip(arms, table, strict=True)},
         "chosen": {
             str(seed): arms[number].name

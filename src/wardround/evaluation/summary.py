@@ -33,13 +33,16 @@ MIDDLE = EDGES.index(THRESHOLD)
 OVER_ROWS = ("accuracy", "brier", "loss")  # means over rows, whatever their class
 
 
-def summarise(prediction: SitePrediction, groups: Mapping[str, np.ndarray], smallest: int) -> dict[str, Any]:
-    """Plain data for JSON. `groups` has for each kind, such as sex, a text or None for each row of the prediction."""
+def summarise(
+    prediction: SitePrediction, groups: Mapping[str, np.ndarray], smallest: int, threshold: float = THRESHOLD
+) -> dict[str, Any]:
+    """Plain data for JSON. `groups` has for each kind, such as sex, a text or None for each row of the prediction.
+    `threshold`: from which score on the positive class of two is called."""
     label, score, people = prediction.label, prediction.score, prediction.people
-    whole = figures_of(label, score, people, smallest)
+    whole = figures_of(label, score, people, smallest, threshold)
     if "metrics" not in whole:
         return whole
-    by_kind = {kind: _by_value(label, score, people, values, smallest) for kind, values in groups.items()}
+    by_kind = {kind: _by_value(label, score, people, values, smallest, threshold) for kind, values in groups.items()}
     return {**whole, "groups": by_kind}
 
 
@@ -48,13 +51,15 @@ def figures_of(
     score: np.ndarray,
     people: np.ndarray,
     smallest: int,
+    threshold: float = THRESHOLD,
     by_class: bool = True,
-    threshold: float | None = None,
+    finding: bool = False,
 ) -> dict[str, Any]:
     """Of some rows; without figures by class where `by_class` forbids them or a class is small.
 
-    `threshold` is given for a finding: from which score on it is called. Of a finding nothing is told beside the number
-    of rows where figures by class are not: whoever calls nobody ill could count the ill from what was called right.
+    `threshold`: from which score on the positive class, or the finding, is called. Of a `finding` nothing is told
+    beside the number of rows where figures by class are not: whoever calls nobody ill could count the ill from what was
+    called right.
     """
     rows = len(label)
     if patients_in(people) < max(smallest, 1):
@@ -63,11 +68,11 @@ def figures_of(
         return {"rows": rows, "diverged": True}
     small = np.flatnonzero(is_small(patients_by_class(label, people, _classes(score)), smallest)).tolist()
     by_class = by_class and not small
-    if threshold is not None and not by_class:
+    if finding and not by_class:
         nothing = {"metrics": dict.fromkeys(METRICS), "sums": None, "histogram": None}
         return {"rows": rows, "diverged": False, "small_classes": small, **nothing}
-    found = metrics(label, score) if threshold is None else finding_metrics(label, score, threshold)
-    called = calls(score) if threshold is None else (score >= threshold).astype(np.int64)
+    found = finding_metrics(label, score, threshold) if finding else metrics(label, score, threshold)
+    called = calls(score, threshold)
     return {
         "rows": rows,
         "diverged": False,
@@ -141,7 +146,7 @@ def _merged(
 
 
 def _by_value(
-    label: np.ndarray, score: np.ndarray, people: np.ndarray, values: np.ndarray, smallest: int
+    label: np.ndarray, score: np.ndarray, people: np.ndarray, values: np.ndarray, smallest: int, threshold: float
 ) -> dict[str, Any]:
     """Each value that may be told of. The rest of the rows could be worked out, so it may not be a small group either.
 
@@ -152,8 +157,9 @@ def _by_value(
     told = large_enough(places, np.zeros(len(label), dtype=np.int64), people, 1, fewest)
     by_class = large_enough({name: places[name] for name in told}, label, people, _classes(score), smallest)
     return {
-        name: figures_of(label[places[name]], score[places[name]], people[places[name]], smallest, name in by_class)
+        name: figures_of(label[rows], score[rows], people[rows], smallest, threshold, name in by_class)
         for name in sorted(told)
+        for rows in [places[name]]
     }
 
 

@@ -11,9 +11,9 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from wardround.evaluation.findings import choose_thresholds, untested
 from wardround.evaluation.metrics import THRESHOLD, calls
 from wardround.evaluation.scores import label_columns, score_columns
+from wardround.evaluation.thresholds import choose_thresholds, untested
 from wardround.uncertainty.calibration import Temperature, fit_temperature
 from wardround.uncertainty.parts import doubt_of
 from wardround.uncertainty.rows import SIDES, of_probabilities

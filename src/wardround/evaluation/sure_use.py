@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from wardround.evaluation.benefit import difference_of, verdict_of
+from wardround.evaluation.differences import correct, difference_of
 from wardround.evaluation.intervals import Resampling, summarise, summarise_metrics
 from wardround.evaluation.metrics import auc, metrics
-from wardround.evaluation.patients import Resamples, compare_drawn, fill_drawn
+from wardround.evaluation.patients import Drawn, Resamples, compare_drawn, fill_drawn
 from wardround.evaluation.scores import Figures, Scores, within_sites
 from wardround.evaluation.sure_rows import MEASURES, SeedRows, Sided
 from wardround.study import METRICS
@@ -98,7 +98,7 @@ def _compared(
     findings = seeds[0].findings
     cuts = _thresholds(seeds) if findings else None
     scores = Scores.of(pd.concat(parts, ignore_index=True), _patients(seeds), cuts)
-    drawn = Resamples(scores) if len(seeds) == 1 else None
+    drawn = Resamples(scores) if len(seeds) == 1 or not resampling.extra else None
     told = {}
     for metric in FIGURES:
         inside, place = within and metric == "auc", METRICS.index(metric)
@@ -110,9 +110,9 @@ def _compared(
         if drawn is not None:
             again = {kind: _drawn(drawn, scores, kind, inside) for kind in (ALL, KEPT)}
             for kind in (ALL, KEPT):
-                fill_drawn({metric: entry[kind]}, again[kind])
-            compare_drawn(entry["difference"], again[KEPT][:, place] - again[ALL][:, place])
-            entry["difference"]["verdict"] = verdict_of(entry["difference"]["interval"], metric)
+                fill_drawn({metric: entry[kind]}, again[kind].figures)
+            compare_drawn(entry["difference"], again[KEPT], again[ALL])
+            correct([entry["difference"]])
         told[metric] = entry
     return told
 
@@ -126,12 +126,13 @@ def _side(scores: Scores, kind: str, within: bool) -> Figures:
     return within_sites(own) if own else none
 
 
-def _drawn(drawn: Resamples, scores: Scores, kind: str, within: bool) -> np.ndarray:
+def _drawn(drawn: Resamples, scores: Scores, kind: str, within: bool) -> Drawn:
     arm = scores.arms[0]
-    if not within:
-        return drawn.of(arm, kind) if kind in scores.sites else np.full((drawn.count, len(METRICS)), np.nan)
-    own = [site for site in scores.sites if site.startswith(kind + BETWEEN)]
-    return within_sites({site: drawn.of(arm, site) for site in own})
+    if within:
+        return drawn.within_sites(arm, [site for site in scores.sites if site.startswith(kind + BETWEEN)])
+    if kind in scores.sites:
+        return drawn.drawn(arm, kind)
+    return Drawn(np.full((drawn.count, len(METRICS)), np.nan), np.ones(len(METRICS)))
 
 
 # Errors
@@ -143,7 +144,7 @@ def describe_errors(seeds: Sequence[SeedRows], resampling: Resampling, findings:
     doubts = [one.doubt(one.test) for one in seeds]
     tables = [_table(one, one.wrong, doubt) for one, doubt in zip(seeds, doubts, strict=True)]
     scores = Scores.of(pd.concat(tables, ignore_index=True), _patients(seeds))
-    drawn, arm = Resamples(scores) if len(seeds) == 1 else None, scores.arms[0]
+    drawn, arm = Resamples(scores) if len(seeds) == 1 or not resampling.extra else None, scores.arms[0]
     whole = summarise_metrics(scores.overall[arm], resampling, ("auc",))
     if drawn is not None:
         fill_drawn(whole, drawn.of(arm))

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from wardround import seeds
 from wardround.errors import StudyError
 from wardround.models.dropout import Dropout
-from wardround.models.model import Model, ModelBuilder, Shape, from_module
+from wardround.models.model import Model, ModelBuilder, Shape, affords, from_module
 from wardround.settings import Count, Fraction, NonNegative
 from wardround.tree import Tree
 
@@ -35,6 +35,7 @@ SEEN = 0.05  # of the way from nothing: a mean of less is not used yet
 WAVES = 128  # random features of the kernel by which `mmd` compares
 
 
+@affords(seeds=10)
 def adapter(
     latent: Count = 16,
     hidden: tuple[Count, ...] = (32,),

@@ -19,7 +19,7 @@ from wardround.errors import StudyError, suggest
 from wardround.models.cnn import cnn
 from wardround.models.dropout import Dropout
 from wardround.models.mlp import mlp
-from wardround.models.model import Cut, Model, ModelBuilder, Shape, from_module
+from wardround.models.model import Cut, Model, ModelBuilder, Shape, affords, from_module
 from wardround.models.residual import residual
 from wardround.settings import Count, Fraction, parse_settings, settings_of
 from wardround.tree import Tree
@@ -30,6 +30,7 @@ FOR_COLUMNS: Mapping[str, Any] = {"kind": "mlp", "hidden": [16]}
 TOP, ABSENT = "top.", "absent."
 
 
+@affords(seeds=5)
 def joined(
     embedding: Count = 16,
     hidden: Count = 32,

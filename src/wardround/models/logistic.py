@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from wardround.models.model import Model, ModelBuilder, Shape, from_module
+from wardround.models.model import Model, ModelBuilder, Shape, affords, from_module
 from wardround.models.patients import Patients
 from wardround.settings import NonNegative
 from wardround.tree import Tree
 
 
+@affords(seeds=20)
 def logistic(l2: NonNegative = 0.0, intercept: Literal["shared", "private"] = "shared") -> ModelBuilder:
     """`l2` adds l2/2 times the squared weights (not the intercept) to the loss. Starts from zero.
 

@@ -5,10 +5,11 @@ import math
 from torch import nn
 
 from wardround.models.dropout import Dropout
-from wardround.models.model import Model, ModelBuilder, Shape, from_module
+from wardround.models.model import Model, ModelBuilder, Shape, affords, from_module
 from wardround.settings import Count, Fraction
 
 
+@affords(seeds=10)
 def mlp(hidden: tuple[Count, ...] = (64, 32), dropout: Fraction = 0.0) -> ModelBuilder:
     def build(shape: Shape) -> Model:
         def module() -> nn.Module:

@@ -10,14 +10,15 @@ import numpy as np
 from wardround.artifacts.audit import changed_files, verify
 from wardround.artifacts.folder import RunFolder
 from wardround.errors import RunError
+from wardround.evaluation.answer import main_arms, primary_figure, primary_word
 from wardround.evaluation.metrics import SMALLEST_GROUP
-from wardround.report.headline import Headline, headline_of
+from wardround.report.headline import HEADLINES, Headline, headline_of
 from wardround.study import Deployment
 
 KNOWN_SCHEMA = 1
 KNOWN_ATTACK = 1  # `schema` of attack.json
 STAY = "predictions stay at their hospital"  # why something that needs rows is not in a report
-NEEDED = {"arms", "seeds", "variants", "curves", "selection", "sites"}
+NEEDED = {"arms", "seeds", "variants", "curves", "selection", "sites", "primary_metric", "answer"}
 KINDS = ("sex", "age", "view")  # of groups, in the order in which they are named
 ENVIRONMENT = {"time", "versions", "system", "processors", "python", "engine"}
 
@@ -36,6 +37,16 @@ class Evidence:
         return headline_of(self.results)
 
     @property
+    def curve_headline(self) -> Headline:
+        """What is known after every round: the AUC of findings, the accuracy of classes."""
+        return HEADLINES["auc" if any("test_auc" in curve for curve in self.results["curves"].values()) else "accuracy"]
+
+    @property
+    def referral_headline(self) -> Headline:
+        """What is followed as rows are referred: AUC, or accuracy where that is the primary metric."""
+        return HEADLINES["accuracy" if self.headline.metric == "accuracy" else "auc"]
+
+    @property
     def findings(self) -> list[str]:
         """Where a row may have several; none where it has one class."""
         return list(self.results.get("findings", []))
@@ -51,8 +62,7 @@ class Evidence:
 
         Where there is none, those in which some do.
         """
-        main = {name: arm for name, arm in self.results["arms"].items() if not arm["variant"]}
-        return {name: arm for name, arm in main.items() if arm["train_at"] is None} or main
+        return main_arms(self.results)
 
     def curve(self, arm: str, column: str) -> tuple[list[int], list[float]]:
         """Rounds and means over seeds, where there is one."""
@@ -111,15 +121,16 @@ class Evidence:
 
     @cached_property
     def main_arm(self) -> str:
-        """The one that is shown in detail: the reference, else the federated arm with the highest figure."""
-        if self.reference in self.arms:
+        """The one that is shown in detail: the reference where sites federate in it, else the first such arm that has
+        figures. Not the best one: that would be chosen on test rows."""
+        if self.reference in self.federated or (self.reference in self.arms and not self.federated):
             return str(self.reference)
-        return max(self.federated or self.arms, key=lambda name: self.figure(name)["mean"] or 0.0)
+        known = [name for name in self.federated or self.arms if self.figure(name)["mean"] is not None]
+        return next(iter(known or self.federated or self.arms))
 
     def figure(self, arm: str) -> dict[str, Any]:
-        """An arm's headline figure over all sites' test rows."""
-        found: dict[str, Any] = self.results["arms"][arm]["metrics"][self.headline.metric]
-        return found
+        """An arm's primary figure: over all sites' test rows, or the mean over sites."""
+        return primary_figure(self.results, arm)
 
     @cached_property
     def kinds(self) -> list[str]:
@@ -134,8 +145,13 @@ class Evidence:
 
     @property
     def ranked_within(self) -> bool:
-        """Whether the headline is to be looked at site by site, because of such arms."""
-        return bool(self.own_models) and self.headline.metric == "auc"
+        """Whether the primary metric is the mean over sites, and not that of all rows."""
+        return bool(self.results["primary_within_sites"])
+
+    @property
+    def primary_word(self) -> str:
+        """The primary metric in a sentence about arms; about a site it is `headline.word`."""
+        return primary_word(self.results)
 
     @property
     def synthetic(self) -> bool:

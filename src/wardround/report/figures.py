@@ -62,15 +62,13 @@ class Drawing:
 
 def _words(evidence: Evidence) -> dict[str, str]:
     headline = evidence.headline
-    units = {test["bootstrap"]["unit"] for test in evidence.tests() if test.get("bootstrap")}
     return {
         "metric": headline.word,
         "Metric": headline.title,
         "point": headline.point,
         "groups": listed(evidence.kinds) if evidence.kinds else "group",
-        "unit": next(iter(units), "patients"),
         "arm": evidence.main_arm,
-        "single": headline_of(next(iter(evidence.results["by_number_of_sites"]), {})).title,
+        "single": headline_of(next(iter(evidence.results["by_number_of_sites"]), {"metric": "auc"})).title,
         "synthetic": SYNTHETIC_IMAGES if evidence.synthetic else "",
         "weights": " The training loss has the study's class weights in it, the others have not."
         if evidence.study.get("training", {}).get("class_weights", "none") != "none"
@@ -108,21 +106,19 @@ FIGURES = {
     **{
         metric: Drawing(
             "{Metric} of every arm",
-            "Mean over seeds with its 95 % interval. Paler marks: variants of the study; where test rows are fixed, "
-            "the interval speaks of training alone.",
+            "Mean over seeds with its 95 % CI, by itself. Paler marks: variants of the study.",
             partial(plots_results.overall, metric=metric),
-            one_seed="With its 95 % interval over patients. Paler marks: variants of the study.",
+            one_seed="With its 95 % CI over patients, by itself. Paler marks: variants of the study.",
         )
         for metric in HEADLINES
     },
     "differences": Drawing(
         "Differences from the reference",
-        "Dot and line: paired difference with the 95 % interval that allows for seeds sharing patients. "
-        "Ticks: BCa bootstrap over {unit}.{point}",
+        "Paired difference with its 95 % CI, which allows for seeds sharing patients and is corrected for all "
+        "comparisons of this report.{point}",
         plots_results.differences,
-        across="Dot and line: paired difference with the 95 % interval that allows for seeds sharing patients. Ticks: "
-        f"BCa bootstrap over seeds, because {STAY}.",
-        one_seed="Dot and line: difference on the same test rows with its 95 % interval over patients.{point}",
+        one_seed="Difference on the same test rows with its 95 % CI over patients, corrected for all comparisons of "
+        "this report.{point}",
     ),
     "grid": Drawing("Every cell of the grid", "On all sites' test rows; bright is better.", plots_grid.grid_map),
     "grid-sides": Drawing(

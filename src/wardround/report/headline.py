@@ -1,13 +1,16 @@
-"""The figure that a report is about: accuracy, or AUC where rows have findings. How it is written, in one place.
+"""The study's primary metric, and how it is written: in one place.
 
-An accuracy is given in per cent, an AUC as it is; differences of both in points, which are hundredths.
+Rates are given in per cent, areas under curves, scores and losses as they are; differences of what is better when it is
+higher in points, which are hundredths.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from wardround.report.table import Format, decimals, percent
+from wardround.evaluation.compare import IN_POINTS, RANKED, WORDS
+from wardround.report.table import Format, decimals, percent, points, signed_decimals
+from wardround.study import LOWER_IS_BETTER, METRICS
 
 
 @dataclass(frozen=True)
@@ -17,12 +20,19 @@ class Headline:
     unit: str  # after the word on an axis or above a column
     scale: int  # from a figure to its unit
     shown: Format  # in a table
+    difference: Format  # of two figures, in a table
+    points: str  # above a column of differences
     point: str  # what a point is, where that must be said
 
     @property
     def title(self) -> str:
         """At the beginning of a sentence."""
         return self.word[0].upper() + self.word[1:]
+
+    @property
+    def sign(self) -> int:
+        """-1 where lower is better."""
+        return -1 if self.metric in LOWER_IS_BETTER else 1
 
     def above(self, name: str = "") -> str:
         """The heading of a column: of this figure, or of what it is measured on."""
@@ -32,12 +42,25 @@ class Headline:
         return f"{self.shown(value)} %" if self.unit else self.shown(value)
 
 
-HEADLINES = {
-    "accuracy": Headline("accuracy", "accuracy", ", %", 100, percent, ""),
-    "auc": Headline("auc", "AUC", "", 1, decimals, " A point is 0.01 of AUC."),
-}
+def _headline(metric: str) -> Headline:
+    word = WORDS.get(metric, metric)
+    as_it_is = metric in (*RANKED, *LOWER_IS_BETTER, "f1")
+    in_points = metric in IN_POINTS
+    return Headline(
+        metric=metric,
+        word=word,
+        unit="" if as_it_is else ", %",
+        scale=1 if as_it_is else 100,
+        shown=decimals if as_it_is else percent,
+        difference=points if in_points else signed_decimals,
+        points="points" if in_points else "difference",
+        point=f" A point is 0.01 of {word}." if as_it_is and in_points else "",
+    )
+
+
+HEADLINES = {metric: _headline(metric) for metric in METRICS}
 
 
 def headline_of(entry: Mapping[str, Any]) -> Headline:
-    """Of a run's results, by their `headline`, or of an entry that names its `metric`; accuracy where none is named."""
-    return HEADLINES[entry.get("headline") or entry.get("metric") or "accuracy"]
+    """Of a run's results, by their `primary_metric`, or of an entry that names its `metric`."""
+    return HEADLINES[entry.get("primary_metric") or entry["metric"]]

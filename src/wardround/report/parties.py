@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from wardround.evaluation.compare import in_words, interval_words
 from wardround.report.evidence import Evidence
-from wardround.report.table import Format, Table, count_text, listed, make_table, one, points
+from wardround.report.table import Format, Table, count_text, listed, make_table, one
 
 VERDICTS = {"gains": "better without", "loses": "worse without", "no evidence": "no evidence of a difference"}
 
@@ -77,9 +78,9 @@ def _absent(evidence: Evidence, arm: str, topology: dict[str, Any]) -> list[str]
         if entry["difference"] is None:
             continue
         limits = entry["interval"]
-        said = "" if limits is None else f" (95 % interval {points(limits[0])} to {points(limits[1])})"
+        said = "" if limits is None else f" ({interval_words(entry)})"
         made.append(
-            f"While {party} is missing, {word} of {arm} changes by {points(entry['difference'])} points{said}: "
+            f"While {party} is missing, {word} of {arm} changes by {in_words(entry['difference'], metric)}{said}: "
             f"{VERDICTS.get(entry['verdict'], entry['verdict'])}."
         )
     return made
@@ -129,9 +130,9 @@ def absent_table(evidence: Evidence) -> Table:
         "missing": None,
         headline.above(f"with it: {headline.word}"): headline.shown,
         headline.above(f"without it: {headline.word}"): headline.shown,
-        "points": points,
-        "from": points,
-        "to": points,
+        headline.points: headline.difference,
+        "from": headline.difference,
+        "to": headline.difference,
         "verdict": None,
     }
     note = f"All test rows; the difference is paired, with its 95 % interval.{headline.point}"

@@ -18,7 +18,7 @@ def losses(evidence: Evidence) -> Figure | None:
 
 
 def headline_curves(evidence: Evidence) -> Figure | None:
-    metric, word = evidence.headline.metric, evidence.headline.word
+    metric, word = evidence.curve_headline.metric, evidence.curve_headline.word
     return _panels(evidence, {f"{side}_{metric}": f"{side} {word}" for side in ("validation", "test")})
 
 

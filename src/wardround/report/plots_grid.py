@@ -30,7 +30,7 @@ def grid_map(evidence: Evidence) -> Figure | None:
 
 def grid_sides(evidence: Evidence) -> Figure | None:
     """Training, validation and test rows after the last round: the figure above, the loss below."""
-    grid, headline = _grid(evidence), evidence.headline
+    grid, headline = _grid(evidence), evidence.curve_headline
     if grid is None or len(grid.lines) < 2:
         return None
     arms = list(grid.cells.values())

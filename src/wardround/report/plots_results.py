@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from wardround.evaluation.answer import primary_figure
 from wardround.report.evidence import Evidence
 from wardround.report.headline import Headline, headline_of
 from wardround.report.style import COLOURS, MARKERS, bar, figure, legend, looks, name_rows
@@ -29,33 +30,41 @@ def overall(evidence: Evidence, metric: str) -> Figure | None:
                 label = (variant or "as it stands") if place == 0 and len(variants) > 1 else None
                 colour = looks(evidence, arm)["color"]
                 mark = MARKERS[v % len(MARKERS)]
-                bar(axes, entry["metrics"][metric], place + offset, headline.scale, colour, mark, label, v)
+                found = primary_figure(evidence.results, f"{arm}@{variant}" if variant else arm)
+                bar(axes, found, place + offset, headline.scale, colour, mark, label, v)
     name_rows(axes, arms)
-    axes.set_xlabel(f"{headline.word} on all sites' test rows{headline.unit}, with 95 % interval")
+    axes.set_xlabel(f"{evidence.primary_word}, on all sites' test rows{headline.unit}, with 95 % CI")
     if len(variants) > 1:
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.0 + 0.9 / (len(arms) + 1)), ncols=len(variants))
     return drawn
 
 
 def differences(evidence: Evidence) -> Figure | None:
-    """Paired differences from the reference: corrected interval, and the bootstrap's limits as ticks."""
+    """Paired differences from the reference, with the intervals that verdicts follow from."""
     tests = [test for test in evidence.tests() if test["interval"] is not None]
     if not tests:
         return None
-    drawn = figure(0.9 + 0.26 * len(tests))
+    drawn, scale = figure(0.9 + 0.26 * len(tests)), _difference_scale(evidence)
     axes = drawn.subplots()
     axes.axvline(0, color="black", linewidth=0.8)
     for place, test in enumerate(tests):
-        low, high = (100 * limit for limit in test["interval"])
+        low, high = (scale * limit for limit in test["interval"])
         colour = looks(evidence, test["arm"])["color"]
         axes.plot([low, high], [place, place], color=colour, linewidth=1.6)
-        axes.plot(100 * test["difference"], place, "o", color=colour, markersize=5)
-        if test["bootstrap"]:
-            limits = [100 * limit for limit in test["bootstrap"]["interval"]]
-            axes.plot(limits, [place, place], "|", color=colour, markersize=9)
+        axes.plot(scale * test["difference"], place, "o", color=colour, markersize=5)
     name_rows(axes, [test["arm"] for test in tests])
-    axes.set_xlabel(f"points of {evidence.headline.word} more than {tests[0]['reference']}")
+    axes.set_xlabel(
+        f"{_units(evidence)}{evidence.primary_word} more than {tests[0]['reference']}, with corrected 95 % CI"
+    )
     return drawn
+
+
+def _difference_scale(evidence: Evidence) -> int:
+    return 100 if evidence.headline.points == "points" else 1
+
+
+def _units(evidence: Evidence) -> str:
+    return "points of " if evidence.headline.points == "points" else ""
 
 
 def hospitals(evidence: Evidence) -> Figure | None:
@@ -79,7 +88,7 @@ def hospitals(evidence: Evidence) -> Figure | None:
     name_rows(grid[0, 0], arms)
     for axes in grid.flat[max(0, len(sites) - columns) : len(sites)]:
         axes.tick_params(labelbottom=True)  # below the last panel of each column, whichever row it is in
-    drawn.supxlabel(f"{headline.word} on the site's own test rows{headline.unit}, with 95 % interval", fontsize=9)
+    drawn.supxlabel(f"{headline.word} on the site's own test rows{headline.unit}, with 95 % CI", fontsize=9)
     return drawn
 
 
@@ -94,6 +103,7 @@ def benefit(evidence: Evidence) -> Figure | None:
         )
     if not entries or not arms or len(evidence.sites) > 20:
         return None
+    scale = _difference_scale(evidence)
     drawn = figure(0.9 + len(evidence.sites) * max(0.4, 0.16 * len(arms)))
     axes = drawn.subplots()
     axes.axvline(0, color="black", linewidth=0.8)
@@ -102,13 +112,13 @@ def benefit(evidence: Evidence) -> Figure | None:
         for place, site in enumerate(evidence.sites):
             entry = entries.get((arm, site))
             if entry:
-                low, high = (100 * limit for limit in entry["interval"])
+                low, high = (scale * limit for limit in entry["interval"])
                 colour = looks(evidence, arm)["color"]
                 axes.plot([low, high], [place + offset] * 2, color=colour, linewidth=1.4)
                 label = arm if place == 0 else None
-                axes.plot(100 * entry["difference"], place + offset, "o", color=colour, markersize=4, label=label)
+                axes.plot(scale * entry["difference"], place + offset, "o", color=colour, markersize=4, label=label)
     name_rows(axes, evidence.sites)
-    axes.set_xlabel(f"points of {evidence.headline.word} gained over training alone, with 95 % interval")
+    axes.set_xlabel(f"{_units(evidence)}{evidence.headline.word} more than alone, with corrected 95 % CI")
     legend(drawn, loc="outside lower center", ncols=4)
     return drawn
 
@@ -203,9 +213,9 @@ def sweep(evidence: Evidence) -> Figure | None:
     places = range(len(values))
     colour = COLOURS[evidence.families.index(family) % len(COLOURS)]
     headline = evidence.headline
-    for place, entry in zip(places, entries, strict=True):
-        bar(left, entry["metrics"][headline.metric], place, headline.scale, colour, upright=True)
-    left.set_ylabel(f"{headline.word}{headline.unit}")
+    for place, name in zip(places, values.values(), strict=True):
+        bar(left, evidence.figure(name), place, headline.scale, colour, upright=True)
+    left.set_ylabel(f"{evidence.primary_word}{headline.unit}")
     rounds = [entry["convergence"]["rounds_to_95_percent"]["mean"] for entry in entries]
     middle.plot(places, [np.nan if r is None else r for r in rounds], "o-", color=colour)
     middle.set_ylabel("rounds to 95 % of final")

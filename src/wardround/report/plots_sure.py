@@ -94,7 +94,8 @@ def referral(evidence: Evidence) -> Figure | None:
     drawn = figure(3.2)
     panels = drawn.subplots(1, 2)
     words = {"accuracy": ("accuracy, %", 100), "auc": ("AUC", 1)}
-    order = [evidence.headline.metric, *(name for name in words if name != evidence.headline.metric)]
+    first = evidence.referral_headline.metric
+    order = [first, *(name for name in words if name != first)]
     for axes, metric in zip(panels, order, strict=True):
         word, scale = words[metric]
         for name, one in told.items():

@@ -175,7 +175,7 @@ def _without_cuts(arm: str, told: dict[str, Any]) -> str:
 
 
 def _metrics(evidence: Evidence) -> list[str]:
-    first = evidence.headline.metric
+    first = evidence.referral_headline.metric
     return [first, *(name for name in ("auc", "accuracy") if name != first)]
 
 
@@ -197,7 +197,7 @@ def _change(evidence: Evidence, metric: str, entry: dict[str, Any]) -> str:
 
 def _others(evidence: Evidence, arm: str, told: dict[str, dict[str, Any]]) -> str:
     """Whom referral helps, among the other arms."""
-    metric = evidence.headline.metric
+    metric = evidence.referral_headline.metric
     verdicts = {
         name: one["referral"]["at"]["figures"][metric]["difference"]["verdict"]
         for name, one in told.items()
@@ -205,7 +205,7 @@ def _others(evidence: Evidence, arm: str, told: dict[str, dict[str, Any]]) -> st
     }
     if not verdicts:
         return ""
-    word = evidence.headline.word
+    word = evidence.referral_headline.word
     parts = []
     for verdict, text in (("gains", "rises"), ("loses", "falls"), ("no evidence", "does not clearly change")):
         names = [name for name, found in verdicts.items() if found == verdict]

@@ -75,6 +75,10 @@ def percent(value: float) -> str:
     return f"{100 * value:.1f}"
 
 
+def signed_decimals(value: float) -> str:
+    return signed(value, 3)
+
+
 def points(value: float) -> str:
     return signed(100 * value, 1)
 

@@ -5,6 +5,7 @@ from typing import Any
 from wardround.report.arms import partition_title
 from wardround.report.attacked import audit_table, inversion_table, membership_table
 from wardround.report.evidence import STAY, Evidence, rows_of
+from wardround.report.headline import HEADLINES
 from wardround.report.parties import absent_table, exchange_table
 from wardround.report.table import (
     FEWEST,
@@ -16,7 +17,6 @@ from wardround.report.table import (
     one,
     p_text,
     percent,
-    points,
     share_limits,
     without_empty,
 )
@@ -35,6 +35,7 @@ from wardround.report.tables_sites import (
     across_table,
     benefit_table,
     best_single_table,
+    corrected,
     external_table,
     hospital_table,
     mean_sd,
@@ -190,15 +191,16 @@ def arm_table(evidence: Evidence) -> Table:
         found = evidence.figure(name)
         figures = [arm["metrics"][metric]["mean"] for metric in others]
         if evidence.ranked_within:
-            figures.insert(0, arm["within_sites"]["auc"]["mean"])
+            figures.insert(0, arm["metrics"][headline.metric]["mean"])
         kilobytes = arm["cost"]["bytes"] / 1000
         rows.append([name, found["mean"], found["sd"], *share_limits(found["interval"]), *figures, kilobytes])
     shown = headline.shown
-    columns: dict[str, Format | None] = {"arm": None, headline.above(): shown, "SD": shown, "from": shown}
-    within = {"within sites": shown} if evidence.ranked_within else {}
-    columns |= {"to": shown} | within | dict.fromkeys(others.values(), decimals) | {"KB": one}
+    columns: dict[str, Format | None] = {"arm": None, headline.above(evidence.primary_word): shown}
+    columns |= {"SD": shown, "from": shown, "to": shown}
+    columns |= {headline.above(f"{headline.word} over all rows"): shown} if evidence.ranked_within else {}
+    columns |= dict.fromkeys(others.values(), decimals) | {"KB": one}
     seeds = f"Means over {evidence.seeds} seeds" if evidence.seeds != 1 else "One seed,"
-    note = f"{seeds} on all sites' test rows; the 95 % interval of the {headline.word}."
+    note = f"{seeds} on all sites' test rows; the 95 % CI is that of the {evidence.primary_word}, by itself."
     if evidence.findings:
         note += " Every figure is the mean over findings."
     if evidence.ranked_within:
@@ -245,15 +247,16 @@ def calibration_table(evidence: Evidence) -> Table:
 
 def subgroup_table(evidence: Evidence) -> Table:
     headline = evidence.headline
-    others = {"auc": "AUC"} if headline.metric == "accuracy" else {"pr_auc": "PR-AUC"}
+    others = {"auc": "AUC"} if headline.metric != "auc" else {"pr_auc": "PR-AUC"}
     others |= {"sensitivity": "sensitivity", "specificity": "specificity"}
+    others = {metric: word for metric, word in others.items() if metric != headline.metric}
     rows: list[list[Any]] = []
     for name in evidence.few_arms:
         for kind in evidence.kinds:
             for group, found in evidence.arms[name]["subgroups"].get(kind, {}).items():
                 figures = found.get("metrics")
                 if figures is None:
-                    rows.append([name, f"{kind}: {group}", *[None] * 7])
+                    rows.append([name, f"{kind}: {group}", *[None] * (4 + len(others))])
                     continue
                 main = figures[headline.metric]
                 means = [figures[metric]["mean"] for metric in others]
@@ -299,33 +302,37 @@ def selection_table(evidence: Evidence) -> Table:
         if selection.get("on") == "site"
         else "on validation rows"
     )
-    note = f"Mean {selection.get('metric', 'accuracy')} {where}. Ties go to the first value. Test rows had no say."
+    metric = next((choice["metric"] for choice in evidence.results["selection"]), evidence.headline.metric)
+    note = f"Mean {HEADLINES[metric].word} {where}. Ties go to the first value. Test rows had no say."
     return make_table("selection", "How the value was selected", columns, rows, note)
 
 
 def test_table(evidence: Evidence) -> Table:
-    rows = []
+    """The appendix: the comparison that verdicts stand on, and what others would have printed beside it."""
+    headline, rows = evidence.headline, []
     for variant in evidence.results["variants"]:
         for test in evidence.tests(variant=variant):
             bootstrap = limits(test["bootstrap"]["interval"] if test["bootstrap"] else None)
-            names = ("p_value", "p_value_holm", "p_value_bonferroni", "p_value_paired", "p_value_independent")
-            figures = [test["difference"], *limits(test["interval"]), *bootstrap, *(test[name] for name in names)]
+            alone = test["uncorrected"] or {"interval": None, "p_value": None}
+            figures = [test["difference"], *limits(test["interval"]), test["p_value"], *limits(alone["interval"])]
+            figures += [alone["p_value"], test["p_value_holm"], *bootstrap]
+            figures += [test["p_value_paired"], test["p_value_independent"]]
             rows.append([test["arm"], *figures, test["effect"]["d_z"], test["effect"]["d_s"]])
-    columns: dict[str, Format | None] = {"arm": None, "points": points, "from": points, "to": points}
-    columns |= {"BCa from": points, "BCa to": points, "p": p_text, "Holm": p_text, "Bonferroni": p_text}
-    columns |= {"p, paired t": p_text, "p, independent t": p_text, "d (paired)": decimals, "d (independent)": decimals}
-    if evidence.seeds == 1:
-        note = f"{evidence.headline.title} against the reference; {evidence.results['interval']['method']}."
-        note += f" Holm and Bonferroni over the arms of one variant.{evidence.headline.point}"
-        return without_empty(make_table("tests", f"Comparisons with {evidence.reference}", columns, rows, note))
+    shown = headline.difference
+    columns: dict[str, Format | None] = {"arm": None, headline.points: shown, "from": shown, "to": shown, "p": p_text}
+    columns |= {"by itself: from": shown, "by itself: to": shown, "p by itself": p_text, "p, Holm": p_text}
+    columns |= {"BCa from": shown, "BCa to": shown, "p, paired t": p_text, "p, independent t": p_text}
+    columns |= {"d (paired)": decimals, "d (independent)": decimals}
     note = (
-        f"{evidence.headline.title} against the reference. The first p-value allows for seeds sharing patients; "
-        "the paired and the independent t-test do not, and reject too often. Where test rows are fixed, all p-values "
-        "and intervals speak of the randomness of training alone. Holm and Bonferroni over the arms of one variant."
+        f"{headline.title} against the reference; {evidence.results['interval']['method']}. {corrected(evidence)} By "
+        "itself: as if there were no other comparison. Holm's p-values are corrected too, but have no intervals. "
     )
+    if evidence.seeds > 1:
+        note += "The paired and the independent t-test take seeds for independent studies, and reject too often. "
+    note += f"BCa: a bootstrap, uncorrected.{headline.point}"
     if evidence.deployed:
-        note += f" The bootstrap draws seeds anew and not patients, because {STAY}."
-    return make_table("tests", f"Comparisons with {evidence.reference}", columns, rows, note)
+        note += f" It draws seeds anew and not patients, because {STAY}."
+    return without_empty(make_table("tests", f"Comparisons with {evidence.reference}", columns, rows, note))
 
 
 def claim_table(evidence: Evidence) -> Table:

@@ -33,7 +33,7 @@ def last(evidence: Evidence, arm: str, column: str) -> float | None:
 
 def sides_table(evidence: Evidence) -> Table | None:
     """Training, validation and test rows after the last round: a model that fits the first alone is overfitted."""
-    headline = evidence.headline
+    headline = evidence.curve_headline
     if not any(last(evidence, arm, f"training_{headline.metric}") is not None for arm in evidence.arms):
         return None
     rows = []

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from wardround.evaluation.differences import RULE
 from wardround.report.evidence import Evidence
-from wardround.report.headline import HEADLINES, headline_of
+from wardround.report.headline import HEADLINES, Headline, headline_of
 from wardround.report.table import (
     Format,
     Table,
@@ -15,7 +16,6 @@ from wardround.report.table import (
     make_table,
     p_text,
     percent,
-    points,
     share_limits,
     without_empty,
 )
@@ -73,9 +73,22 @@ def spread_table(evidence: Evidence) -> Table | None:
             sd = float(np.std(list(known.values()), ddof=1)) if len(known) > 1 else None
             rows.append([name, sd, known[best] - known[worst], *ends])
     columns = {"arm": None, "SD over sites": percent, "highest - lowest": percent, "lowest": None, "highest": None}
-    figures = "accuracies" if headline.metric == "accuracy" else "AUCs"
-    note = f"Of the sites' mean {figures}, in points.{headline.point}"
+    note = f"Of the sites' means of {headline.word}, in points: hundredths."
     return make_table("spread", "How evenly the sites are served", columns, rows, note)
+
+
+def difference_columns(headline: Headline) -> dict[str, Format | None]:
+    """A difference and its interval."""
+    return {headline.points: headline.difference, "from": headline.difference, "to": headline.difference}
+
+
+def corrected(evidence: Evidence) -> str:
+    """What the intervals, p-values and verdicts of one table have in common with those of all others."""
+    counts = {entry["comparisons"] for entry in (*evidence.tests(), *evidence.benefit())}
+    count = max(counts, default=1)
+    if count <= 1:
+        return "95 % CI."
+    return f"95 % CI, p-value and verdict are corrected for all {count} comparisons that this report shows ({RULE})."
 
 
 def benefit_table(evidence: Evidence) -> Table:
@@ -90,10 +103,11 @@ def benefit_table(evidence: Evidence) -> Table:
         ]
         for entry in evidence.benefit()
     ]
-    columns = {"arm": None, "site": None, "points": points, "from": points, "to": points, "p": p_text, "verdict": None}
     headline = evidence.headline
+    columns: dict[str, Format | None] = {"arm": None, "site": None, **difference_columns(headline)}
+    columns |= {"p": p_text, "verdict": None}
     paired = "paired over seeds" if evidence.seeds != 1 else "on the same test rows"
-    note = f"{headline.title} against the same site training alone, {paired}, with 95 % intervals.{headline.point}"
+    note = f"{headline.title} against the same site training alone, {paired}. {corrected(evidence)}{headline.point}"
     return make_table("benefit", "What joining changed for each site", columns, rows, note)
 
 
@@ -114,21 +128,21 @@ def across_table(evidence: Evidence) -> Table | None:
     columns: dict[str, Format | None] = {"arm": None, headline.above("mean over sites"): headline.shown}
     columns |= {"its lower limit": headline.shown, "its upper limit": headline.shown}
     for rival in ("alone", reference):
-        columns |= {f"against {rival}": points, f"from ({rival})": points, f"to ({rival})": points}
-    note = f"Each site counts the same. Differences in points, paired over seeds, with 95 % intervals.{headline.point}"
+        columns |= {f"against {rival}": headline.difference}
+        columns |= {f"from ({rival})": headline.difference, f"to ({rival})": headline.difference}
+    note = f"Each site counts the same. Differences are paired. {corrected(evidence)}{headline.point}"
     return without_empty(make_table("across-sites", "On average over sites", columns, rows, note))
 
 
 def reference_table(evidence: Evidence) -> Table | None:
     """Each hospital against the reference; against training alone it stands in `benefit`."""
     entries = [e for name in evidence.arms for e in evidence.across(name, "reference") if e["site"] is not None]
-    rows = [
-        [e["arm"], e["site"], e["difference"], *limits(e["interval"]), e["p_value_holm"], e["verdict"]] for e in entries
-    ]
-    columns: dict[str, Format | None] = {"arm": None, "site": None, "points": points, "from": points, "to": points}
-    columns |= {"p (Holm)": p_text, "verdict": None}
+    rows = [[e["arm"], e["site"], e["difference"], *limits(e["interval"]), e["p_value"], e["verdict"]] for e in entries]
+    columns: dict[str, Format | None] = {"arm": None, "site": None, **difference_columns(evidence.headline)}
+    columns |= {"p": p_text, "verdict": None}
     title = f"Each site under each arm against {evidence.reference}"
-    note = f"{evidence.headline.title} on each site's own test rows, paired.{evidence.headline.point}"
+    note = f"{evidence.headline.title} on each site's own test rows, paired. {corrected(evidence)}"
+    note += evidence.headline.point
     return make_table("against-reference", title, columns, rows, note)
 
 
@@ -144,7 +158,7 @@ def best_single_table(evidence: Evidence) -> Table | None:
                 entry["arm"],
                 entry["site"],
                 entry["best"],
-                entry[f"best_{entry.get('metric', 'accuracy')}"],
+                entry[f"best_{entry['metric']}"],
                 entry["difference"],
                 *limits(entry["interval"]),
                 "yes" if entry["as_good"] else "no",
@@ -155,12 +169,11 @@ def best_single_table(evidence: Evidence) -> Table | None:
         "site": None,
         "best single model from": None,
         headline.above(f"its {headline.word}"): headline.shown,
-        "points": points,
-        "from": points,
-        "to": points,
+        **difference_columns(headline),
         "at least as good": None,
     }
-    note = f"The best model that one hospital alone could have trained, picked by its test {headline.word} there."
+    note = f"The best model that one hospital alone could have trained, picked by its test {headline.word} there. "
+    note += f"95 % CI, corrected for the {entries[0]['comparisons']} rows of this table."
     return make_table("best-single", "Against the best single-hospital model", columns, rows, note)
 
 

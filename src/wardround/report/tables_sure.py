@@ -44,7 +44,7 @@ def sureness_table(evidence: Evidence) -> Table:
 
 
 def referral_table(evidence: Evidence) -> Table:
-    headline, rows = evidence.headline, []
+    headline, rows = evidence.referral_headline, []
     for name, one in with_uncertainty(evidence).items():
         at, errors = one["referral"]["at"], one["errors"]
         entry = at["figures"][headline.metric]
@@ -76,7 +76,7 @@ def referral_table(evidence: Evidence) -> Table:
     columns |= {"from ": decimals, "to ": decimals}
     note = (
         "Referred: test rows above a cut that each site's validation rows have chosen. Points: the rest less all rows, "
-        f"with the 95 % interval.{headline.point} Doubt in bits; AUC of telling wrong calls from right ones by doubt. "
+        f"with the 95 % CI.{headline.point} Doubt in bits; AUC of telling wrong calls from right ones by doubt. "
         "Scores are means over passes, so that figures on all rows may differ a little from those above."
     )
     if evidence.own_models:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from wardround.report.evidence import Evidence
-from wardround.report.table import Format, Table, count_text, listed, make_table, one, points
+from wardround.report.table import Format, Table, count_text, listed, make_table, one
 
 LINKS = {
     "site_region": "sites and their regions",
@@ -83,9 +83,7 @@ def _verdict(evidence: Evidence, topology: dict[str, Any]) -> str | None:
         parts.append(f"there is no evidence of a difference between the two in {where}")
     if not parts:
         return f"it cannot be told whether a region's own model has a better {word} at home than the model of all"
-    return (
-        f"by {word} on a region's own test rows, {'; '.join(parts)} (after Holm's correction for the number of regions)"
-    )
+    return f"by {word} on a region's own test rows, {'; '.join(parts)} (corrected for the number of regions)"
 
 
 def region_table(evidence: Evidence) -> Table:
@@ -103,11 +101,13 @@ def region_table(evidence: Evidence) -> Table:
             rows.append([name, region, len(found["sites"]), found["train"], test, *figures])
     columns: dict[str, Format | None] = {"arm": None, "region": None, "sites": str, "training rows": str}
     columns |= {"test rows": count_text, headline.above(f"own model: {headline.word}"): headline.shown}
-    columns |= {headline.above(f"model of all: {headline.word}"): headline.shown, "own less all, points": points}
-    columns |= {"from": points, "to": points, "verdict": None}
+    columns |= {headline.above(f"model of all: {headline.word}"): headline.shown}
+    columns |= {f"own less all, {headline.points}": headline.difference}
+    columns |= {"from": headline.difference, "to": headline.difference, "verdict": None}
     note = (
         "A region's own model is the one that it had before the last average over regions. Both are scored on the test "
-        f"rows of the region's sites; the difference is paired, with its 95 % interval.{headline.point}"
+        f"rows of the region's sites; the difference is paired, with its 95 % CI, corrected for the "
+        f"number of regions.{headline.point}"
     )
     note = " ".join([note, *_as_told(evidence)])
     return make_table("regions", "Each region's own model beside the model of all", columns, rows, note)

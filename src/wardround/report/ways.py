@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from wardround.evaluation.compare import in_words
+from wardround.evaluation.compare import in_words, interval_words
+from wardround.evaluation.differences import GAINS, is_clear
 from wardround.privacy.epsilons import INFINITE
 from wardround.report.evidence import Evidence
-from wardround.report.table import Format, Table, decimals, listed, make_table, one, points
+from wardround.report.table import Format, Table, decimals, listed, make_table, one
 
 BOUNDS = {"pooled": "all rows at one place (a bound)", "local": "every site alone"}
-ALPHA = 0.05
 
 
 @dataclass(frozen=True)
@@ -159,15 +159,15 @@ def _flat(evidence: Evidence, ways: Mapping[str, Way]) -> str | None:
     tests = {test["arm"]: test for test in evidence.tests() if test["arm"] in plain}
     if evidence.reference not in plain or not tests:
         return None
-    clear = [name for name, test in tests.items() if _is_clear(test)]
+    clear = [name for name, test in tests.items() if is_clear(test)]
     if not clear:
         others = listed(list(tests))
         return (
             f"Same kind of rows at every hospital, no further demands: {evidence.reference} will do. {others} "
             f"{'is' if len(tests) == 1 else 'are'} not told apart from it."
         )
-    better = [name for name in clear if tests[name]["difference"] > 0]
-    best = max(better, key=lambda name: tests[name]["difference"]) if better else str(evidence.reference)
+    better = [name for name in clear if tests[name]["verdict"] == GAINS]
+    best = max(better, key=lambda name: abs(tests[name]["difference"])) if better else str(evidence.reference)
     return f"Same kind of rows at every hospital, no further demands: {best} is the best of {listed(plain)}."
 
 
@@ -244,13 +244,8 @@ def _against_reference(evidence: Evidence, arm: str) -> str:
         return "is the reference"
     if test is None or test["difference"] is None:
         return "was not compared"
-    limits = test["interval"]
     within = " within sites" if test.get("within_sites") else ""
-    said = "" if limits is None else f", 95 % interval {points(limits[0])} to {points(limits[1])}"
-    verdict = "" if _is_clear(test) else "; chance can explain it"
+    said = "" if test["interval"] is None else f", {interval_words(test)}"
+    verdict = "" if is_clear(test) else "; chance can explain it"
     of_test = in_words(test["difference"], metric)
     return f"changes {evidence.headline.word}{within} by {of_test} against {test['reference']}{said}{verdict}"
-
-
-def _is_clear(test: Mapping[str, Any]) -> bool:
-    return test["p_value_holm"] is not None and test["p_value_holm"] <= ALPHA

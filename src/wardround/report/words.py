@@ -1,14 +1,17 @@
 """The sentences of a report, each computed from the evidence."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from wardround.evaluation.compare import ALPHA, in_words
+from wardround.evaluation.compare import in_words, interval_words, why_unknown
+from wardround.evaluation.differences import UNKNOWN, is_clear
 from wardround.report.attacked import failed_words
 from wardround.report.evidence import Evidence
 from wardround.report.headline import headline_of
 from wardround.report.table import listed
 from wardround.report.words_participation import participation_words
 from wardround.report.words_privacy import asked_words, cost_words
+from wardround.study import CHOSEN
 
 SYNTHETIC = "Synthetic data: made by a program. No patient is behind any row, and nothing here is true of patients."
 OF_COLUMNS = ("missing", "indicator", "categories", "least_level")  # settings that say nothing of images
@@ -19,10 +22,11 @@ QUICK = "This is the study at its quick size (--quick): fewer rows or rounds tha
 
 
 def answer(evidence: Evidence) -> list[str]:
-    """Three sentences: the arms against the reference, federation against staying alone, and what was published.
+    """The answer that stands in results.json: the arms against the reference, federation against staying alone, classes
+    that a model never predicts, and what was published.
 
-    Before them one where an audit failed, one where not all invited hospitals took part, and one where no patient is
-    behind it all; after them what privacy cost.
+    Before it one sentence where an audit failed, one where not all invited hospitals took part, and one where no
+    patient is behind it all; after it what privacy cost.
     """
     return [
         sentence
@@ -31,115 +35,11 @@ def answer(evidence: Evidence) -> list[str]:
             participation_words(evidence.results),
             SYNTHETIC if evidence.synthetic else None,
             QUICK if evidence.environment.get("quick") else None,
-            _against_reference(evidence),
-            _against_alone(evidence),
-            _claims(evidence) or _newcomers(evidence),
+            *(sentence["text"] for sentence in evidence.results["answer"]),
             cost_words(evidence),
         )
         if sentence is not None
     ]
-
-
-def _against_reference(evidence: Evidence) -> str:
-    headline = evidence.headline
-    metric, word = headline.metric, headline.word
-    tests = [test for test in evidence.tests() if test["difference"] is not None]
-    if evidence.tests() and not tests:
-        return f"{evidence.reference} or all the others diverged, so that nothing can be compared."
-    tests = [test for test in tests if test["interval"] is not None] or tests
-    if not tests:
-        best = max(evidence.arms, key=lambda name: evidence.figure(name)["mean"] or 0)
-        figure = evidence.figure(best)["mean"]
-        shown = "no arm has figures" if figure is None else f"the highest {word} is {headline.told(figure)} ({best})"
-        why = (
-            "The study names no reference, so arms are not compared"
-            if evidence.reference is None
-            else f"No other arm has the rows and sites of {evidence.reference}, so nothing is compared with it"
-        )
-        return f"{why}; {shown}."
-    if all(test["interval"] is None for test in tests):
-        largest = max(tests, key=lambda test: abs(test["difference"]))
-        return (
-            f"{'With one seed' if evidence.seeds == 1 else 'With these seeds'} nothing can be said about chance: the "
-            f"largest difference from {largest['reference']} is "
-            f"{in_words(largest['difference'], metric)} of {word} ({largest['arm']})."
-        )
-    fixed = {"c": "", "b": " for these models of one seed (other patients' randomness alone)"}.get(
-        tests[0]["method"][0], " on these fixed test rows (training's randomness alone)"
-    )
-    clear = [test for test in tests if test["p_value_holm"] is not None and test["p_value_holm"] <= ALPHA]
-    if clear:
-        found = "; ".join(
-            f"{test['arm']} {in_words(test['difference'], metric)} "
-            f"({' to '.join(in_words(limit, metric, False) for limit in test['interval'])})"
-            for test in clear
-        )
-        return f"Against {clear[0]['reference']}, these arms differ in {word}{fixed}, after Holm's correction: {found}."
-    largest = max(tests, key=lambda test: abs(test["difference"]))
-    low, high = largest["interval"]
-    alone = f" for this arm by itself: of {len(tests)} arms, one may look so by chance" if low > 0 or high < 0 else ""
-    return (
-        f"No arm differs from {largest['reference']} in {word}{fixed} by more than chance can explain; the largest "
-        f"difference is {in_words(largest['difference'], metric)} ({largest['arm']}, 95 % interval "
-        f"{in_words(low, metric, False)} to {in_words(high, metric, False)}{alone})."
-    )
-
-
-def _against_alone(evidence: Evidence) -> str | None:
-    known = [entry for entry in evidence.benefit() if entry["difference"] is not None]
-    compared = [name for name in evidence.federated if any(entry["arm"] == name for entry in known)]
-    arm = next(iter(compared), None)  # the first that the study names
-    entries = [entry for entry in known if entry["arm"] == arm]
-    if not entries:
-        return None
-    mean = sum(entry["difference"] for entry in entries) / len(entries)
-    gains, losses = ([e["site"] for e in entries if e["verdict"] == word] for word in ("gains", "loses"))
-    told = []
-    if gains:
-        told.append(f"{listed(gains)} gained")
-    if losses:
-        told.append(f"{listed(losses)} lost")
-    if told:
-        verdict = f"{' and '.join(told)} (after Holm's correction for the number of sites)"
-    elif all(entry["interval"] is None for entry in entries):
-        verdict = f"{'one seed' if evidence.seeds == 1 else 'these seeds'} cannot tell whether that is chance"
-    else:
-        verdict = "for no single site is there evidence of a gain or a loss"
-    count = f"{len(entries)} site{'s' if len(entries) > 1 else ''}"
-    return (
-        f"Against training alone, {arm} changed a site's {evidence.headline.word} by "
-        f"{in_words(mean, evidence.headline.metric)} on average over {count}; {verdict}."
-    )
-
-
-def _claims(evidence: Evidence) -> str | None:
-    claims = evidence.results["claims"]
-    if not claims:
-        return None
-    kinds = ("reproduced", "not reproduced", "contradicted by its source", "cannot be computed", "no verdict")
-    counts = {kind: sum(claim["verdict"].split(":")[0] == kind for claim in claims) for kind in kinds}
-    words = {
-        "contradicted by its source": "contradicted by their own source",
-        "no verdict": "set beside ours without a verdict",
-    }
-    found = [
-        f"{count} {'is' if count == 1 else 'are'} {words.get(kind, kind)}" for kind, count in counts.items() if count
-    ]
-    return f"Of {len(claims)} published claim{'s' if len(claims) > 1 else ''}, {listed(found)}."
-
-
-def _newcomers(evidence: Evidence) -> str | None:
-    """What a hospital that took no part would get, by how many trained."""
-    entries = [e for e in evidence.results["by_number_of_sites"] if e["outside"] and e["outside"]["mean"] is not None]
-    if len(entries) < 2:
-        return None
-    first, last = entries[0], entries[-1]
-    headline = headline_of(first)
-    return (
-        f"A model has an {headline.word} of {headline.told(first['outside']['mean'])} on average at hospitals that "
-        f"took no part when {first['sites']} hospital{'s' if first['sites'] > 1 else ''} trained it, and "
-        f"{headline.told(last['outside']['mean'])} when {last['sites']} did."
-    )
 
 
 def best_single_words(evidence: Evidence) -> list[str]:
@@ -170,7 +70,7 @@ def best_single_words(evidence: Evidence) -> list[str]:
         told = []
         for entry in (entry for entry in entries if entry["arm"] == arm and entry["difference"] is not None):
             rows = sizes[entry["site"]]["test"]
-            patients = f"{entry['difference'] * rows:+.1f} of {rows} test patients, "
+            patients = f"{entry['difference'] * rows:+.1f} of {rows} test rows, "
             if headline.metric != "accuracy" or evidence.findings:
                 patients = ""  # only an accuracy counts them
             chance = {"gains": "a gain", "loses": "a loss"}.get(entry["verdict"], "within chance")
@@ -202,24 +102,16 @@ def hospital_words(evidence: Evidence, site: str) -> list[str]:
     arm = evidence.reference if evidence.reference in evidence.federated else federated[0]["arm"]
     entry = next((e for e in federated if e["arm"] == arm), federated[0])
     metric, word = evidence.headline.metric, evidence.headline.word
-    sentences = []
-    if entry["interval"] is None:
-        why = "one seed gives no interval" if evidence.seeds == 1 else "there is no interval"
-        sentences.append(
-            f"With {entry['arm']}: {in_words(entry['difference'], metric)} against training alone; {why}, so that "
-            "this may be chance."
-        )
+    amount = f"with {entry['arm']}, {in_words(entry['difference'], metric)} of {word} against training alone"
+    if entry["verdict"] == UNKNOWN:
+        sentences = [f"{amount[0].upper()}{amount[1:]}; {why_unknown(entry)}."]
     else:
-        low, high = (in_words(limit, metric, False) for limit in entry["interval"])
-        words = {"gains": "Joining helped", "loses": f"Joining cost it {word}"}
+        words = {"gains": "Joining helped", "loses": "Joining harmed"}
         told = words.get(entry["verdict"], "There is no evidence that joining helped or harmed")
-        sentences.append(
-            f"{told}: with {entry['arm']}, {in_words(entry['difference'], metric)} of {word} against training "
-            f"alone (95 % interval {low} to {high})."
-        )
-    clear = [e for e in federated if e["verdict"] in ("gains", "loses") and e["arm"] != entry["arm"]]
-    for other in clear:
-        sentences.append(f"With {other['arm']} it {other['verdict']}: {in_words(other['difference'], metric)}.")
+        sentences = [f"{told}: {amount} ({interval_words(entry)})."]
+    for other in (e for e in federated if is_clear(e) and e["arm"] != entry["arm"]):
+        amount = in_words(other["difference"], metric)
+        sentences.append(f"With {other['arm']} it {other['verdict']}: {amount} ({interval_words(other)}).")
     return sentences
 
 
@@ -237,7 +129,8 @@ def design(evidence: Evidence) -> dict[str, str]:
     evaluation = study["evaluation"]
     split = f"{100 * evaluation['test_share']:g} % of each site's patients for testing, stratified by "
     split += "finding" if evidence.findings else "class"
-    if evaluation.get("split") == "given":
+    given = evaluation.get("split") == "given"
+    if given:
         split = "the one that the source comes with"
     if evaluation.get("validation_share"):
         split += f", {100 * evaluation['validation_share']:g} % for validation"
@@ -249,9 +142,40 @@ def design(evidence: Evidence) -> dict[str, str]:
         "training": f"{steps}, {training['optimiser']}, {rate}{_extras(training)}",
         **({"privacy": asked_words(study["privacy"])} if study.get("privacy") else {}),
         "split": split,
-        "seeds": f"{evidence.seeds}; a seed draws anew: {', '.join(evaluation['vary'])}",
-        "intervals": f"{evidence.results['interval']['method']}; they cover {evidence.results['interval']['covers']}",
+        "seeds": f"{evidence.seeds}; a seed draws anew: {_drawn_anew(evaluation)}",
+        "primary metric": f"{evidence.primary_word}{_threshold(evidence)}",
+        "intervals": f"{evidence.results['interval']['method']}; they cover {evidence.results['interval']['covers']}. "
+        f"Differences are corrected by {evidence.results['interval']['correction']}'s rule in a single step: arms, "
+        "hospitals and their mean are one family in each metric and variant",
     }
+
+
+def _drawn_anew(evaluation: Mapping[str, Any]) -> str:
+    """A split that the source comes with is drawn by nobody."""
+    given = evaluation.get("split") == "given"
+    return listed([name for name in evaluation["vary"] if not (given and name == "split")] or ["nothing"])
+
+
+def _threshold(evidence: Evidence) -> str:
+    """From which score on the positive class of two is called, for the metrics that need a call."""
+    calls = evidence.arms[evidence.main_arm].get("calls")
+    fixed = evidence.study["evaluation"].get("threshold", CHOSEN)
+    if evidence.findings or len(evidence.classes) != 2:
+        return ""
+    called = f"{evidence.classes[1]} is called from a score of"
+    if fixed != CHOSEN:
+        return f"; {called} {fixed:g} on, as the study says"
+    if evidence.deployed:
+        return (
+            f"; each hospital calls {evidence.classes[1]} from the score on that its own validation rows have chosen "
+            "(best sensitivity + specificity), from 0.5 on where it has too few of them or none"
+        )
+    if calls and calls["threshold"] and calls["threshold"]["chosen"]:
+        return (
+            f"; {called} {calls['threshold']['mean']:.2f} on ({evidence.main_arm}, mean over seeds), chosen on "
+            "validation rows for the best sensitivity + specificity"
+        )
+    return f"; {called} 0.5 on, because there are too few validation rows to choose on, or none"
 
 
 def groups_title(evidence: Evidence) -> str:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from wardround.evaluation.compare import in_words
+from wardround.evaluation.compare import in_words, interval_words, why_unknown
 from wardround.report.evidence import Evidence
 from wardround.report.table import listed
 
@@ -16,8 +16,9 @@ def across_words(evidence: Evidence) -> list[str]:
         entry = next((e for e in evidence.across(name, "alone") if e["site"] is None), None)
         if entry is not None and entry["difference"] is not None:
             means[name] = entry
-    ahead = [f"{name} ({_told(evidence, entry)})" for name, entry in means.items() if entry["difference"] >= 0]
-    behind = {name: entry for name, entry in means.items() if entry["difference"] < 0}
+    sign = evidence.headline.sign
+    ahead = [f"{name} ({_told(evidence, entry)})" for name, entry in means.items() if sign * entry["difference"] >= 0]
+    behind = {name: entry for name, entry in means.items() if sign * entry["difference"] < 0}
     made = []
     if ahead:
         who = listed(ahead)
@@ -31,11 +32,8 @@ def across_words(evidence: Evidence) -> list[str]:
 def _told(evidence: Evidence, entry: dict[str, Any]) -> str:
     difference = _points(evidence, entry["difference"])
     if entry["interval"] is None:
-        return (
-            f"{difference}; {'one seed' if evidence.seeds == 1 else 'these seeds'} cannot tell whether that is chance"
-        )
-    low, high = (in_words(limit, evidence.headline.metric, False) for limit in entry["interval"])
-    return f"{difference}, 95 % interval {low} to {high}"
+        return f"{difference}; {why_unknown(entry)}"
+    return f"{difference}, {interval_words(entry)}"
 
 
 def _points(evidence: Evidence, difference: float) -> str:
@@ -51,7 +49,8 @@ def _behind(evidence: Evidence, name: str, entry: dict[str, Any]) -> str:
     verdict = f": {chance[entry['verdict']]}" if entry["verdict"] in chance else ""
     said = f"On average over sites, {name} is behind training alone ({_told(evidence, entry)}){verdict}."
     sites = [one for one in evidence.benefit() if one["arm"] == name and one["difference"] is not None]
-    lower = sorted((one for one in sites if one["difference"] < 0), key=lambda one: one["difference"])
+    sign = evidence.headline.sign
+    lower = sorted((e for e in sites if sign * e["difference"] < 0), key=lambda e: sign * e["difference"])
     if not lower:
         return said
     counts = evidence.results["sites"][0]["sites"]
@@ -61,6 +60,6 @@ def _behind(evidence: Evidence, name: str, entry: dict[str, Any]) -> str:
         size = f", {rows} training rows" if rows is not None else ""
         return f"{one['site']} ({_points(evidence, one['difference'])}{size})"
 
-    above = [one["site"] for one in sites if one["difference"] > 0]
-    rest = f", above at {listed(above)}" if above else ""
-    return f"{said} It is below at {listed([told(one) for one in lower])}{rest}."
+    above = [one["site"] for one in sites if sign * one["difference"] > 0]
+    rest = f", better at {listed(above)}" if above else ""
+    return f"{said} It is worse at {listed([told(one) for one in lower])}{rest}."

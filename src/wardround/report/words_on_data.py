@@ -130,6 +130,7 @@ def limits(evidence: Evidence) -> list[str]:
     if any(found["rows"] for sites in results["leakage"].values() for found in sites.values()):
         lines.append("Some test patients were trained on at another site, which flatters every arm but local training.")
     lines += _undefined(evidence)
+    lines += _some_seeds(evidence)
     lines += privacy_limits(evidence)
     return lines + (_without_rows(evidence) if evidence.deployed else [])
 
@@ -145,7 +146,7 @@ def _on_seeds(evidence: Evidence) -> list[str]:
     for name, variant in evidence.results["variants"].items():
         if not variant["method"].startswith(("corrected", "bootstrap over patients")):
             where = f"In the variant {name}" if name else "Here"
-            lines.append(f"{where}, intervals cover {variant['covers']}; they do not speak of other test patients.")
+            lines.append(f"{where} there are no intervals and no verdicts: all seeds have the same test rows.")
     if evidence.seeds == 1:
         lines.append(
             "One seed: intervals speak of other patients, not of another training, which may differ as much or more."
@@ -173,12 +174,32 @@ def _undefined(evidence: Evidence) -> list[str]:
     return [f"Cannot be computed, {why}: {listed(undefined)}."]
 
 
+def _some_seeds(evidence: Evidence) -> list[str]:
+    """Sites that have the primary metric with some seeds only, for want of test rows of one class with the others."""
+    metric, found = evidence.headline.metric, []
+    for site in evidence.sites:
+        counts = [arm["sites"][site][metric]["seeds"] for arm in evidence.arms.values() if site in arm["sites"]]
+        if counts and 0 < max(counts) < evidence.seeds:
+            found.append(f"{site} {max(counts)}")
+    if not found:
+        return []
+    return [
+        f"With some seeds a site has no test rows of one class, and so no {evidence.headline.word}. Such a seed counts "
+        f"neither at the site nor in the mean over sites. Of {evidence.seeds} seeds count: {listed(found)}."
+    ]
+
+
 def ranking_words(evidence: Evidence) -> str:
-    """Why an AUC over all sites flatters models that know their site."""
+    """Why an AUC over all sites flatters models that know their site, or cannot be had."""
+    if not evidence.own_models:
+        return (
+            "Arms are compared by the mean of the sites' own AUC (within sites), which is exact: an AUC over all sites "
+            "could only be had from histograms, or not at all."
+        )
     return (
         f"Sites predict with models of their own in {listed(evidence.own_models)}: an AUC over all sites then ranks "
-        "scores of different models against each other, and rewards knowing which site a patient is at. Such arms are "
-        "compared by the mean of the sites' own AUC (within sites)."
+        "scores of different models against each other, and rewards knowing which site a patient is at. So all arms "
+        "are compared by the mean of the sites' own AUC (within sites)."
     )
 
 

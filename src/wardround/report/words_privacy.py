@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from wardround.artifacts.spending import EACH_SITE
-from wardround.evaluation.compare import ALPHA, in_words
+from wardround.evaluation.compare import in_words
+from wardround.evaluation.differences import is_clear
 from wardround.privacy.epsilons import from_json
 from wardround.privacy.exposure import exposure_words
 from wardround.report.evidence import Evidence
@@ -219,8 +220,8 @@ def cost_words(evidence: Evidence) -> str | None:
     word, point = evidence.headline.word, evidence.headline.point
     tail = "" if evidence.results["privacy"]["guarantee"] else " Simulated noise: what it would cost, not a guarantee."
     return (
-        f"What privacy cost in {word}, against {against} without noise{alike}, in points with 95 % intervals: "
-        f"{'; '.join(parts)}.{point}{_verdict(line, tests)}{tail}"
+        f"What privacy cost in {word}, against {against} without noise{alike}, in points with 95 % CI, corrected for "
+        f"all comparisons: {'; '.join(parts)}.{point}{_verdict(line, tests)}{tail}"
     )
 
 
@@ -245,10 +246,10 @@ def _verdict(line: Line, tests: Mapping[str, Mapping[str, Any]]) -> str:
     found = {spent: tests[name] for spent, name in line.arms if name in tests and tests[name]["interval"] is not None}
     if not found:
         return ""
-    clear = [s for s, test in found.items() if test["p_value_holm"] is not None and test["p_value_holm"] <= ALPHA]
+    clear = [spent for spent, test in found.items() if is_clear(test)]
     if not clear:
         return " All of it may be chance."
-    return f" After Holm's correction, chance does not explain epsilon {listed([said(spent) for spent in clear])}."
+    return f" Chance does not explain epsilon {listed([said(spent) for spent in clear])}."
 
 
 def privacy_limits(evidence: Evidence) -> list[str]:

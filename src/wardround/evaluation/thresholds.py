@@ -1,0 +1,103 @@
+"""From which score on a class or a finding is called: chosen on validation rows, never on test rows.
+
+With two classes the threshold has the best sensitivity + specificity (Youden's index), which does not depend on how
+rare a class is; a finding's has the best F1. With several classes the highest score decides. Where there are too few
+validation rows to choose on, or none, a class is called from a score of one half on.
+"""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from wardround.evaluation.scores import label_columns, score_columns
+
+LEAST_ROWS = 30  # of validation: fewer would choose by chance
+LEAST_EACH = 5  # of either class
+
+
+def choose_thresholds(validation: pd.DataFrame) -> pd.DataFrame | None:
+    """For each arm and seed (the index) the threshold of the positive class, or of each finding (a column).
+
+    NaN where there is nothing to choose on, or a model has diverged. None with several classes.
+    """
+    labels, scores = label_columns(validation), score_columns(validation)
+    if len(labels) < len(scores):
+        return None
+    made: dict[tuple[str, int], list[float]] = {}
+    grouped: Any = validation.groupby(["arm", "seed"], sort=False)
+    for key, part in grouped:
+        label, score = part[labels].to_numpy(), part[scores].to_numpy()
+        if labels == ["label"]:
+            made[key] = [class_threshold(label[:, 0], score[:, 0])]
+        else:
+            made[key] = [best_threshold(label[:, f], score[:, f]) for f in range(len(labels))]
+    return _by_arm_and_seed(made, labels)
+
+
+def fixed_thresholds(predictions: pd.DataFrame, threshold: float) -> pd.DataFrame | None:
+    """The same for every arm and seed, because the study says so."""
+    labels = label_columns(predictions)
+    if len(labels) < len(score_columns(predictions)):
+        return None
+    pairs = predictions[["arm", "seed"]].drop_duplicates().itertuples(index=False, name=None)
+    return _by_arm_and_seed({pair: [threshold] * len(labels) for pair in pairs}, labels)
+
+
+def _by_arm_and_seed(made: dict[tuple[str, int], list[float]], labels: list[str]) -> pd.DataFrame:
+    index = pd.MultiIndex.from_arrays([[arm for arm, _ in made], [seed for _, seed in made]], names=["arm", "seed"])
+    return pd.DataFrame(list(made.values()), index=index, columns=labels)
+
+
+def untested(validation: pd.DataFrame, predictions: pd.DataFrame, groups: pd.DataFrame) -> pd.DataFrame:
+    """Without the rows of patients whom the same arm and seed test at any site, as overlapping sites do: nothing is
+    chosen on test rows."""
+    known = "patient" in groups and len(groups) > 0
+    patient = pd.Series(groups["patient"].to_numpy(), index=groups["row"]) if known else None
+
+    def keys(table: pd.DataFrame) -> pd.MultiIndex:
+        who = table["row"].to_numpy() if patient is None else patient.reindex(table["row"]).to_numpy()
+        return pd.MultiIndex.from_arrays([table["arm"], table["seed"], who])
+
+    return validation[~keys(validation).isin(keys(predictions))]
+
+
+def class_threshold(label: np.ndarray, score: np.ndarray) -> float:
+    """Of the positive class of two, by Youden's index; NaN where a class has too few rows or scores rank wrongly."""
+    positives = int((label == 1).sum())
+    enough = len(label) >= LEAST_ROWS and min(positives, len(label) - positives) >= LEAST_EACH
+    found = youden(label, score) if enough and not np.isnan(score).any() else None
+    return float("nan") if found is None else found
+
+
+def best_threshold(label: np.ndarray, score: np.ndarray) -> float:
+    """The highest of those scores at which F1 is best; rows in which the finding is not known count nothing."""
+    known = label >= 0
+    positive, s = label[known] == 1, score[known].astype(np.float64)
+    if not positive.any() or np.isnan(s).any():
+        return float("nan")
+    order = np.argsort(-s, kind="stable")
+    last = np.append(s[order][1:] != s[order][:-1], True)  # rows with one score are called together
+    hits, called = np.cumsum(positive[order])[last], np.flatnonzero(last) + 1
+    return float(s[order][last][(2 * hits / (called + positive.sum())).argmax()])
+
+
+def youden(label: np.ndarray, score: np.ndarray) -> float | None:
+    """The threshold with the best sensitivity + specificity (Youden, Cancer 1950); the highest of equals.
+
+    It lies midway between two scores that occur, so that rounding elsewhere does not turn a call round. None where no
+    threshold is better than calling everybody alike.
+    """
+    positive, s = label == 1, score.astype(np.float64)
+    order = np.argsort(-s, kind="stable")
+    ranked = s[order]
+    last = np.flatnonzero(ranked[1:] != ranked[:-1])  # rows with one score are called together
+    if not len(last):
+        return None
+    hits = np.cumsum(positive[order])[last]
+    index = hits / positive.sum() - (last + 1 - hits) / (~positive).sum()
+    best = int(index.argmax())
+    if index[best] <= 0:
+        return None
+    place = last[best]
+    return float((ranked[place] + ranked[place + 1]) / 2)
