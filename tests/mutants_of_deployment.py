@@ -75,8 +75,8 @@ MUTANTS = (
     Mutant(
         "of a finding that few have it is told how many are called right",
         "evaluation/summary.py",
-        "if threshold is not None and not by_class:",
-        "if threshold is None and not by_class and not small:",
+        "if finding and not by_class:",
+        "if finding and not by_class and not small:",
         where=(FINDINGS,),
     ),
     Mutant(

@@ -34,15 +34,15 @@ MUTANTS = (
     Mutant(
         "a lower loss is worse",
         "evaluation/compare.py",
-        "better = (difference < 0) == (metric in LOWER_IS_BETTER)",
-        "better = difference > 0",
+        "(difference < 0) == (metric in LOWER_IS_BETTER)",
+        "difference > 0",
         where=("tests/evaluation/test_compare.py",),
     ),
     Mutant(
-        "all metrics are one family",
-        "evaluation/compare.py",
-        "        adjust(found)\n",
-        "        adjust([*tests, *found])\n",
+        "each difference is a family of its own",
+        "evaluation/differences.py",
+        "count = max(1, len(distinct))",
+        "count = 1",
         where=("tests/evaluation/test_compare.py",),
     ),
     Mutant(
@@ -62,7 +62,7 @@ MUTANTS = (
     Mutant(
         "the highest loss is chosen",
         "evaluation/selection.py",
-        "sign = -1 if selection.metric in LOWER_IS_BETTER else 1",
+        "sign = -1 if metric in LOWER_IS_BETTER else 1",
         "sign = 1",
         where=("tests/evaluation/test_selection.py",),
     ),
@@ -145,7 +145,7 @@ MUTANTS = (
     ),
     Mutant(
         "a lower Brier's score is a loss",
-        "evaluation/benefit.py",
+        "evaluation/differences.py",
         "low, high = (-interval[1], -interval[0]) if metric in LOWER_IS_BETTER else interval",
         "low, high = interval",
         where=("tests/evaluation/test_benefit.py",),
@@ -249,10 +249,10 @@ MUTANTS = (
         where=("tests/evaluation/test_selection.py", "tests/test_variants.py"),
     ),
     Mutant(
-        "verdicts of many sites are not corrected",
-        "evaluation/benefit.py",
-        'if entry["verdict"] in ("gains", "loses") and entry["p_value_holm"] > ALPHA:',
-        "if False:",
-        where=("tests/evaluation/test_benefit.py",),
+        "verdicts follow from intervals that are not corrected",
+        "evaluation/differences.py",
+        'entry["verdict"] = verdict_of(entry["interval"], entry["metric"])',
+        'entry["verdict"] = verdict_of((entry["uncorrected"] or entry)["interval"], entry["metric"])',
+        where=("tests/evaluation/test_compare.py",),
     ),
 )

@@ -19,7 +19,7 @@ MUTANTS = (
     ),
     Mutant(
         "thresholds are chosen by accuracy of the first score",
-        "evaluation/findings.py",
+        "evaluation/thresholds.py",
         "(2 * hits / (called + positive.sum())).argmax()",
         "(hits / called).argmax()",
         where=("tests/evaluation/test_findings.py",),

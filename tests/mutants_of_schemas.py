@@ -143,7 +143,7 @@ MUTANTS = (
         "    if False:",
         where=CHOICES,
     ),
-    Mutant("the worst threshold", "bundles/choose.py", "index.argmax()", "index.argmin()", where=CHOICES),
+    Mutant("the worst threshold", "evaluation/thresholds.py", "index.argmax()", "index.argmin()", where=CHOICES),
     Mutant(
         "calibration without restraint",
         "bundles/choose.py",

@@ -50,6 +50,9 @@ FIFTY: dict[str, Any] = {
 }
 
 
+ONCE = {"seeds": {"count": 1}}
+
+
 def changed(study: dict[str, Any] = HEART, **tables: Any) -> dict[str, Any]:
     return {**study, **tables}
 
@@ -161,7 +164,7 @@ def test_fifty_sites_in_five_regions(fifty: StudyRun) -> None:
         entry = found["difference"]["accuracy"]
         low, high = entry["interval"]
         assert low <= entry["difference"] <= high
-        assert entry["method"] == "bootstrap over patients (percentile)"
+        assert entry["method"] == "bootstrap over patients"
         assert found["metrics"]["regional"]["accuracy"]["interval"] is not None
 
 
@@ -254,19 +257,25 @@ def test_a_secure_sum_needs_three_sites_in_each_region(tmp_path: Path) -> None:
 
 
 def test_a_region_of_which_no_site_trains_in_an_arm_takes_no_part_in_it(tmp_path: Path) -> None:
-    study = changed(arms=[{"algorithm": "fedavg", "train_at": ["hungarian", "cleveland"]}], evaluation={})
+    study = changed(
+        arms=[{"algorithm": "fedavg", "train_at": ["hungarian", "cleveland"]}], evaluation={"seeds": {"count": 1}}
+    )
     told = wardround.run_study(study, tmp_path).results["arms"]["fedavg"]["topology"]
     assert {region: found["sites"] for region, found in told["regions"].items()} == {
         "europe": ["hungarian"],
         "america": ["cleveland"],
     }
-    study = changed(arms=[{"algorithm": "fedavg", "train_at": ["hungarian", "switzerland"]}], evaluation={})
+    study = changed(
+        arms=[{"algorithm": "fedavg", "train_at": ["hungarian", "switzerland"]}], evaluation={"seeds": {"count": 1}}
+    )
     assert list(wardround.run_study(study, tmp_path).results["arms"]["fedavg"]["topology"]["regions"]) == ["europe"]
 
 
 def test_regional_rounds_may_be_swept() -> None:
     study, _ = wardround.load_study(
-        changed(arms=[{"algorithm": "fedavg", "topology.regional_rounds": [1, 2, 4]}], evaluation={})
+        changed(
+            arms=[{"algorithm": "fedavg", "topology.regional_rounds": [1, 2, 4]}], evaluation={"seeds": {"count": 1}}
+        )
     )
     assert [arm.topology.regional_rounds for arm in study.arms] == [1, 2, 4]
     assert [arm.name for arm in study.arms] == [f"fedavg[regional_rounds={n}]" for n in (1, 2, 4)]

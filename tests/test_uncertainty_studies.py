@@ -31,7 +31,7 @@ HEART: dict[str, Any] = {
     "model": {"kind": "mlp", "hidden": [8], "dropout": 0.2},
     "training": {"rounds": 3, "lr": 0.1},
     "uncertainty": {"method": "dropout", "passes": 6},
-    "evaluation": {"validation_share": 0.2, "every": 0, "reference": "fedavg"},
+    "evaluation": {"seeds": {"count": 1}, "validation_share": 0.2, "every": 0, "reference": "fedavg"},
     "arms": [
         {"algorithm": "fedavg"},
         {"name": "laplace", "algorithm": "fedavg", "uncertainty.method": "laplace"},
@@ -44,7 +44,7 @@ PARTIES = {"clinic": ["age", "sex", "cp"], "cardiology": ["thalach", "oldpeak"]}
 
 def changed(**tables: Any) -> dict[str, Any]:
     """HEART with keys of tables, such as `evaluation__seeds`, or whole tables changed, and no reference."""
-    made = {**HEART, "evaluation": {"validation_share": 0.2, "every": 0}}
+    made = {**HEART, "evaluation": {"seeds": {"count": 1}, "validation_share": 0.2, "every": 0}}
     for path, value in tables.items():
         section, _, key = path.partition("__")
         made[section] = {**made.get(section, {}), key: value} if key else value
@@ -65,7 +65,7 @@ def chests(tmp_path_factory: pytest.TempPathFactory) -> StudyRun:
     study = findings_study(
         model={"kind": "mlp", "hidden": [8], "dropout": 0.2},
         uncertainty={"method": "dropout", "passes": 5},
-        evaluation={"split": "given", "reference": "fedavg"},
+        evaluation={"seeds": {"count": 1}, "split": "given", "reference": "fedavg"},
         arms=[{"algorithm": "fedavg"}, {"algorithm": "local"}],
     )
     return wardround.run_study(study, tmp_path_factory.mktemp("runs"), sources=SOURCES)

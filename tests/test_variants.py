@@ -180,7 +180,10 @@ AT_VA = {"on": "site", "site": "va"}
         ({"arms": ["fedprox"]}, "on: there are no validation rows to choose on\n  Set evaluation.validation_share"),
         ({"arms": ["fedprox"], "on": "site"}, "site: `on` and `site` do not go together"),
         ({"arms": ["fedprox"], "on": "test"}, "on: 'test' is not a possible value"),
-        ({"arms": ["fedprox"], **AT_VA, "metric": "acuracy"}, "metric: 'acuracy' is not known\n  Did you mean"),
+        (
+            {"arms": ["fedprox"], **AT_VA, "metric": "acuracy"},
+            "metric: 'acuracy' is not a possible value\n  Did you mean",
+        ),
         ({"arms": ["fedprox"], **AT_VA, "mertic": "auc"}, "mertic: no such setting\n  Did you mean 'metric'?"),
     ],
 )
@@ -210,7 +213,10 @@ def test_other_wrong_selections() -> None:
         ({"published": 1, "arms": ["fedavgg"]}, "no arm is called 'fedavgg'\n  Did you mean 'fedavg'?"),
         ({"published": 1, "arms": ["fedprox[selected]"]}, "no arm is called 'fedprox[selected]'"),  # nothing selects
         ({"published": 1, "arms": ["fedavg@v"]}, "no arm is called 'fedavg@v'"),
-        ({"published": 1, "metric": "acuracy"}, "metric: 'acuracy' is not known\n  Did you mean 'accuracy'?"),
+        (
+            {"published": 1, "metric": "acuracy"},
+            "metric: 'acuracy' is not known\n  Did you mean 'accuracy'?",
+        ),
         ({"published": 1, "arms": ["fedavg"], "against": ["local", "fedavg"]}, "1 arms and 2 against\n  List as many"),
         ({"published": 1, "against": ["local"]}, "0 arms and 1 against"),
         ({"published": 1, "metric": "t", "arms": ["fedavg"]}, "t is of two arms"),
@@ -323,10 +329,10 @@ def test_the_run_of_a_fixed_variant_tests_the_same_rows_with_every_seed_and_says
     assert len(set(scores)) == 3  # batches do differ
     described = run.results["variants"]
     assert described[""]["method"] == "corrected resampled t"
-    assert described["fixed"]["method"] == "t over seeds"
-    assert described["fixed"]["covers"].startswith("training only")
+    assert described["fixed"]["method"] == "bootstrap over patients"
+    assert described["fixed"]["covers"] == "other patients like these, and training"
     methods = {test["arm"].partition("@")[2]: test["method"] for test in run.results["tests"]}
-    assert methods == {"": "corrected resampled t", "fixed": "t over seeds"}
+    assert methods == {"": "corrected resampled t", "fixed": "bootstrap over patients"}
     assert {(test["arm"].partition("@")[2], test["reference"]) for test in run.results["tests"]} == {
         ("", "fedavg"),
         ("fixed", "fedavg@fixed"),

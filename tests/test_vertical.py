@@ -43,7 +43,7 @@ def study(**changes: Any) -> dict[str, Any]:
         "model": {"kind": "joined", "embedding": 4, "hidden": 8, "absent": 0.2},
         "training": {"rounds": 2, "lr": 0.1},
         "topology": {"kind": "vertical", "parties": PARTIES},
-        "evaluation": {"test_share": 0.25, "validation_share": 0.1},
+        "evaluation": {"seeds": {"count": 1}, "test_share": 0.25, "validation_share": 0.1},
         "arms": [{"algorithm": "split"}],
     }
     for path, value in changes.items():

@@ -78,7 +78,7 @@ def a_study(**changes: Any) -> dict[str, Any]:
         "sites": {"partition": "by-hospital"},
         "model": {"kind": "logistic"},
         "training": {"rounds": 3, "local_epochs": 2, "batch_size": 16, "lr": 0.1},
-        "evaluation": {"validation_share": 0.2},
+        "evaluation": {"seeds": {"count": 1}, "validation_share": 0.2},
         "arms": [{"algorithm": "fedavg"}],
     }
     return {**raw, **{key: {**raw.get(key, {}), **value} if key != "arms" else value for key, value in changes.items()}}

@@ -1,6 +1,6 @@
 """From a TOML file, or the same content as a dict, to a `Study`. Errors name file, key and the nearest valid key."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -35,12 +35,12 @@ from wardround.study import (
     in_variant,
 )
 from wardround.studycheck import check_whole
+from wardround.studydefaults import training_alone, with_metric, with_seeds
 from wardround.sweep import NAME, Point, flatten, points, set_path
 from wardround.tomlfile import read_toml, refuse_unplain
 
 TABLES = ("data", "sites", "model", "training", "privacy", "topology", "uncertainty", "evaluation")
 PROTECTIONS = {"example": ExamplePrivacy, "site": SitePrivacy, "secure_sum": SecureSum}
-FEW_SEEDS = 3  # of a model that does not say how many it affords: networks take minutes
 VARY = "evaluation.vary"  # the only key of [evaluation] that a variant may change
 
 
@@ -108,7 +108,9 @@ def parse_study(
             raise StudyError(f"{where}: {path}", "no such setting", suggest(section, tables, "Sections"))
         set_path(tables, path, value, where)
 
-    tables["evaluation"] = _with_seeds(tables, _entries(raw, "arms", where), sections["model"])
+    kind = tables["model"].get(sections["model"].tag, sections["model"].default)
+    factory = families.models[kind] if isinstance(kind, str) and kind in families.models else None
+    tables["evaluation"] = with_seeds(tables, _entries(raw, "arms", where), factory)
     resolved, source = _resolve(raw, tables, sections, where, base)  # before arms: errors name the base's key
     evaluation = Evaluation(
         **parse_settings(settings_of(Evaluation), tables["evaluation"], f"{where}: evaluation", base)
@@ -122,7 +124,7 @@ def parse_study(
         variants.append(variant)
         arms += _arms(raw, changed, variant, sections, families, where, base)
     if evaluation.reference is None:
-        evaluation = replace(evaluation, reference=_training_alone(arms))
+        evaluation = replace(evaluation, reference=training_alone(arms))
         resolved["evaluation"] |= {} if evaluation.reference is None else {"reference": evaluation.reference}
     study = Study(
         name=_name(raw.get("name"), f"{where}: name"),
@@ -132,45 +134,15 @@ def parse_study(
         deployment=parse(Deployment, _table(raw, "deployment", where), f"{where}: deployment", base),
         arms=tuple(arms),
         variants=tuple(variants),
-        selection=_selection(raw, evaluation, where, base),
+        selection=with_metric(parse(Selection, raw["selection"], f"{where}: selection", base), evaluation)
+        if "selection" in raw
+        else None,
         claims=parse(tuple[Claim, ...], raw.get("claims", []), f"{where}: claims", base),
         resolved=resolved,
         quick=quick,
     )
     check_whole(study, where)
     return study
-
-
-def _with_seeds(tables: Mapping[str, Any], arms: Sequence[Mapping[str, Any]], models: _Section) -> dict[str, Any]:
-    """[evaluation] with a number of seeds, where it names none: as many as the kind of model affords, so that an answer
-    has intervals; one where patients or hospitals are protected, because each seed spends epsilon."""
-    evaluation: dict[str, Any] = tables["evaluation"]
-    seeds = evaluation.get("seeds", {})
-    if not isinstance(seeds, Mapping) or "count" in seeds:
-        return evaluation
-    asked = {key for arm in arms for key in flatten(arm)} | set(flatten({"privacy": tables["privacy"]}))
-    spends = any(key.startswith(("privacy.example", "privacy.site")) for key in asked)
-    kind = tables["model"].get(models.tag, models.default)
-    factory = models.family[kind] if isinstance(kind, str) and kind in models.family else None
-    count = 1 if spends else getattr(factory, "seeds", FEW_SEEDS)
-    return {**evaluation, "seeds": {**seeds, "count": count}}
-
-
-def _training_alone(arms: Sequence[Arm]) -> str | None:
-    """What arms are compared with, where the study does not say: each hospital alone. None where a variant lacks it."""
-    main = [arm for arm in arms if not arm.variant and arm.algorithm.name == "local" and not arm.train_at]
-    if not main or main[0].name != main[0].family:
-        return None
-    names = {arm.name for arm in arms}
-    variants = {arm.variant for arm in arms}
-    return main[0].name if all(in_variant(main[0].name, variant) in names for variant in variants) else None
-
-
-def _selection(raw: Mapping[str, Any], evaluation: Evaluation, where: str, base: Path) -> Selection | None:
-    if "selection" not in raw:
-        return None
-    found: Selection = parse(Selection, raw["selection"], f"{where}: selection", base)
-    return replace(found, metric=found.metric or evaluation.metric)
 
 
 def _at_quick_size(claim: Any) -> Any:

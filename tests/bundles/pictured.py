@@ -62,7 +62,7 @@ def garments() -> Records:
 def run_of(records: Records, folder: Path, **changes: Any) -> Opened:
     """Trained and opened again."""
     told = a_study(**{"model": NETWORK, "training": {"rounds": 2, "local_epochs": 1, "lr": 0.1}, **changes})
-    told["evaluation"] = {"validation_share": 0.3, "test_share": 0.25, "every": 0}
+    told["evaluation"] = {"seeds": {"count": 1}, "validation_share": 0.3, "test_share": 0.25, "every": 0}
     sources = source_of(records)
     with torch_threads(1):  # on a busy machine more of them only wait for each other
         run = run_study(told, folder, sources=sources, workers=1).folder

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from scipy.special import expit, logit
 
 from wardround.bundles.bundle import Calibration
-from wardround.bundles.choose import LEAST_EACH, LEAST_ROWS, RIDGE, choose, recalibrate, youden
+from wardround.bundles.choose import RIDGE, choose, recalibrate
 from wardround.bundles.far import RIDGE as FAR_RIDGE
 from wardround.bundles.far import Far, by_distance, by_ranges
+from wardround.evaluation.thresholds import LEAST_EACH, LEAST_ROWS, youden
 
 
 def test_youden_by_hand() -> None:

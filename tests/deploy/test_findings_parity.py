@@ -26,8 +26,8 @@ from wardround.deploy.session import Session
 from wardround.deploy.sitebundle import bundle_of
 from wardround.engines.threads import torch_threads
 from wardround.errors import DeployError, RunError
-from wardround.evaluation.findings import best_threshold
 from wardround.evaluation.predict import scores_of
+from wardround.evaluation.thresholds import best_threshold
 from wardround.execute import StudyRun, run_study
 
 ARMS = [{"algorithm": "fedavg"}, {"algorithm": "scaffold"}, {"algorithm": "local"}]
@@ -64,7 +64,7 @@ def test_networks_with_norms_of_their_own_give_the_same_bits(tmp_path: Path) -> 
 def test_figures_that_need_no_threshold_are_the_simulations(results: dict[str, Any], alone: StudyRun) -> None:
     """AUC within its bound; Brier score and loss exactly. All findings, all sites."""
     assert results["findings"] == list(FINDINGS)
-    assert results["headline"] == "auc"
+    assert results["primary_metric"] == "auc"
     for name, arm in results["arms"].items():
         theirs = alone.results["arms"][name]
         assert set(arm) == set(theirs)
@@ -227,7 +227,9 @@ def small_numbers(value: Any, smallest: int) -> Iterator[int]:
 def test_what_is_told_has_no_small_cell(tmp_path: Path) -> None:
     """Few rows have a mass. What sites say of it by class stays with them, in one warning for each."""
     smallest = 8
-    document = study(deployment={"smallest_cell": smallest}, evaluation={"validation_share": 0.2})
+    document = study(
+        deployment={"smallest_cell": smallest}, evaluation={"seeds": {"count": 1}, "validation_share": 0.2}
+    )
     both = deploy(document, tmp_path, radiology.at_sites(patients=240))
     results = both.deployed.folder.read_json("results.json")
     told = [body_of(answer) for _, sealed, answer in both.deployed.post.carried if kind_of(sealed) == "evaluate"]

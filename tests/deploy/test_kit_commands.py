@@ -109,7 +109,7 @@ def test_approve_shows_the_study_in_words_and_records(kits: Path, wardround: She
     assert not (site / "approved").exists()
     code, out, _ = wardround(*here, "--yes")
     assert code == 0
-    expected = ("Does it help?", "north, south, east", "fedavg, local", "logistic", "10 rounds", "1 seed", "Hash:")
+    expected = ("Does it help?", "north, south, east", "fedavg, local", "logistic", "10 rounds", "20 seeds", "Hash:")
     for words in (*expected, "Leaves the hospital", "Stays at the hospital", "all 3 hospitals", "5 patients"):
         assert words in out, words
     assert shown["study"]["hash"] in out

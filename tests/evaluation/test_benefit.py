@@ -12,7 +12,7 @@ from sklearn.metrics import accuracy_score, brier_score_loss, roc_auc_score
 import wardround
 from tests.evaluation.made_up import with_accuracy
 from tests.support import after, assert_same_tree
-from wardround.evaluation.benefit import benefit, best_single, by_number_of_sites, spread
+from wardround.evaluation.benefit import BENEFIT, benefit, best_single, by_number_of_sites, spread
 from wardround.evaluation.scores import Scores
 from wardround.study import METRICS, Study
 
@@ -57,7 +57,7 @@ def test_a_hospital_gains_loses_or_neither_can_be_said() -> None:
         ("fedavg", "unsure"): [20, 30, 20, 30],
         ("local", "unsure"): [28, 21, 27, 22],
     }
-    found = benefit(study(FEDAVG, LOCAL), scores(table), ["fedavg", "local"])
+    found = benefit(study(FEDAVG, LOCAL), scores(table), ["fedavg", "local"], BENEFIT)
     by_place = {(entry["site"], entry["metric"]): entry for entry in found}
     assert {entry["arm"] for entry in found} == {"fedavg"}
     assert {entry["against"] for entry in found} == {"local"}
@@ -75,10 +75,10 @@ def test_a_hospital_gains_loses_or_neither_can_be_said() -> None:
 
 def test_an_equal_hospital_neither_gains_nor_loses_and_a_single_seed_tells_nothing() -> None:
     same = {(arm, "north"): [25, 26, 25, 26] for arm in ("fedavg", "local")}
-    for entry in benefit(study(FEDAVG, LOCAL), scores(same), ["fedavg", "local"]):
+    for entry in benefit(study(FEDAVG, LOCAL), scores(same), ["fedavg", "local"], BENEFIT):
         assert (entry["difference"], entry["p_value"], entry["verdict"]) == (0.0, 1.0, "no evidence")
     once = {("fedavg", "north"): [35], ("local", "north"): [25]}
-    for entry in benefit(study(FEDAVG, LOCAL), scores(once), ["fedavg", "local"]):
+    for entry in benefit(study(FEDAVG, LOCAL), scores(once), ["fedavg", "local"], BENEFIT):
         assert (entry["interval"], entry["p_value"], entry["verdict"]) == (None, None, "cannot be told")
 
 
@@ -86,19 +86,19 @@ def test_a_seed_in_which_one_of_them_diverged_does_not_count() -> None:
     table = scores({("fedavg", "north"): [30, 31, 30, 31], ("local", "north"): [20, 20, 21, 20]})
     lost = (table.arm == table.arms.index("local")) & (table.seed == 0)
     broken = Scores(**{**vars(table), "score": np.where(lost, np.nan, table.score)})
-    entry = benefit(study(FEDAVG, LOCAL), broken, ["fedavg", "local"])[0]
+    entry = benefit(study(FEDAVG, LOCAL), broken, ["fedavg", "local"], BENEFIT)[0]
     assert entry["seeds"] == 3
     assert entry["difference"] == pytest.approx((31 + 30 + 31 - 20 - 21 - 20) / 3 / ROWS)
     everything = Scores(**{**vars(table), "score": np.full_like(table.score, np.nan)})
-    entry = benefit(study(FEDAVG, LOCAL), everything, ["fedavg", "local"])[0]
+    entry = benefit(study(FEDAVG, LOCAL), everything, ["fedavg", "local"], BENEFIT)[0]
     assert (entry["difference"], entry["verdict"], entry["seeds"]) == (None, "cannot be told", 0)
 
 
 def test_without_hospitals_that_train_alone_there_is_nothing_to_compare_with() -> None:
     table = scores({("fedavg", "north"): [30, 31, 30, 31]})
-    assert benefit(study(FEDAVG), table, ["fedavg"]) == []
+    assert benefit(study(FEDAVG), table, ["fedavg"], BENEFIT) == []
     both = scores({("fedavg", "north"): [30], ("local", "north"): [30]})
-    assert benefit(study(FEDAVG, LOCAL), both, ["fedavg"]) == []  # local is of another variant
+    assert benefit(study(FEDAVG, LOCAL), both, ["fedavg"], BENEFIT) == []  # local is of another variant
 
 
 def test_the_spread_over_sites_is_that_of_their_mean_accuracies() -> None:
@@ -123,7 +123,7 @@ def test_the_best_single_model_is_picked_for_each_site_among_all_hospitals_and_i
     table["some[train_at=cleveland+va]", "va"] = [40, 40]  # of two hospitals: no single model, however good
     table["fedavg", "cleveland"] = [32, 34]
     table["fedavg", "va"] = [32, 36]
-    found = {(entry["arm"], entry["site"]): entry for entry in best_single(made, scores(table), names)}
+    found = {(entry["arm"], entry["site"]): entry for entry in best_single(made, scores(table), names, "accuracy")}
     assert set(found) == {("fedavg", "cleveland"), ("fedavg", "va")}  # not pooled, not the partial arms, not local
     here, there = found["fedavg", "cleveland"], found["fedavg", "va"]
     assert (here["best"], here["best_accuracy"]) == ("va", pytest.approx(31 / 40))
@@ -131,7 +131,7 @@ def test_the_best_single_model_is_picked_for_each_site_among_all_hospitals_and_i
     assert (there["best"], there["best_accuracy"]) == ("va (local)", pytest.approx(34 / 40))
     assert (there["difference"], there["as_good"]) == (pytest.approx(0.0), True)
     table["fedavg", "va"] = [32, 35]
-    worse = best_single(made, scores(table), names)
+    worse = best_single(made, scores(table), names, "accuracy")
     assert [entry["as_good"] for entry in worse if entry["site"] == "va"] == [False]
 
 
@@ -139,14 +139,14 @@ def test_two_algorithms_at_one_hospital_are_two_rivals() -> None:
     made = study(FEDAVG, {**SOME, "train_at": [["va"]]}, {"name": "prox", "algorithm": "fedprox", "train_at": [["va"]]})
     names = [arm.name for arm in made.arms]
     table = {("fedavg", "va"): [30, 31], (names[1], "va"): [35, 36], (names[2], "va"): [20, 21]}
-    (entry,) = best_single(made, scores(table), names)
+    (entry,) = best_single(made, scores(table), names, "accuracy")
     assert entry["best_accuracy"] == pytest.approx(35.5 / ROWS)
 
 
 def test_without_arms_that_train_at_one_hospital_there_is_no_best_single_model() -> None:
     made = study(FEDAVG, LOCAL, {**SOME, "train_at": [["cleveland", "va"]]})
     names = [arm.name for arm in made.arms]
-    assert best_single(made, scores({(name, "va"): [20, 21] for name in names}), names) == []
+    assert best_single(made, scores({(name, "va"): [20, 21] for name in names}), names, "accuracy") == []
 
 
 def test_accuracy_by_number_of_sites_is_told_apart_inside_and_outside() -> None:
@@ -178,7 +178,7 @@ def test_accuracy_by_number_of_sites_is_told_apart_inside_and_outside() -> None:
 def test_an_arm_on_other_data_is_not_set_against_hospitals_that_train_alone() -> None:
     made = study(FEDAVG, LOCAL, {"name": "other", "algorithm": "fedavg", "data.hospitals": ["cleveland"]})
     table = {(arm, "cleveland"): [20, 21] for arm in ("fedavg", "local", "other")}
-    assert {entry["arm"] for entry in benefit(made, scores(table), ["fedavg", "local", "other"])} == {"fedavg"}
+    assert {entry["arm"] for entry in benefit(made, scores(table), ["fedavg", "local", "other"], BENEFIT)} == {"fedavg"}
 
 
 # The four hospitals
@@ -188,7 +188,7 @@ REAL: dict[str, Any] = {
     "name": "subsets",
     "data": {"source": "heart"},
     "training": {"rounds": 2, "lr": 0.1},
-    "evaluation": {"seeds": {"first": 1, "count": 3}, "reference": "fedavg"},
+    "evaluation": {"seeds": {"first": 1, "count": 3}, "reference": "fedavg", "metric": "accuracy"},
     "arms": [FEDAVG, LOCAL, {**SOME, "train_at": SUBSETS}],
     "variants": [{"name": "slow", "training.lr": 0.01, "arms": ["fedavg", "local"]}],
 }
@@ -240,7 +240,8 @@ def test_the_runs_benefit_is_computed_from_its_predictions(run: wardround.StudyR
         assert entry["seeds"] == len(known)
         if len(known) > 1:
             assert entry["difference"] == pytest.approx(known.mean())
-            assert entry["interval"] == pytest.approx(corrected_interval(known))
+            limits = np.clip(corrected_interval(known), -1, 1)  # as far as figures can differ
+            assert entry["uncorrected"]["interval"] == pytest.approx(limits)
 
 
 def test_the_runs_best_single_models_are_those_of_the_predictions(
@@ -297,12 +298,3 @@ def test_a_hospital_that_averages_with_nobody_trains_as_the_local_arm_does_there
 def test_partial_arms_are_not_tested_against_the_reference(run: wardround.StudyRun) -> None:
     """In them other hospitals train than in the reference."""
     assert {test["arm"] for test in run.results["tests"]} == {"local", "local@slow"}
-
-
-def test_a_verdict_at_one_of_many_sites_must_hold_after_holms_correction() -> None:
-    from wardround.evaluation.benefit import correct
-
-    entries = [{"p_value": p, "verdict": "gains" if p < 0.05 else "no evidence"} for p in (0.001, 0.03, 0.2, 0.9)]
-    correct(entries)
-    assert [entry["verdict"] for entry in entries] == ["gains", "no evidence", "no evidence", "no evidence"]
-    assert [entry["p_value_holm"] for entry in entries] == pytest.approx([0.004, 0.09, 0.4, 0.9])

@@ -12,7 +12,9 @@ from sklearn import metrics as sk
 from statsmodels.stats.multitest import multipletests
 
 from tests.evaluation.made_up import by_skill, with_accuracy
-from wardround.evaluation.compare import COMPARED, RESAMPLES, WORDS, Pair, compare_arms, sentence
+from wardround.evaluation import compare
+from wardround.evaluation.compare import COMPARED, RESAMPLES, WORDS, Pair, sentence
+from wardround.evaluation.differences import correct, verdict_of
 from wardround.evaluation.intervals import Resampling
 from wardround.evaluation.scores import Scores
 from wardround.study import METRICS
@@ -22,6 +24,14 @@ EXTRA = 0.25  # 20 % test rows and 80 % training rows
 CORRECTED = Resampling(EXTRA)
 ARMS = ("better", "alike", "worse")  # each against "reference"
 PAIRS = [Pair(arm, "reference") for arm in ARMS]
+
+
+def compare_arms(scores: Scores, pairs: Sequence[Pair], resampling: Resampling, within: bool = False) -> list[Any]:
+    """As a study has them that has no other comparisons: the pairs are one family in each metric."""
+    found = compare.compare_arms(scores, pairs, resampling, within)
+    for metric in COMPARED:
+        correct([test for test in found if test["metric"] == metric])
+    return [test | {"sentence": sentence(test)} for test in found]
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +80,11 @@ def test_all_three_t_tests_and_both_effect_sizes_are_scipys(
     assert test["p_value_paired"] == pytest.approx(stats.ttest_rel(a, b).pvalue)
     independent = stats.ttest_ind(a, b)
     assert (test["t_independent"], test["p_value_independent"]) == pytest.approx(tuple(independent))
-    assert test["p_value"] == pytest.approx(corrected_p(a - b))
-    half = stats.t.ppf(0.975, SEEDS - 1) * np.sqrt((1 / SEEDS + EXTRA) * (a - b).var(ddof=1))
-    assert test["interval"] == pytest.approx([(a - b).mean() - half, (a - b).mean() + half])
+    assert test["uncorrected"]["p_value"] == pytest.approx(corrected_p(a - b))
+    error = np.sqrt((1 / SEEDS + EXTRA) * (a - b).var(ddof=1))
+    for interval, level in ((test["uncorrected"]["interval"], 0.05), (test["interval"], 0.05 / len(ARMS))):
+        half = stats.t.ppf(1 - level / 2, SEEDS - 1) * error
+        assert interval == pytest.approx([(a - b).mean() - half, (a - b).mean() + half])
     assert test["effect"]["d_z"] == pytest.approx((a - b).mean() / (a - b).std(ddof=1))
     pooled = np.sqrt((a.var(ddof=1) + b.var(ddof=1)) / 2)
     assert test["effect"]["d_s"] == pytest.approx((a.mean() - b.mean()) / pooled)
@@ -80,17 +92,19 @@ def test_all_three_t_tests_and_both_effect_sizes_are_scipys(
 
 
 @pytest.mark.parametrize("metric", COMPARED)
-def test_the_arms_are_one_family_in_each_metric_for_holm_and_bonferroni(
+def test_the_arms_are_one_family_in_each_metric(
     predictions: pd.DataFrame, tests: dict[tuple[str, str], dict[str, Any]], metric: str
 ) -> None:
     reference = figures(predictions, "reference", metric)
     raw = [corrected_p(figures(predictions, arm, metric) - reference) for arm in ARMS]
-    for method in ("holm", "bonferroni"):
-        adjusted = [tests[arm, metric][f"p_value_{method}"] for arm in ARMS]
+    for method, name in (("holm", "p_value_holm"), ("bonferroni", "p_value")):
+        adjusted = [tests[arm, metric][name] for arm in ARMS]
         assert adjusted == pytest.approx(list(multipletests(raw, 0.05, method)[1]))
-    assert [tests[arm, metric]["p_value_bonferroni"] for arm in ARMS] == pytest.approx(
-        [min(1.0, len(ARMS) * p) for p in raw]
-    )
+    for arm in ARMS:  # interval, p-value and verdict say the same
+        test = tests[arm, metric]
+        clear = test["interval"][0] > 0 or test["interval"][1] < 0
+        assert clear == (test["p_value"] < 0.05) == (test["verdict"] in ("gains", "loses"))
+        assert test["comparisons"] == len(ARMS)
 
 
 @pytest.mark.parametrize("metric", ["auc", "f1", "brier", "loss"])
@@ -199,7 +213,8 @@ def test_an_arm_without_figures_is_no_member_of_the_family(predictions: pd.DataF
         assert alike["seeds"] == 0
         assert "cannot be compared with reference" in alike["sentence"]
         for test in (better, worse):
-            assert test["p_value_bonferroni"] == pytest.approx(min(1.0, 2 * test["p_value"]))  # two, not three
+            assert test["comparisons"] == 2  # not three
+            assert test["p_value"] == pytest.approx(min(1.0, 2 * test["uncorrected"]["p_value"]))
 
 
 def holds_no_nan(tests: Sequence[dict[str, Any]]) -> bool:
@@ -230,7 +245,7 @@ def test_an_equal_arm_beside_others_does_not_disturb_them(
         if test["arm"] != "twin":
             alone = tests[test["arm"], test["metric"]]
             assert test["bootstrap"]["interval"] == pytest.approx(alone["bootstrap"]["interval"])
-            assert test["p_value"] == pytest.approx(alone["p_value"])
+            assert test["p_value"] == pytest.approx(alone["p_value"])  # what is always 0 is no comparison
 
 
 @pytest.mark.parametrize("noise", [1e-16, 1e-15, 1e-13, 1e-9])
@@ -257,7 +272,8 @@ def test_arms_that_are_always_right_and_always_wrong_have_no_spread_and_no_nan()
     assert (accuracy["difference"], accuracy["interval"], accuracy["p_value"]) == (1.0, None, None)
     assert accuracy["t_independent"] is accuracy["effect"]["d_z"] is accuracy["bootstrap"] is None
     assert accuracy["sentence"] == (
-        "a: +100.0 points of accuracy against b with every seed; whether that is chance cannot be told."
+        "a: +100.0 points of accuracy against b; the same with every seed, so that whether this is chance cannot be "
+        "told."
     )
 
 
@@ -281,7 +297,9 @@ def test_one_seed_gives_a_difference_and_nothing_else() -> None:
             assert test[key] is None
         assert test["effect"] == {"d_z": None, "d_s": None}
         assert "one seed gives no interval" in test["sentence"]
-    assert tests[0]["sentence"] == "a: +10.0 points of accuracy against b; one seed gives no interval."
+    assert tests[0]["sentence"] == (
+        "a: +10.0 points of accuracy against b; one seed gives no interval, so that this may be chance."
+    )
     assert tests[0]["bootstrap"]["unit"] == "patients"  # there are patients enough, though but one seed
 
 
@@ -302,16 +320,17 @@ def test_a_clearly_better_and_a_clearly_worse_arm_are_called_so_in_every_metric(
         assert tests["alike", metric]["sentence"].startswith("alike: no evidence of a difference: ")
 
 
-def compared(
-    metric: str, difference: float, interval: tuple[float, float], holm: float | None = 0.01
-) -> dict[str, Any]:
+def compared(metric: str, difference: float, interval: tuple[float, float], comparisons: int = 1) -> dict[str, Any]:
     return {
         "arm": "fedprox",
         "reference": "fedavg",
         "metric": metric,
         "difference": difference,
+        "sd": 0.01,
+        "seeds": 5,
         "interval": list(interval),
-        "p_value_holm": holm,
+        "comparisons": comparisons,
+        "verdict": verdict_of(interval, metric),
     }
 
 
@@ -320,31 +339,31 @@ def compared(
     [
         (
             compared("accuracy", 0.0123, (0.004, 0.02)),
-            "fedprox: better: +1.2 points of accuracy against fedavg, 95 % interval +0.4 to +2.0.",
+            "fedprox: better: +1.2 points of accuracy against fedavg, 95 % CI +0.4 to +2.0.",
         ),
         (
             compared("auc", -0.0123, (-0.02, -0.004)),
-            "fedprox: worse: -1.2 points of AUC against fedavg, 95 % interval -2.0 to -0.4.",
+            "fedprox: worse: -1.2 points of AUC against fedavg, 95 % CI -2.0 to -0.4.",
         ),
         (
             compared("brier", -0.0123, (-0.02, -0.004)),
-            "fedprox: better: -0.012 of Brier score against fedavg, 95 % interval -0.020 to -0.004.",
+            "fedprox: better: -0.012 of Brier score against fedavg, 95 % CI -0.020 to -0.004.",
         ),
         (
             compared("loss", 0.0123, (0.004, 0.02)),
-            "fedprox: worse: +0.012 of loss against fedavg, 95 % interval +0.004 to +0.020.",
+            "fedprox: worse: +0.012 of loss against fedavg, 95 % CI +0.004 to +0.020.",
         ),
         (
             compared("f1", 0.01, (-0.01, 0.03)),
-            "fedprox: no evidence of a difference: +1.0 points of F1 against fedavg, 95 % interval -1.0 to +3.0.",
+            "fedprox: no evidence of a difference: +1.0 points of F1 against fedavg, 95 % CI -1.0 to +3.0.",
         ),
         (
-            compared("accuracy", 0.0123, (0.004, 0.02), holm=0.2),
-            "fedprox: better, but not after correction for several comparisons: +1.2 points of accuracy against fedavg,"
-            " 95 % interval +0.4 to +2.0.",
+            compared("accuracy", 0.0123, (-0.004, 0.03), comparisons=12),
+            "fedprox: no evidence of a difference: +1.2 points of accuracy against fedavg, 95 % CI -0.4 to +3.0, "
+            "corrected for 12 comparisons.",
         ),
     ],
-    ids=["better", "worse", "brier falls", "loss rises", "no evidence", "not after Holm"],
+    ids=["better", "worse", "brier falls", "loss rises", "no evidence", "of several"],
 )
 def test_a_sentence_says_which_way_by_how_much_and_how_surely(made: dict[str, Any], expected: str) -> None:
     assert sentence(made) == expected
@@ -365,8 +384,8 @@ def test_the_auc_of_sites_own_models_is_compared_within_sites() -> None:
     assert scores.overall["local"][:, place].min() > 0.85  # although it can tell nobody from his neighbour
     pairs = [Pair("local", "fedavg")]
     plain, honest = (
-        next(test for test in compare_arms(scores, pairs, CORRECTED, own) if test["metric"] == "auc")
-        for own in ((), ("local",))
+        next(test for test in compare_arms(scores, pairs, CORRECTED, within) if test["metric"] == "auc")
+        for within in (False, True)
     )
     assert (plain["within_sites"], honest["within_sites"]) == (False, True)
     assert plain["difference"] > 0.35

@@ -17,11 +17,12 @@ from wardround.deploy.sitefacts import without_small_findings
 from wardround.evaluation.deployed import deployed_results, withheld
 from wardround.evaluation.finding_summaries import own_metrics, put_together
 from wardround.evaluation.finding_summary import curve_figures, own_thresholds, tell
-from wardround.evaluation.findings import best_threshold, describe_findings
+from wardround.evaluation.findings import describe_findings
 from wardround.evaluation.intervals import Resampling
 from wardround.evaluation.metrics import auc, finding_metrics, mean_auc, metrics
 from wardround.evaluation.predict import SitePrediction
 from wardround.evaluation.scores import Scores
+from wardround.evaluation.thresholds import best_threshold
 from wardround.study import METRICS
 
 SMALLEST = 5

@@ -21,22 +21,22 @@ from tests.evaluation.made_findings import (
     records_of,
     score_names,
 )
-from wardround.evaluation.findings import (
-    POINTS,
-    best_threshold,
-    choose_thresholds,
-    describe_findings,
-    left_out,
-    untested,
-)
+from wardround.evaluation.findings import POINTS, describe_findings, left_out
 from wardround.evaluation.grouped import each_finding, grouped_metrics
 from wardround.evaluation.intervals import Resampling
 from wardround.evaluation.metrics import mean_auc, metrics
 from wardround.evaluation.results import results
 from wardround.evaluation.scores import Scores
+from wardround.evaluation.thresholds import best_threshold, choose_thresholds, untested
 from wardround.study import METRICS
 
 FIXED = Resampling(0.0)
+
+
+def chosen_on(validation: pd.DataFrame) -> pd.DataFrame:
+    found = choose_thresholds(validation)
+    assert found is not None
+    return found
 
 
 def arrays(table: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
@@ -170,7 +170,7 @@ def test_a_score_equal_to_the_threshold_is_called_in_single_precision_too() -> N
 
 def test_thresholds_are_those_of_each_arm_and_seed() -> None:
     validation, _ = predictions({"fedavg": 2.0, "local": 0.5}, seeds=(1, 2), draw=3)
-    chosen = choose_thresholds(validation.sample(frac=1, random_state=0))
+    chosen = chosen_on(validation.sample(frac=1, random_state=0))
     found = chosen.to_dict("index")
     assert set(found) == {("fedavg", 1), ("fedavg", 2), ("local", 1), ("local", 2)}
     for key, part in validation.groupby(["arm", "seed"]):
@@ -214,7 +214,7 @@ def test_figures_are_those_at_the_chosen_thresholds() -> None:
     test, _ = predictions({"fedavg": 2.0, "local": 0.5}, draw=1)
     validation, _ = predictions({"fedavg": 2.0, "local": 0.5}, draw=2)
     content = made()
-    assert content["headline"] == "auc"
+    assert content["primary_metric"] == "auc"
     assert content["findings"] == list(NAMES)
     for arm in ("fedavg", "local"):
         label, score = arrays(validation[validation["arm"] == arm])
@@ -316,7 +316,7 @@ def test_with_several_seeds_figures_are_means_over_them_and_counts_are_those_of_
     test, _ = predictions({"fedavg": 2.0, "local": 0.5}, seeds, draw=1)
     validation, _ = predictions({"fedavg": 2.0, "local": 0.5}, seeds, draw=2)
     content = made(seeds=seeds)
-    chosen = choose_thresholds(validation).to_dict("index")
+    chosen = chosen_on(validation).to_dict("index")
     mine = test[test["arm"] == "fedavg"]
     each, cells = [], []
     for seed, part in mine.groupby("seed"):

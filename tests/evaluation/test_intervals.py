@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from wardround.evaluation.intervals import Resampling, mean_interval, p_value
+from wardround.evaluation.intervals import Resampling, mean_interval, p_value, summarise
 from wardround.study import Evaluation, Seeds
 
 
@@ -23,12 +23,6 @@ def test_the_correction_is_nadeau_and_bengios() -> None:
     assert (high - low) / (plain_high - plain_low) == pytest.approx(np.sqrt(13.5))
 
 
-def test_a_fixed_split_speaks_of_training_only() -> None:
-    fixed = Resampling.of(Evaluation(vary=("batches",)))
-    assert fixed.extra == 0
-    assert fixed.covers.startswith("training only")
-
-
 def test_one_seed_has_no_interval_and_equal_arms_no_difference() -> None:
     assert mean_interval([0.8], Resampling(0.25)) is None
     assert p_value([0.1], Resampling(0.25)) is None
@@ -41,7 +35,8 @@ def test_seeds_that_draw_no_new_split_say_nothing_of_other_patients() -> None:
     assert Resampling.of(Evaluation(test_share=0.2, validation_share=0.4)).extra == pytest.approx(0.5)
     for fixed in (Evaluation(split="given"), Evaluation(vary=("batches", "init"))):
         assert Resampling.of(fixed).extra == 0
-        assert Resampling.of(fixed).covers.startswith("training only")
+        assert Resampling.of(fixed).covers.startswith("nothing: ")
+        assert summarise([0.7, 0.8, 0.9], Resampling.of(fixed))["interval"] is None
 
 
 def test_the_same_difference_every_time_is_no_certainty() -> None:

@@ -34,7 +34,7 @@ def study(selection: Mapping[str, Any], **changes: Any) -> Study:
         "data": {"source": "heart"},
         "evaluation": {"seeds": {"first": 1, "count": 3}, "validation_share": 0.1},
         "arms": [{"algorithm": "fedavg"}, {"algorithm": "fedprox", "mu": MUS}],
-        "selection": {"arms": ["fedprox"], **selection},
+        "selection": {"metric": "accuracy", "arms": ["fedprox"], **selection},
         **changes,
     }
     return wardround.load_study(raw)[0]
@@ -153,18 +153,24 @@ class Made:
 
 WINDOWS = {"data": {"source": "heart", "hospitals": ["cleveland"], "missing": "drop"}}
 RUNS: dict[str, dict[str, Any]] = {
-    "a hospital left out": {"data": {"source": "heart"}, "selection": {"arms": ["fedprox"], **AT_CLEVELAND}},
-    "validation rows": {"data": {"source": "heart"}, "selection": {"arms": ["fedprox"], "on": "validation"}},
+    "a hospital left out": {
+        "data": {"source": "heart"},
+        "selection": {"metric": "accuracy", "arms": ["fedprox"], **AT_CLEVELAND},
+    },
+    "validation rows": {
+        "data": {"source": "heart"},
+        "selection": {"metric": "accuracy", "arms": ["fedprox"], "on": "validation"},
+    },
     "a window of overlapping ages left out": {
         **WINDOWS,
         "sites": {"partition": "age-windows"},
         "variants": [{"name": "disjoint", "sites.disjoint": True}],
-        "selection": {"arms": ["fedprox"], "on": "site", "site": "site-01"},
+        "selection": {"metric": "accuracy", "arms": ["fedprox"], "on": "site", "site": "site-01"},
     },
     "validation rows of overlapping ages": {
         **WINDOWS,
         "sites": {"partition": "age-windows"},
-        "selection": {"arms": ["fedprox"], "on": "validation"},
+        "selection": {"metric": "accuracy", "arms": ["fedprox"], "on": "validation"},
     },
 }
 BY_SITE = [name for name in RUNS if "left out" in name]

@@ -56,7 +56,13 @@ def findings_study(**changed: Any) -> dict[str, Any]:
         "data": {"source": "findings", "scale": "image"},
         "model": {"kind": "mlp", "hidden": [8]},
         "training": {"rounds": 3, "lr": 0.1},
-        "evaluation": {"split": "given", "reference": "fedavg", "on_training": True, "samples": 3},
+        "evaluation": {
+            "seeds": {"count": 1},
+            "split": "given",
+            "reference": "fedavg",
+            "on_training": True,
+            "samples": 3,
+        },
         "arms": [{"algorithm": "fedavg"}, {"algorithm": "fedprox", "mu": [0.0, 1.0]}, {"algorithm": "local"}],
     }
     return study | changed
@@ -69,7 +75,13 @@ def grid_study(**changed: Any) -> dict[str, Any]:
         "sites": {"partition": "dirichlet", "count": 3, "alpha": 1.0},
         "model": {"kind": "mlp", "hidden": [4]},
         "training": {"rounds": 2, "lr": 0.1},
-        "evaluation": {"validation_share": 0.1, "on_training": True, "accept": ["one-class"]},
+        "evaluation": {
+            "metric": "accuracy",
+            "seeds": {"count": 1},
+            "validation_share": 0.1,
+            "on_training": True,
+            "accept": ["one-class"],
+        },
         "arms": [
             {"algorithm": "fedprox", "mu": [1.0, 0.0], "sites.alpha": [10.0, 0.5]},
             {"algorithm": "scaffold", "sites.alpha": [10.0, 0.5]},

@@ -161,7 +161,9 @@ def test_the_page_is_red_on_top(tmp_path: Path) -> None:
     import wardround
     from tests.report.test_report import small
 
-    made = wardround.run_study(small("red", training={"rounds": 1}, evaluation={"reference": "fedavg"}), tmp_path)
+    made = wardround.run_study(
+        small("red", training={"rounds": 1}, evaluation={"seeds": {"count": 1}, "reference": "fedavg"}), tmp_path
+    )
     broken = {**ATTACK, "study": made.results["study"], "canary": {"fedavg": [audit("va", 9.5)]}, "passed": False}
     (made.folder / "attack.json").write_text(json.dumps(broken))
     (made.folder / "figures").mkdir(exist_ok=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from sklearn.metrics import roc_auc_score
 
 import wardround
 from tests.report.test_report import small
@@ -29,8 +30,8 @@ def test_what_differs_and_the_paired_difference(runs: list[wardround.StudyRun]) 
         for run in runs:
             table = pd.read_parquet(run.folder / "predictions.parquet")
             table = table[table["arm"] == arm]
-            right = (table["score"] >= 0.5) == table["label"]
-            means.append(right.groupby(table["seed"]).mean().mean())
+            sites = table.groupby(["seed", "site"])[["label", "score"]]
+            means.append(sites.apply(lambda rows: roc_auc_score(rows["label"], rows["score"])).mean())
         assert difference == pytest.approx(means[1] - means[0])
         assert seeds == 2
 

@@ -65,7 +65,7 @@ def test_it_says_what_is_missing_and_why(folder: RunFolder) -> None:
     text = page_of(folder.path).text
     assert "predictions stay at their hospital" in text
     assert "Not here: columns before and after sites form, correlation of the columns." in text
-    assert "BCa bootstrap over seeds" in text
+    assert "The bootstrap draws seeds anew and not patients" in text
     assert "Slope and intercept need rows" in text
     assert "This was a simulation" not in text
     assert "predictions.parquet" not in text
@@ -131,13 +131,14 @@ def test_runs_across_hospitals_stand_side_by_side_unpaired(made: wardround.Study
         found = wardround.compare_runs(paths)
         assert [table.name for table in found.tables] == ["figures"]
         assert any("predictions stay at their hospital" in note for note in found.notes)
-        for row in found.tables[0].rows:
-            assert row[1] == pytest.approx(row[2])
+        place = [column.split(",")[0] for column in found.tables[0].columns].index("accuracy")
+        for row in found.tables[0].rows:  # AUC is not the same: a site with few of a class keeps its own to itself
+            assert row[place] == pytest.approx(row[place + 1])
 
 
 def test_one_seed_no_curve_and_classes_that_are_withheld(tmp_path: Path) -> None:
     """The least that a coordinator may know: no round was evaluated, and every class is too small to tell of."""
-    study = small("least", evaluation={"reference": "fedavg"}, deployment={"smallest_cell": 60})
+    study = small("least", evaluation={"seeds": {"count": 1}, "reference": "fedavg"}, deployment={"smallest_cell": 60})
     run = wardround.run_study(study, tmp_path / "runs")
     records = RunFolder(run.folder).records().drop(columns=["test_accuracy", "test_loss"])
     (run.folder / "records.jsonl").write_text(records.to_json(orient="records", lines=True))

@@ -54,7 +54,15 @@ def test_the_page_is_whole(run: wardround.StudyRun, page: Page) -> None:
 
 def test_figures_are_those_of_findings(run: wardround.StudyRun, page: Page) -> None:
     drawn = {path.stem for path in (run.folder / "figures").glob("*.svg")}
-    assert drawn >= {"auc", "auc-by-finding", "roc", "precision-recall", "findings-at-sites", "prevalence", "samples"}
+    assert drawn >= {
+        "primary-metric",
+        "auc-by-finding",
+        "roc",
+        "precision-recall",
+        "findings-at-sites",
+        "prevalence",
+        "samples",
+    }
     assert drawn >= {"curves", "losses", "movement", "hospitals", "benefit", "subgroups", "sweep", "differences"}
     # accuracy is not what it is about, rows with several findings have no place in one bar, and nothing is a grid
     assert not drawn & {"accuracy", "sites", "test-accuracy", "test-loss", "weight-change", "correlation", "grid"}
@@ -63,13 +71,13 @@ def test_figures_are_those_of_findings(run: wardround.StudyRun, page: Page) -> N
 
 def test_words_speak_of_the_headline(page: Page) -> None:
     for words in (
-        "in AUC for these models of one seed",
-        "changed a site's AUC by",
+        "in AUC within sites for the models of this one seed",
+        "changed a hospital's AUC by",
         "AUC at each site",
         "AUC of every arm",
-        "AUC on all sites' test rows, with 95 % interval",
-        "points of AUC more than fedavg",
-        "points of AUC gained over training alone",
+        "AUC within sites, on all sites' test rows, with 95 % CI",
+        "points of AUC within sites more than fedavg, with corrected 95 % CI",
+        "points of AUC more than alone, with corrected 95 % CI",
         "AUC by sex, age and view",
         "By sex, age and view",
     ):
@@ -79,8 +87,7 @@ def test_words_speak_of_the_headline(page: Page) -> None:
 
 
 def test_one_place_decides_which_figure_it_is() -> None:
-    assert headline_of({}).word == "accuracy"  # results of an older version
-    assert headline_of({"headline": "auc"}) is HEADLINES["auc"]
+    assert headline_of({"primary_metric": "auc"}) is HEADLINES["auc"]
     assert headline_of({"metric": "auc"}) is HEADLINES["auc"]
     accuracy, auc = HEADLINES["accuracy"], HEADLINES["auc"]
     assert (accuracy.told(0.7036), accuracy.above(), accuracy.above("north")) == ("70.4 %", "accuracy, %", "north, %")
@@ -91,8 +98,10 @@ def test_arms_and_sites_have_the_numbers_of_the_results(run: wardround.StudyRun)
     arms = run.results["arms"]
     for row in table(run, "arms"):
         figures = arms[row["arm"]]["metrics"]
-        assert float(row["AUC"]) == figures["auc"]["mean"]
-        assert [float(row["from"]), float(row["to"])] == pytest.approx(figures["auc"]["interval"])
+        within = arms[row["arm"]]["within_sites"]["auc"]
+        assert float(row["AUC within sites"]) == within["mean"]
+        assert [float(row["from"]), float(row["to"])] == pytest.approx(within["interval"])
+        assert float(row["AUC over all rows"]) == figures["auc"]["mean"]
         assert float(row["PR-AUC"]) == figures["pr_auc"]["mean"]
         assert "SD" not in row  # of one seed
     for row in table(run, "hospitals"):
@@ -243,7 +252,10 @@ def test_without_validation_rows_and_with_two_seeds(tmp_path: Path) -> None:
         page.text
     )
     assert "AUC in the variants of the study" in page.text
-    assert "Means over 2 seeds on all sites' test rows; the 95 % interval of the AUC." in page.text
+    assert (
+        "Means over 2 seeds on all sites' test rows; the 95 % CI is that of the AUC within sites, by itself."
+        in page.text
+    )
     assert "figure-samples" not in page.ids  # the study does not ask for any
 
 
@@ -253,9 +265,9 @@ def test_runs_with_findings_are_paired_by_their_auc(run: wardround.StudyRun, tmp
     paired = {row[0]: row for row in found.tables[-1].rows}
     assert list(paired) == ARMS
     for arm, row in paired.items():
-        means = [one.results["arms"][arm]["metrics"]["auc"]["mean"] for one in (run, longer)]
+        means = [one.results["arms"][arm]["within_sites"]["auc"]["mean"] for one in (run, longer)]
         assert row[2] == pytest.approx(means[1] - means[0])
-    assert found.tables[-1].note.startswith("AUC less that in A")
+    assert found.tables[-1].note.startswith("AUC within sites less that in A")
 
 
 def test_an_arm_that_diverged_has_no_say(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import wardround
 from tests.report.image_studies import SOURCES, grid_study
 from tests.report.test_report import page_of
 from wardround.artifacts.folder import RunFolder
+from wardround.evaluation.answer import answer as results_answer
 from wardround.report import plots_curves, plots_grid, plots_results
 from wardround.report.arms import line_title, panel_title
 from wardround.report.evidence import Evidence, read_evidence
@@ -125,8 +126,8 @@ def test_sites_of_each_partition_are_told_apart(run: wardround.StudyRun) -> None
 def test_the_page_has_all_of_it_and_speaks_of_accuracy(run: wardround.StudyRun) -> None:
     page = page_of(run.folder)
     assert {"figure-grid", "figure-grid-lines", "figure-grid-sides", "table-grid", "table-sides"} <= set(page.ids)
-    assert {"figure-accuracy", "figure-sites"} <= set(page.ids)
-    assert not set(page.ids) & {"findings", "figure-auc", "figure-roc", "figure-samples", "figure-test-accuracy"}
+    assert {"figure-primary-metric", "figure-sites"} <= set(page.ids)
+    assert not set(page.ids) & {"findings", "figure-roc", "figure-samples", "figure-test-accuracy"}
     assert "Accuracy of every arm" in page.text
     assert "ynthetic data" not in page.text
 
@@ -144,5 +145,6 @@ def test_training_alone_beside_one_partition_only(tmp_path: Path) -> None:
 
 def test_claims_that_are_only_set_side_by_side(evidence: Evidence) -> None:
     side_by_side = [{"verdict": "no verdict: other images"}, {"verdict": "no verdict: other images"}]
-    told = answer(replace(evidence, results={**evidence.results, "claims": side_by_side}))
-    assert told[-1] == "Of 2 published claims, 2 are set beside ours without a verdict."
+    told = results_answer({**evidence.results, "claims": side_by_side})
+    assert told[-1]["text"] == "Of 2 published claims, 2 are set beside ours without a verdict."
+    assert told[-1]["numbers"][0]["no verdict"] == 2

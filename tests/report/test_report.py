@@ -138,10 +138,13 @@ def test_tables_as_csv_have_the_full_numbers(run: wardround.StudyRun) -> None:
         rows = list(csv.DictReader(file))
     for row in rows:
         figures = run.results["arms"][row["arm"]]["metrics"]
-        assert float(row["accuracy, %"]) == 100 * figures["accuracy"]["mean"]
-        assert float(row["AUC"]) == figures["auc"]["mean"]
+        within = run.results["arms"][row["arm"]]["within_sites"]["auc"]
+        assert float(row["AUC within sites"]) == within["mean"]
+        assert [float(row["from"]), float(row["to"])] == within["interval"]
+        assert float(row["AUC over all rows"]) == figures["auc"]["mean"]
+        assert float(row["accuracy"]) == figures["accuracy"]["mean"]
     tex = (run.folder / "tables" / "tests.tex").read_text()
-    assert tex.count(r"\\") == 1 + len([t for t in run.results["tests"] if t["metric"] == "accuracy"])
+    assert tex.count(r"\\") == 1 + len([t for t in run.results["tests"] if t["metric"] == "auc"])
     assert not re.search(r"(?<!\\)[%&_#]", tex.split("\n", 1)[1].replace(" & ", " ")), "a mark is not escaped"
 
 
@@ -220,7 +223,7 @@ def test_where_a_hospital_keeps_its_files_is_not_in_the_page(tmp_path: Path) -> 
         "name": "paths",
         "data": {"source": "csv", "files": {n: str(folder / f"{n}.csv") for n in ("north", "south")}, "target": "died"},
         "training": {"rounds": 1},
-        "evaluation": {"accept": ["shared-rows", "leak"]},
+        "evaluation": {"seeds": {"count": 1}, "accept": ["shared-rows", "leak"]},
         "arms": [{"algorithm": "fedavg"}],
     }
     made = wardround.run_study(study, tmp_path / "runs")
@@ -232,7 +235,11 @@ def test_where_a_hospital_keeps_its_files_is_not_in_the_page(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_arms_that_all_leave_a_site_out_have_a_report(tmp_path: Path) -> None:
-    study = small("partial", arms=[{"algorithm": "fedavg", "train_at": [["va"], ["cleveland"]]}], evaluation={})
+    study = small(
+        "partial",
+        arms=[{"algorithm": "fedavg", "train_at": [["va"], ["cleveland"]]}],
+        evaluation={"seeds": {"count": 1}},
+    )
     made = wardround.run_study(study, tmp_path)
     wardround.build_report(made.folder)
     assert "figure-elsewhere" in page_of(made.folder).ids
@@ -263,10 +270,10 @@ def small(name: str, **changed: Any) -> dict[str, Any]:
 
 
 def test_one_seed_gives_a_report_that_says_so(tmp_path: Path) -> None:
-    made = wardround.run_study(small("one-seed", evaluation={"reference": "fedavg"}), tmp_path)
+    made = wardround.run_study(small("one-seed", evaluation={"seeds": {"count": 1}, "reference": "fedavg"}), tmp_path)
     wardround.build_report(made.folder)
     text = page_of(made.folder).text
-    assert "for these models of one seed (other patients' randomness alone)" in text
+    assert "for the models of this one seed" in text
     assert "One seed: intervals speak of other patients, not of another training" in text
     assert "NaN" not in text
     assert "nan" not in re.findall(r"\bnan\b", text)
@@ -301,13 +308,13 @@ def test_no_reference_several_classes_and_an_arm_that_diverged(tmp_path: Path) -
         "data": {"source": "synthetic", "count": 4, "largest": 60, "features": 5, "classes": 3, "scale": "none"},
         "model": {"kind": "mlp", "hidden": [8]},
         "training": {"rounds": 9, "lr": 0.01},
-        "evaluation": {"accept": ["one-class"]},
+        "evaluation": {"seeds": {"count": 1}, "accept": ["one-class"]},
         "arms": [{"algorithm": "fedavg"}, {"name": "wild", "algorithm": "fedavg", "training.lr": 1e30}],
     }
     made = wardround.run_study(study, tmp_path)
     wardround.build_report(made.folder)
     page = page_of(made.folder)
-    assert "names no reference" in page.text
+    assert "No arm was compared with a reference" in page.text
     assert "wild: training diverged" in page.text
     assert "table-calibration" not in page.ids
     assert "synthetic data" in page.text

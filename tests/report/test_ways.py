@@ -23,7 +23,13 @@ STUDY: dict[str, Any] = {
         "regions": {"europe": ["hungarian", "switzerland"], "america": ["cleveland", "va"]},
         "parties": {"clinic": ["age", "sex", "cp"], "laboratory": ["chol", "fbs"]},
     },
-    "evaluation": {"test_share": 0.3, "validation_share": 0.1, "reference": "fedavg", "attack": "membership"},
+    "evaluation": {
+        "seeds": {"count": 1},
+        "test_share": 0.3,
+        "validation_share": 0.1,
+        "reference": "fedavg",
+        "attack": "membership",
+    },
     "arms": [
         {"name": "pooled", "algorithm": "pooled"},
         {"name": "local", "algorithm": "local"},
@@ -56,11 +62,11 @@ def evidence(folder: Path) -> Evidence:
     return read_evidence(RunFolder(folder))
 
 
-def changed(evidence: Evidence, arm: str, difference: float, p: float) -> Evidence:
+def changed(evidence: Evidence, arm: str, difference: float, verdict: str) -> Evidence:
     results = deepcopy(dict(evidence.results))
     for test in results["tests"]:
         if test["arm"] == arm:
-            test |= {"difference": difference, "p_value_holm": p}
+            test |= {"difference": difference, "verdict": verdict}
     return Evidence(results, evidence.study, evidence.environment, evidence.samples, evidence.attack)
 
 
@@ -87,11 +93,11 @@ def test_bytes_are_those_of_all_links(evidence: Evidence) -> None:
 
 
 def test_what_chance_explains_is_not_recommended(evidence: Evidence) -> None:
-    equal = ways_words(changed(evidence, "fedprox", 0.05, 0.4))
+    equal = ways_words(changed(evidence, "fedprox", 0.05, "no evidence"))
     assert any("fedavg will do. fedprox is not told apart from it" in sentence for sentence in equal)
-    better = ways_words(changed(evidence, "fedprox", 0.05, 0.001))
+    better = ways_words(changed(evidence, "fedprox", 0.05, "gains"))
     assert any("fedprox is the best of fedavg and fedprox" in sentence for sentence in better)
-    worse = ways_words(changed(evidence, "fedprox", -0.05, 0.001))
+    worse = ways_words(changed(evidence, "fedprox", -0.05, "loses"))
     assert any("fedavg is the best of fedavg and fedprox" in sentence for sentence in worse)
 
 

@@ -91,7 +91,7 @@ def sentence(one: Mapping[str, Any], metric: str) -> str:
     said = f"{rows} adapting gives {_article(word)} {word} of {means[0]} and training alone {means[1]}"
     kind = verdict(found)
     if kind == "unknown":
-        return f"{said}; {why_unknown(dict(found))}."
+        return f"{said}; {'one repeat gives no interval' if found['seeds'] == 1 else why_unknown(dict(found))}."
     amount = f"{in_words(found['difference'], metric)}, {interval_words(dict(found))}"
     if kind == "none":
         return f"{said}: no evidence of a difference ({amount})."

@@ -79,6 +79,7 @@ def _against_reference(content: Content) -> dict[str, Any]:
         text = f"Nothing can be said about chance: the largest difference from {largest['reference']} is {amount}; "
         return _sentence("reference", f"{text}{why_unknown(largest)}.", _short(known))
     clear = [test for test in told if is_clear(test)]
+    word += " for the models of this one seed" if len(content["seeds"]) == 1 else ""
     if clear:
         found = "; ".join(
             f"{test['arm']} {'better' if test['verdict'] == GAINS else 'worse'} by "

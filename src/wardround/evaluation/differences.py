@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from wardround.evaluation.intervals import CONFIDENCE, Resampling, standard_error, tells_nothing
+from wardround.evaluation.intervals import CONFIDENCE, UNBOUNDED, Resampling, standard_error, tells_nothing
 from wardround.study import LOWER_IS_BETTER
 
 ALPHA = 1 - CONFIDENCE
@@ -52,11 +52,11 @@ def difference_of(difference: np.ndarray, metric: str, resampling: Resampling) -
 def correct(entries: Sequence[Entry]) -> None:
     """Intervals, p-values and verdicts of one family.
 
-    The same difference may stand at two places, and arms may agree to the last digit (FedProx with a small mu and
-    FedAvg): equal entries are one comparison. What is 0 with every seed can never be claimed, and is none.
+    The same difference may stand at two places, or turned round, and arms may agree to the last digit (FedProx with a
+    small mu and FedAvg): equal entries are one comparison. What is 0 with every seed can never be claimed, and is none.
     """
     known = [entry for entry in entries if entry["standard_error"] is not None]
-    distinct = {(entry["difference"], entry["standard_error"]) for entry in known} - {(0.0, 0.0)}
+    distinct = {_identity(entry) for entry in known} - {(0.0, 0.0)}
     count = max(1, len(distinct))
     for entry in entries:
         entry |= {"interval": None, "p_value": None, "comparisons": count, "uncorrected": None, "p_value_holm": None}
@@ -84,7 +84,8 @@ def is_clear(entry: Mapping[str, Any]) -> bool:
 
 def _interval(entry: Entry, comparisons: int) -> list[float]:
     reach = _quantile(entry["freedom"], comparisons) * entry["standard_error"] + entry.get("off_by", 0.0)
-    return [entry["difference"] - reach, entry["difference"] + reach]
+    least, most = (-math.inf, math.inf) if entry["metric"] in UNBOUNDED else (-1.0, 1.0)  # as far as it can differ
+    return [max(least, entry["difference"] - reach), min(most, entry["difference"] + reach)]
 
 
 def _p_value(entry: Entry) -> float:
@@ -98,13 +99,17 @@ def _p_value(entry: Entry) -> float:
 
 def _holm(known: Sequence[Entry], count: int) -> None:
     """Holm's p-values, for the appendix: valid too, but no interval goes with them."""
-    highest, place, before = 0.0, -1, (0.0, 0.0)
-    for entry in sorted(known, key=lambda entry: (entry["uncorrected"]["p_value"], entry["difference"])):
-        this = (entry["difference"], entry["standard_error"])
-        place += this != before  # equal entries are one comparison
-        before = this
-        highest = max(highest, min(1.0, max(1, count - max(place, 0)) * entry["uncorrected"]["p_value"]))
+    highest, seen = 0.0, set[tuple[float, float]]()
+    for entry in sorted(known, key=lambda entry: entry["uncorrected"]["p_value"]):
+        factor = max(1, count - len(seen - {_identity(entry)}))
+        highest = max(highest, min(1.0, factor * entry["uncorrected"]["p_value"]))
+        seen.add(_identity(entry))
         entry["p_value_holm"] = highest
+
+
+def _identity(entry: Entry) -> tuple[float, float]:
+    """The same for the same comparison, but for rounding."""
+    return round(abs(entry["difference"]), 12), round(entry["standard_error"], 12)
 
 
 @lru_cache(maxsize=4096)

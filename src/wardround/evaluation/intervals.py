@@ -17,6 +17,7 @@ from scipy import stats
 from wardround.study import METRICS, Evaluation
 
 CONFIDENCE = 0.95
+UNBOUNDED = ("loss", "brier")  # Brier's score is up to 2 with several classes
 Numbers = Sequence[float] | np.ndarray
 
 
@@ -87,8 +88,13 @@ def summarise(values: Numbers, resampling: Resampling) -> dict[str, Any]:
 def summarise_metrics(
     figures: np.ndarray, resampling: Resampling, names: Collection[str] = METRICS
 ) -> dict[str, dict[str, Any]]:
-    """`figures` is (seeds, metrics)."""
-    return {name: summarise(figures[:, place], resampling) for place, name in enumerate(METRICS) if name in names}
+    """`figures` is (seeds, metrics). An interval ends where the metric does."""
+    found = {name: summarise(figures[:, place], resampling) for place, name in enumerate(METRICS) if name in names}
+    for name, figure in found.items():
+        if figure["interval"] is not None:
+            low, high = figure["interval"]
+            figure["interval"] = [max(0.0, low), high if name in UNBOUNDED else min(1.0, high)]
+    return found
 
 
 @lru_cache(maxsize=256)

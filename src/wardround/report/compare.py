@@ -11,7 +11,8 @@ import pandas as pd
 
 from wardround.artifacts.folder import MISFITS, RunFolder
 from wardround.errors import RunError, as_path
-from wardround.evaluation.scores import Scores, label_columns
+from wardround.evaluation.answer import primary_figure, primary_word
+from wardround.evaluation.scores import Scores, label_columns, within_sites
 from wardround.report.evidence import STAY, read_results
 from wardround.report.headline import headline_of
 from wardround.report.table import Format, Table, decimals, make_table, percent, points
@@ -80,7 +81,8 @@ def _figures(
         if first is None or other is None:
             notes.append(f"{title}: not paired with {titles[0]}: in a run across hospitals, {STAY}")
             continue
-        found = [(arm, _paired(first, other, arm, headline.metric)) for arm in shared]
+        within = any(run["primary_within_sites"] for run in (results[0], one))
+        found = [(arm, _paired(first, other, arm, headline.metric, within)) for arm in shared]
         paired += [[arm, title, *difference] for arm, difference in found if difference is not None]
         if any(difference is None for _, difference in found):
             notes.append(f"{title}: some arms were tested on other rows than in {titles[0]}; those are not paired")
@@ -91,7 +93,8 @@ def _figures(
         "SD over seeds": percent,
         "seeds": str,
     }
-    note = f"{headline.title} less that in {titles[0]}, with the same seeds and test rows.{headline.point}"
+    word = primary_word(results[0])
+    note = f"{word[0].upper()}{word[1:]} less that in {titles[0]}, with the same seeds and test rows.{headline.point}"
     return figures, make_table("paired", "Paired differences", headings, paired, note), notes
 
 
@@ -101,10 +104,15 @@ def _rows(folder: RunFolder) -> pd.DataFrame | None:
 
 
 def _mean(results: Any, arm: str, metric: str) -> float | None:
-    return results["arms"][arm]["metrics"][metric]["mean"] if arm in results["arms"] else None
+    if arm not in results["arms"]:
+        return None
+    primary = metric == results["primary_metric"]
+    found = primary_figure(results, arm) if primary else results["arms"][arm]["metrics"][metric]
+    mean: float | None = found["mean"]
+    return mean
 
 
-def _paired(first: pd.DataFrame, second: pd.DataFrame, arm: str, metric: str) -> list[Any] | None:
+def _paired(first: pd.DataFrame, second: pd.DataFrame, arm: str, metric: str, within: bool) -> list[Any] | None:
     """Mean and SD over seeds of the difference; None where the test rows are not the same."""
     labels, keys = label_columns(first), ["seed", "site", "row"]
     if set(first) != set(second):
@@ -112,7 +120,9 @@ def _paired(first: pd.DataFrame, second: pd.DataFrame, arm: str, metric: str) ->
     a, b = (table[table["arm"] == arm].sort_values(keys, ignore_index=True) for table in (first, second))
     if not len(a) or not a[[*keys, *labels]].equals(b[[*keys, *labels]]):
         return None
-    figures = [Scores.of(table).overall[arm][:, METRICS.index(metric)] for table in (a, b)]
+    both = [Scores.of(table) for table in (a, b)]
+    lines = [within_sites(one.by_site[arm]) if within else one.overall[arm] for one in both]
+    figures = [line[:, METRICS.index(metric)] for line in lines]
     difference = figures[1] - figures[0]
     known = difference[~np.isnan(difference)]  # a model that has diverged has none
     if not len(known):

@@ -24,7 +24,7 @@ from wardround.report import (
     plots_ways,
 )
 from wardround.report.evidence import STAY, Evidence
-from wardround.report.headline import HEADLINES, headline_of
+from wardround.report.headline import headline_of
 from wardround.report.style import STYLE, as_svg, for_page, save_png
 from wardround.report.table import FEWEST, listed
 
@@ -103,15 +103,12 @@ FIGURES = {
         plots_data.correlation,
         needs_rows=True,
     ),
-    **{
-        metric: Drawing(
-            "{Metric} of every arm",
-            "Mean over seeds with its 95 % CI, by itself. Paler marks: variants of the study.",
-            partial(plots_results.overall, metric=metric),
-            one_seed="With its 95 % CI over patients, by itself. Paler marks: variants of the study.",
-        )
-        for metric in HEADLINES
-    },
+    "primary-metric": Drawing(
+        "{Metric} of every arm",
+        "Mean over seeds with its 95 % CI, by itself. Paler marks: variants of the study.",
+        plots_results.overall,
+        one_seed="With its 95 % CI over patients, by itself. Paler marks: variants of the study.",
+    ),
     "differences": Drawing(
         "Differences from the reference",
         "Paired difference with its 95 % CI, which allows for seeds sharing patients and is corrected for all "

@@ -13,11 +13,9 @@ from wardround.report.style import COLOURS, MARKERS, bar, figure, legend, looks,
 MOST_SITES = 12  # with a panel or a row of their own
 
 
-def overall(evidence: Evidence, metric: str) -> Figure | None:
-    """Every arm's figure with its interval, where the study is about it; variants beside the study as it stands."""
+def overall(evidence: Evidence) -> Figure:
+    """Every arm's primary metric with its interval; variants beside the study as it stands."""
     headline = evidence.headline
-    if headline.metric != metric:
-        return None
     arms = list(evidence.arms)
     variants = ["", *evidence.variants]
     drawn = figure(1.0 + 0.14 * len(arms) * max(len(variants), 2))
@@ -260,6 +258,8 @@ def elsewhere(evidence: Evidence) -> Figure | None:
     for i, trained in enumerate(rows):
         for j, site in enumerate(sites):
             inside = site in trained.split("+")
+            if np.isnan(values[i, j]):
+                continue  # a site with too few rows of one class
             text = headline.shown(values[i, j] / headline.scale) + (" ·" if inside else "")
             axes.text(
                 j, i, text, ha="center", va="center", fontsize=8, color="black" if values[i, j] > middle else "white"
