@@ -304,7 +304,7 @@ MUTANTS = (
         "a cut of referral is chosen on test rows",
         "evaluation/sure_use.py",
         "referral_cut(own if len(own) else known, share)",
-        "referral_cut(doubt[here] if len(own) else known, share)",
+        "referral_cut(doubt[one.test.site == site] if len(own) else known, share)",
         where=SURE,
     ),
     Mutant(

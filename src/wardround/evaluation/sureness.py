@@ -52,7 +52,7 @@ def describe_arm(
         "parts": _parts(seeds, findings),
         "calibration": describe_calibration(seeds, findings),
         "sets": describe_sets(seeds, asked.alpha, findings),
-        "referral": describe_referral(seeds, asked.refer, resampling, within),
+        "referral": describe_referral(seeds, asked.refer, asked.alpha, resampling, within),
         "errors": describe_errors(seeds, resampling, findings),
         "shifted": describe_shifted(seeds[0]),
     }
