@@ -262,10 +262,11 @@ def test_nobody_is_called_what_the_set_excludes(cleveland: tuple[Bundle, pd.Data
 
 def test_the_report_counts_what_a_bundle_says(tmp_path: Path) -> None:
     """With one score of each row and the report's own threshold: the same sets, and the same rows referred."""
-    run = heart_run(tmp_path / "runs", uncertainty={"method": "none", "refer": 0.3})
+    run = heart_run(tmp_path / "runs", uncertainty={"method": "none", "refer": 0.05, "alpha": 0.4})
     results = json.loads((run.folder.path / "results.json").read_text())
     told = results["arms"]["fedavg"]["uncertainty"]
     records = run.plan.cohort_of(run.plan.study.arms[0]).records
+    assert told["referral"]["at"]["referred"] > told["referral"]["at"]["reasons"][DOUBT.code]
     for site in ("cleveland", "hungarian"):
         sets, away, added = [], [], []
         for seed in run.plan.study.evaluation.seeds:

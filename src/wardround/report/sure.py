@@ -113,10 +113,10 @@ def _sets(evidence: Evidence, arm: str, told: dict[str, Any]) -> str:
     ill = found["coverage_positive"]
     among = "" if ill is None else f" ({100 * ill:.0f} % among those who {_have(evidence)})"
     said = (
-        f"Sets of answers: each row gets all answers that its score does not rule out, so that {asked:.0f} % of sets "
-        f"should hold the right one. In {arm}, {kept:.1f} % do{among}. One answer is left in {100 * found['one']:.0f} "
-        f"% of sets, and that is the call; several in {100 * found['several']:.0f} %: there the score alone does not "
-        "settle it."
+        "Sets of answers: each row gets all answers that its score does not rule out, and its call, so that "
+        f"{asked:.0f} % of sets or more should hold the right one. In {arm}, {kept:.1f} % do{among}. One answer is "
+        f"left in {100 * found['one']:.0f} % of sets, and that is the call; several in "
+        f"{100 * found['several']:.0f} %: there the score alone does not settle it."
     )
     added = found["call_added"] + found["empty"]
     if added:
