@@ -50,8 +50,8 @@ class Case:
 
     def asked(self) -> list[dict[str, Any]]:
         """The same rows as a request has them."""
-        rows: list[dict[str, Any]] = [] if self.table is None else self.table.astype(object).to_dict("records")
-        rows = [{str(k): None if pd.isna(v) else v for k, v in row.items()} for row in rows]
+        known = [] if self.table is None else self.table.astype(object).to_dict("records")
+        rows = [{str(name): None if pd.isna(value) else value for name, value in row.items()} for row in known]
         if self.images is None:
             return rows
         rows = rows or [{} for _ in self.images]
@@ -67,19 +67,24 @@ def in_base64(pixels: np.ndarray) -> str:
 def spoilt(table: pd.DataFrame) -> pd.DataFrame:
     """Rows as they are, and some with gaps, levels and numbers that training did not have."""
     odd = table.iloc[:4].astype({"age": float, "chol": float}).astype({"cp": object})
-    odd.iloc[0, odd.columns.get_loc("age")] = np.nan
-    odd.iloc[1, odd.columns.get_loc("cp")] = "9"
-    odd.iloc[2, odd.columns.get_loc("chol")] = 1e308
-    odd.iloc[3, odd.columns.get_loc("age")] = 400.0
+    odd.loc[0, "age"] = np.nan
+    odd.loc[1, "cp"] = "9"
+    odd.loc[2, "chol"] = 1e308
+    odd.loc[3, "age"] = 400.0
     return pd.concat([table, odd], ignore_index=True)
+
+
+def recorded(run: Opened, site: str | None = None) -> pd.DataFrame:
+    records = run.plan.cohort_of(run.plan.study.arms[0]).records
+    assert isinstance(records.features, pd.DataFrame)
+    return records.features if site is None else records.features[records.hospital == site].reset_index(drop=True)
 
 
 @pytest.fixture(scope="module")
 def cases(opened: Opened, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
     folder = tmp_path_factory.mktemp("decisions")
     made: dict[str, Case] = {}
-    table = opened.plan.cohort_of(opened.plan.study.arm("fedavg")).records
-    rows = spoilt(table.features[table.hospital == "hungarian"].iloc[:60].reset_index(drop=True))
+    rows = spoilt(recorded(opened, "hungarian").iloc[:60].reset_index(drop=True))
     for arm in TABLE_ARMS:
         path = bundle_from(opened, arm=arm, site="hungarian", out=folder / arm)
         made[f"table, {arm}"] = Case(load_bundle(path), rows)
@@ -102,9 +107,9 @@ def cases(opened: Opened, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     chests, clothes = radiographs(), garments()
     run = run_of(chests, folder / "chests", arms=IMAGE_ARMS)
     known = chests.groups.iloc[:40].reset_index(drop=True)
-    for arm in IMAGE_ARMS:
-        path = bundle_from(run, arm=arm["name"], site="hospital-1", out=folder / f"chests {arm['name']}")
-        made[f"findings, {arm['name']}"] = Case(load_bundle(path), known, np.asarray(chests.features)[:40, 0])
+    for name in (str(one["name"]) for one in IMAGE_ARMS):
+        path = bundle_from(run, arm=name, site="hospital-1", out=folder / f"chests {name}")
+        made[f"findings, {name}"] = Case(load_bundle(path), known, np.asarray(chests.features)[:40, 0])
     run = run_of(clothes, folder / "clothes", arms=FEDAVG)
     path = bundle_from(run, arm="fedavg", site="shop-0", out=folder / "shop")
     made["three classes, images"] = Case(load_bundle(path), None, np.asarray(clothes.features)[:40, 0])
@@ -198,7 +203,7 @@ def test_over_http_a_row_is_called_and_referred_as_in_a_file(cases: dict[str, Ca
         assert answer.status_code == 200, (name, answer.text)
         made = pd.DataFrame(answer.json()["rows"]).assign(row=expected["row"])
         assert contradictions(case.bundle, made.astype(object).where(made.notna(), None)) == [], name
-        columns = [one for one in expected if one.startswith(("call", "set")) or one in ("refer", "why")]
+        columns = [one for one in map(str, expected) if one.startswith(("call", "set")) or one in ("refer", "why")]
         pd.testing.assert_frame_equal(
             made[columns].astype(object).fillna(""), expected[columns].astype(object).fillna(""), obj=name
         )
@@ -236,8 +241,7 @@ def cleveland(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bundle, pd.Data
     evaluation = {"seeds": {"first": 42, "count": 1}, "validation_share": 0.3, "every": 0}
     run = heart_run(folder / "runs", training=training, evaluation=evaluation, uncertainty={"method": "none"})
     bundle = load_bundle(bundle_from(run, arm="fedavg", site="cleveland", out=folder / "b"))
-    records = run.plan.cohort_of(run.plan.study.arms[0]).records
-    return bundle, records.features[records.hospital == "cleveland"].reset_index(drop=True)
+    return bundle, recorded(run, "cleveland")
 
 
 def test_nobody_is_called_what_the_set_excludes(cleveland: tuple[Bundle, pd.DataFrame]) -> None:
@@ -265,7 +269,6 @@ def test_the_report_counts_what_a_bundle_says(tmp_path: Path) -> None:
     run = heart_run(tmp_path / "runs", uncertainty={"method": "none", "refer": 0.05, "alpha": 0.4})
     results = json.loads((run.folder.path / "results.json").read_text())
     told = results["arms"]["fedavg"]["uncertainty"]
-    records = run.plan.cohort_of(run.plan.study.arms[0]).records
     assert told["referral"]["at"]["referred"] > told["referral"]["at"]["reasons"][DOUBT.code]
     for site in ("cleveland", "hungarian"):
         sets, away, added = [], [], []
@@ -273,7 +276,7 @@ def test_the_report_counts_what_a_bundle_says(tmp_path: Path) -> None:
             found = next(one for one in run.plan.trial(run.plan.study.arms[0], seed).scored if one.name == site)
             path = bundle_from(run, arm="fedavg", site=site, seed=seed, out=tmp_path / f"{site} {seed}")
             bundle = replace(load_bundle(path), threshold=float(np.asarray(measured(run).cut)))
-            made = predict_table(bundle, records.features.iloc[found.test_rows].reset_index(drop=True))
+            made = predict_table(bundle, recorded(run).iloc[found.test_rows].reset_index(drop=True))
             codes = [set(reasons_in(why)) for why in made["why"]]
             unsupported = [bool({CALL_ADDED.code, NO_ANSWER_FITS.code} & one) for one in codes]
             sets.append((~made["set"].str.contains(" or ", regex=False)).mean())
