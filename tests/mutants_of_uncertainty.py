@@ -347,8 +347,8 @@ MUTANTS = (
     Mutant(
         "a row is referred for doubt without a reason",
         "bundles/scored.py",
-        "        marks += doubts\n        unsure = _unsure(bundle, made, unscored, answers, marks)",
-        "        unsure = _unsure(bundle, made, unscored, answers, [*marks, *doubts])",
+        "in_words([(reason.text, name, rows) for reason, name, rows in marks], block.rows)",
+        "in_words([(r.text, name, rows) for r, name, rows in marks if r != decision.DOUBT], block.rows)",
         "contradicts_itself",
         where=DECISIONS,
     ),

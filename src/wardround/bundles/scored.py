@@ -109,8 +109,8 @@ def predict_block(bundle: Bundle, block: Block, keep: Sequence[str] = (), how: H
         for i, place in enumerate(recorded)
         if recipe.columns[place].name not in known
     }
-    has_new = np.any([*new.values(), np.zeros(block.rows, dtype=bool)], axis=0)
-    outside_any = np.any([*too_far.values(), np.zeros(block.rows, dtype=bool)], axis=0)
+    has_new = _any_of(list(new.values()), block.rows)
+    outside_any = _any_of(list(too_far.values()), block.rows)
     marks: list[Mark] = [
         *(
             (decision.INCOMPLETE, recipe.columns[place].written, gaps[:, i])
@@ -128,20 +128,20 @@ def predict_block(bundle: Bundle, block: Block, keep: Sequence[str] = (), how: H
     unsure = None
     if bundle.uncertainty is not None and how.uncertain:
         answers, doubts = _decided(bundle, made, call, unscored, how)
-        marks += doubts
-        unsure = _unsure(bundle, made, unscored, answers, marks)
+        marks = [one for one in (*marks, *doubts) if one[2].any()]
+        unsure = _unsure(bundle, made, unscored, answers, _any_of([rows for _, _, rows in marks], block.rows))
     counts = Counter(
         far=int(far.sum()),
         gaps=int((incomplete & ~has_new & ~unscored).sum()),
         new_gaps=int(has_new.sum()),
         unscored=int(unscored.sum()),
-        unseen=_rows_of(read.unseen),
+        unseen=int(_any_of(list(read.unseen.values()), block.rows).sum()),
         outside=int(outside_any.sum()),
         referred=0 if unsure is None else int(unsure.refer.sum()),
     )
     counts.update({f"empty {recipe.columns[place].written}": int(gaps[:, i].sum()) for i, place in enumerate(recorded)})
     counts.update({f"absent {party}": int(gone.sum()) for party, gone in absent.items()})
-    counts.update({f"why {code}": _rows_of(own) for code, own in _by_code(marks).items()})
+    counts.update({f"why {code}": int(_any_of(own, block.rows).sum()) for code, own in _by_code(marks).items()})
     wanted = call if call.ndim == 1 else np.where(call == 1, np.arange(call.shape[1]), -1)
     counts.update({f"call {number}": int((wanted == number).sum()) for number in range(len(bundle.classes))})
     return Predicted(
@@ -229,20 +229,18 @@ def _decided(
     return answers, found
 
 
-def _unsure(
-    bundle: Bundle, made: _Numbers, unscored: np.ndarray, answers: Answers | None, marks: Sequence[Mark]
-) -> Unsure:
+def _unsure(bundle: Bundle, made: _Numbers, unscored: np.ndarray, answers: Answers | None, refer: np.ndarray) -> Unsure:
     blank = unscored if made.score.ndim == 1 else unscored[:, None]
     waver = bundle.uncertainty is not None and bundle.uncertainty.method != "none"
     low, high = (np.where(blank, np.nan, one) if waver else None for one in (made.low, made.high))
-    return Unsure(low, high, answers, np.any([rows for _, _, rows in marks], axis=0))
+    return Unsure(low, high, answers, refer)
 
 
-def _by_code(marks: Sequence[Mark]) -> dict[str, dict[str, np.ndarray]]:
-    """By reason and column: which rows."""
-    found: dict[str, dict[str, np.ndarray]] = {reason.code: {} for reason in decision.REASONS}
-    for reason, name, rows in marks:
-        found[reason.code][name] = rows
+def _by_code(marks: Sequence[Mark]) -> dict[str, list[np.ndarray]]:
+    """By reason, for each of its columns: which rows."""
+    found: dict[str, list[np.ndarray]] = {}
+    for reason, _, rows in marks:
+        found.setdefault(reason.code, []).append(rows)
     return found
 
 
@@ -290,5 +288,9 @@ def in_tiles(work: Callable[[np.ndarray], np.ndarray], x: np.ndarray, tile: int)
     return np.concatenate(parts)[: len(x)]
 
 
-def _rows_of(marks: Mapping[str, np.ndarray]) -> int:
-    return int(np.any(list(marks.values()), axis=0).sum()) if marks else 0
+def _any_of(marks: Sequence[np.ndarray], rows: int) -> np.ndarray:
+    """Rows that any of the marks names."""
+    found = np.zeros(rows, dtype=bool)
+    for one in marks:
+        found |= one
+    return found
