@@ -59,16 +59,16 @@ MUTANTS = (
     ),
     Mutant(
         "cuts of sets are chosen on test rows",
-        "evaluation/sure_scores.py",
-        "own = {site: one.validation.at(site) for site in one.sites}",
-        "own = {site: one.test.at(site) for site in one.sites}",
+        "evaluation/sure_rows.py",
+        "own = {site: self.validation.at(site) for site in self.sites}",
+        "own = {site: self.test.at(site) for site in self.sites}",
         where=SURE,
     ),
     Mutant(
         "one cut of sets for all sites",
-        "evaluation/sure_scores.py",
-        "own = {site: one.validation.at(site) for site in one.sites}",
-        "own = dict.fromkeys(one.sites, one.validation)",
+        "evaluation/sure_rows.py",
+        "own = {site: self.validation.at(site) for site in self.sites}",
+        "own = dict.fromkeys(self.sites, self.validation)",
         where=SURE,
     ),
     Mutant(

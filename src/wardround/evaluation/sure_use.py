@@ -55,13 +55,13 @@ def describe_referral(
         "gain": {name: _mean([curve[name].gain for curve in curves]) for name in FIGURES},
         "at": {
             "asked": share,
-            "referred": _mean([1 - float(here.mean()) for here in kept]),
+            "referred": _mean([float((~here).mean()) for here in kept]),
             "reasons": {
                 reason.code: _mean([float(rows_with(own[reason]).mean()) for own in reasons])
                 for reason in (DOUBT, CALL_ADDED, NO_ANSWER_FITS)
             },
             "sites": {
-                site: _mean([1 - float(here[one.test.site == site].mean()) for one, here in _of(seeds, kept, site)])
+                site: _mean([float((~here[one.test.site == site]).mean()) for one, here in _of(seeds, kept, site)])
                 for site in sites
             },
             "figures": _compared(seeds, kept, resampling, within),
