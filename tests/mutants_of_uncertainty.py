@@ -10,6 +10,8 @@ TEMPERATURE = ("tests/uncertainty/test_calibration.py",)
 REFERRAL = ("tests/uncertainty/test_referral.py",)
 ROWS = ("tests/uncertainty/test_rows.py",)
 SURE = ("tests/evaluation/test_sureness.py",)
+DECISION = ("tests/uncertainty/test_decision.py",)
+DECISIONS = ("tests/bundles/test_decisions.py",)
 BUNDLE = ("tests/bundles/test_unsure.py", "tests/bundles/test_same_referral.py")
 WAYS = ("tests/report/test_ways.py",)
 REFUSED = ("tests/test_uncertainty_studies.py",)
@@ -57,16 +59,16 @@ MUTANTS = (
     ),
     Mutant(
         "cuts of sets are chosen on test rows",
-        "evaluation/sure_scores.py",
-        "own = {site: one.validation.at(site) for site in one.sites}",
-        "own = {site: one.test.at(site) for site in one.sites}",
+        "evaluation/sure_rows.py",
+        "own = {site: self.validation.at(site) for site in self.sites}",
+        "own = {site: self.test.at(site) for site in self.sites}",
         where=SURE,
     ),
     Mutant(
         "one cut of sets for all sites",
-        "evaluation/sure_scores.py",
-        "own = {site: one.validation.at(site) for site in one.sites}",
-        "own = dict.fromkeys(one.sites, one.validation)",
+        "evaluation/sure_rows.py",
+        "own = {site: self.validation.at(site) for site in self.sites}",
+        "own = dict.fromkeys(self.sites, self.validation)",
         where=SURE,
     ),
     Mutant(
@@ -268,8 +270,8 @@ MUTANTS = (
     Mutant(
         "a label that is not known is a hit",
         "evaluation/sure_rows.py",
-        "((score >= self.cut) != (label == 1)).astype(np.int64), -1)",
-        "((score >= self.cut) != (label == 1)).astype(np.int64), 0)",
+        "return np.where(label >= 0, (self.called != label).astype(np.int64), -1)",
+        "return np.where(label >= 0, (self.called != label).astype(np.int64), 0)",
         where=SURE,
     ),
     Mutant(
@@ -304,7 +306,7 @@ MUTANTS = (
         "a cut of referral is chosen on test rows",
         "evaluation/sure_use.py",
         "referral_cut(own if len(own) else known, share)",
-        "referral_cut(doubt[here] if len(own) else known, share)",
+        "referral_cut(doubt[one.test.site == site] if len(own) else known, share)",
         where=SURE,
     ),
     Mutant(
@@ -313,6 +315,50 @@ MUTANTS = (
         "referral_cut(own if len(own) else known, share)",
         "referral_cut(known, share)",
         where=SURE,
+    ),
+    Mutant(
+        "a call is left outside of its prediction set",
+        "uncertainty/decision.py",
+        "sets = conformal | empty[..., None] | (labels == call[..., None])",
+        "sets = conformal | empty[..., None]",
+        where=DECISION,
+    ),
+    Mutant(
+        "an empty prediction set becomes one answer",
+        "uncertainty/decision.py",
+        "sets = conformal | empty[..., None] | (labels == call[..., None])",
+        "sets = conformal | (labels == call[..., None])",
+        where=DECISION,
+    ),
+    Mutant(
+        "a set loses what the call does not agree with",
+        "uncertainty/decision.py",
+        "sets = conformal | empty[..., None] | (labels == call[..., None])",
+        "sets = np.where((empty | added)[..., None], labels == call[..., None], conformal)",
+        where=DECISION,
+    ),
+    Mutant(
+        "a call that was added is no reason",
+        "uncertainty/decision.py",
+        "{**made, CALL_ADDED: found.added, NO_ANSWER_FITS: found.empty}",
+        "{**made, NO_ANSWER_FITS: found.empty}",
+        where=DECISION,
+    ),
+    Mutant(
+        "a row is referred for doubt without a reason",
+        "bundles/scored.py",
+        "in_words([(reason.text, name, rows) for reason, name, rows in marks], block.rows)",
+        "in_words([(r.text, name, rows) for r, name, rows in marks if r != decision.DOUBT], block.rows)",
+        "contradicts_itself",
+        where=DECISIONS,
+    ),
+    Mutant(
+        "a report refers by doubt alone",
+        "evaluation/sure_use.py",
+        "return referral_reasons(doubt, cut, one.answers(one.cuts(alpha)))",
+        "return referral_reasons(doubt, cut, one.answers(one.cuts(1e-9)))",
+        "report_counts",
+        where=DECISIONS,
     ),
     Mutant(
         "a bundle keeps a row of which it can compute nothing",

@@ -218,7 +218,7 @@ def keep_unit(plan: Plan, number: int, trials: Sequence[Trial], runs: Sequence[R
     if selection is not None and selection.on == "validation":
         chosen = [(trial, run) for trial, run in pairs if plan.study.arm(trial.arm).family in selection.arms]
         _keep(plan, folder, "selection", number, chosen, "validation")
-    if plan.has_findings and any(len(site.validation) for site in trials[0].scored):
+    if plan.chooses_thresholds and any(len(site.validation) for site in trials[0].scored):
         _keep(plan, folder, "validation", number, pairs, "validation")
     in_regions = [(trial, predict_regional(trial, run)) for trial, run in pairs if trial.algorithm.regions is not None]
     if in_regions:

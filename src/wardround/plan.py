@@ -19,7 +19,7 @@ from wardround.models import SMALL_MODEL, Model, ModelBuilder, Shape, weights_di
 from wardround.privacy.validate import refuse_unsound
 from wardround.promises import refuse_unkept
 from wardround.rounds import site_model, start
-from wardround.study import Arm, Choice, Privacy, Study
+from wardround.study import CHOSEN, Arm, Choice, Privacy, Study
 from wardround.studyfile import Families
 from wardround.trial import Trial
 from wardround.uncertainty.fits import refuse_unfit
@@ -78,6 +78,11 @@ class Plan:
     @property
     def classes(self) -> tuple[str, ...]:
         return next(iter(self.cohorts.values())).records.classes
+
+    @property
+    def chooses_thresholds(self) -> bool:
+        """Whether validation rows decide from which score on a class or a finding is called."""
+        return self.study.evaluation.threshold == CHOSEN and (self.has_findings or len(self.classes) == 2)
 
     @property
     def synthetic(self) -> bool:

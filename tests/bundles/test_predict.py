@@ -27,7 +27,7 @@ from wardround.bundles.blocks import opened
 from wardround.bundles.bundle import Bundle, load_bundle
 from wardround.bundles.far import by_ranges
 from wardround.bundles.make import Opened, bundle_from, open_for_bundles
-from wardround.bundles.predict import BEYOND, FAR, TILE, Done, in_words, predict_file, predict_rows, predict_table
+from wardround.bundles.predict import TILE, Done, in_words, predict_file, predict_rows, predict_table
 from wardround.cli.main import main
 from wardround.data.prepare import Fit, Layout, Recipe
 from wardround.data.records import Column
@@ -35,6 +35,7 @@ from wardround.data.sources.heart import read_hospital
 from wardround.errors import BundleError, DataError, StudyError
 from wardround.execute import run_study
 from wardround.study import Preparation
+from wardround.uncertainty.decision import FAR, TOO_LARGE
 
 HEADER = "row,score,call,far,why\n"
 
@@ -250,7 +251,7 @@ def test_numbers_beyond_all_bounds_have_no_score_and_no_call(tmp_path: Path) -> 
     weights = next(leaf for name, leaf in bundle.params.items() if leaf.numel() == 2).ravel()
     huge = 1e300 * np.array([1, -1 if weights[0] * weights[1] > 0 else 1])
     made = predict_rows(bundle, [{"a": float(huge[0]), "b": float(huge[1])}, {"a": float(huge[0]), "b": 0}])
-    assert made[0] == {"score": None, "call": None, "far": True, "why": f"{FAR}; {BEYOND}"}
+    assert made[0] == {"score": None, "call": None, "far": True, "why": f"{FAR.text}; {TOO_LARGE.text}"}
     assert made[1]["score"] in (0.0, 1.0)
     assert made[1]["far"] is True
 
@@ -329,7 +330,7 @@ def test_a_column_that_is_empty_in_every_row_has_a_line_of_its_own(
     code, _, told = in_process(capfd, monkeypatch, "predict", "b", "rows.csv", "--out", "out.csv")
     assert code == 0
     assert "'chol' is empty in every row." in told
-    assert "1 row with a gap in a column that had none in training" in told
+    assert "1 row: a gap where training had none" in told
     assert "Gaps were filled, as in training, in 3 rows." in told
     assert "'ph'" not in told
 
@@ -548,6 +549,7 @@ def test_the_verb_tells_counts_as_json_and_errors_by_exit_code(
             "seconds",
             "referred",
             "absent",
+            "reasons",
         ]
     )
     code, out, err = in_process(capfd, monkeypatch, "predict", "b", "rows.csv", "--out", "-", "--json")
@@ -567,4 +569,4 @@ def test_the_summary_names_what_to_look_at(
     code, out, err = in_process(capfd, monkeypatch, "predict", "b", "rows.csv", "--out", "out.csv")
     assert (code, out) == (0, "")
     assert "2 rows predicted" in err
-    assert "2 rows far from the training rows" in err
+    assert "2 rows: far from the training rows" in err

@@ -16,8 +16,9 @@ from wardround.bundles.predict import predict_images, predict_table
 from wardround.data.site import Site
 from wardround.engines.threads import torch_threads
 from wardround.evaluation.sure_rows import SeedRows, seeds_of
-from wardround.evaluation.sure_use import kept_rows
+from wardround.evaluation.sure_use import reasons_of
 from wardround.execute import run_study
+from wardround.uncertainty.decision import referred
 
 FEDAVG = [{"name": "fedavg", "algorithm": "fedavg"}]
 NETWORK = {"kind": "mlp", "hidden": [8], "dropout": 0.2}
@@ -38,7 +39,8 @@ def measured(run: Opened) -> SeedRows:
 
 def referred_by_the_report(seed: SeedRows, site: Site, share: float) -> np.ndarray:
     """Of the site's test rows, in the site's order."""
-    found = pd.Series(~kept_rows(seed, share)[seed.test.site == site.name], seed.test.at(site.name).row)
+    chosen = referred(reasons_of(seed, share, 0.1))
+    found = pd.Series(chosen[seed.test.site == site.name], seed.test.at(site.name).row)
     return found.loc[site.test_rows].to_numpy()
 
 
@@ -50,7 +52,9 @@ def test_of_two_classes_the_same_rows_are_referred(tmp_path: Path) -> None:
     table = run.plan.cohort_of(run.plan.study.arms[0]).records.features
     assert isinstance(table, pd.DataFrame)
     made = predict_table(bundle, table.iloc[site.test_rows].reset_index(drop=True))
-    expected, near = referred_by_the_report(measured(run), site, 0.3), ~made["far"].to_numpy()
+    assert bundle.threshold is not None
+    seed = replace(measured(run), cut=bundle.threshold)  # calls lie on the sides of the bundle's own
+    expected, near = referred_by_the_report(seed, site, 0.3), ~made["far"].to_numpy()
     assert 0 < expected[near].sum() < near.sum()
     assert (made["refer"].to_numpy() == expected)[near].all()
 

@@ -96,10 +96,11 @@ def test_sets_hold_what_they_promise_where_rows_are_alike() -> None:
     low, high = told["sites"]["here"]["expected"]
     assert low < 0.9 < high
     assert high - low < 0.08  # 99 % of 2,000 rows
-    assert low <= told["coverage"] <= high
+    assert low <= told["conformal_coverage"] <= high
     assert told["sites"]["here"]["inside"] == 1
     assert told["coverage_positive"] == pytest.approx(0.9, abs=0.04)
-    assert told["empty"] + told["one"] + told["several"] == pytest.approx(1)
+    assert told["one"] + told["several"] == pytest.approx(1)
+    assert told["coverage"] >= told["conformal_coverage"]
     assert told["size"] == pytest.approx(told["one"] + 2 * told["several"])
     assert told["no_cut"] == 0
 
@@ -199,7 +200,7 @@ def test_validation_rows_of_tested_patients_count_nowhere() -> None:
 def test_referral_keeps_what_is_below_the_cut_of_each_site() -> None:
     """Doubt is highest at one half. Calls at scores near it are coins, so that accuracy rises without them."""
     whole = pd.concat([both_sides(rows=500), both_sides(rows=500, too_sure=0.3).assign(site="there")])
-    told = describe_referral([only(whole)], 0.2, ONE, within=False)
+    told = describe_referral([only(whole)], 0.2, 0.1, ONE, within=False)
     at = told["at"]
     # 500 rows a side: a share of 20 % strays by 1.8 points on either
     assert at["sites"] == {"here": pytest.approx(0.2, abs=0.08), "there": pytest.approx(0.2, abs=0.08)}
@@ -218,8 +219,10 @@ def test_where_sites_have_models_of_their_own_auc_is_within_sites() -> None:
     first, second = both_sides(), both_sides().assign(site="there")
     second["score"] /= 10
     one = only(pd.concat([first, second], ignore_index=True))
-    inside, across = (describe_referral([one], 0.2, ONE, within)["at"]["figures"]["auc"] for within in (True, False))
-    alone = describe_referral([only(first)], 0.2, ONE, within=False)["at"]["figures"]["auc"]
+    inside, across = (
+        describe_referral([one], 0.2, 0.1, ONE, within)["at"]["figures"]["auc"] for within in (True, False)
+    )
+    alone = describe_referral([only(first)], 0.2, 0.1, ONE, within=False)["at"]["figures"]["auc"]
     assert inside["all"]["mean"] == pytest.approx(alone["all"]["mean"])
     assert across["all"]["mean"] < inside["all"]["mean"] - 0.02
     assert inside["all"]["interval"][0] < inside["all"]["mean"] < inside["all"]["interval"][1]
@@ -228,7 +231,7 @@ def test_where_sites_have_models_of_their_own_auc_is_within_sites() -> None:
 def test_over_several_seeds_intervals_are_over_these() -> None:
     whole = pd.concat([both_sides().assign(seed=1), both_sides(too_sure=1.2).assign(seed=2)], ignore_index=True)
     seeds = list(seeds_of(whole, FEW, ensemble=False))
-    told = describe_referral(seeds, 0.2, ONE, within=False)["at"]["figures"]["accuracy"]
+    told = describe_referral(seeds, 0.2, 0.1, ONE, within=False)["at"]["figures"]["accuracy"]
     assert told["difference"]["seeds"] == 2
     assert told["all"]["sd"] is not None
 
@@ -320,7 +323,7 @@ def test_auc_is_of_one_kind_in_all_arms_that_stand_beside_each_other() -> None:
         arms = {"fedavg": {"own_models": False}, "local": {"own_models": own_models}}
         told = score_sureness({"arms": arms, "findings": []}, study, whole, FEW)["arms"]["fedavg"]["uncertainty"]
         found[own_models] = told["referral"]["at"]["figures"]["auc"]["all"]["mean"]
-    alone = describe_referral([only(first)], 0.2, ONE, within=False)["at"]["figures"]["auc"]["all"]["mean"]
+    alone = describe_referral([only(first)], 0.2, 0.1, ONE, within=False)["at"]["figures"]["auc"]["all"]["mean"]
     assert found[True] == pytest.approx(alone)
     assert found[False] < found[True] - 0.02
 
@@ -342,7 +345,7 @@ def test_a_temperature_is_that_of_validation_rows_whatever_test_rows_would_say()
 def test_a_cut_of_referral_is_that_of_validation_rows_whatever_test_rows_would_say() -> None:
     """A fifth of validation rows has more doubt than the cut, which is at a logit of z with P(|z| > 1.5 N) = 0.2, that
     is 0.253 x 1.5 = 0.38. Test logits are a tenth of theirs: 0.38 is 2.53 SDs, and 0.989 of them lie within."""
-    told = describe_referral([only(apart(validation=1.0, test=0.1))], 0.2, ONE, within=False)
+    told = describe_referral([only(apart(validation=1.0, test=0.1))], 0.2, 0.1, ONE, within=False)
     assert told["at"]["referred"] > 0.95
 
 
@@ -350,8 +353,8 @@ def test_a_sites_sets_and_referral_are_its_own_whoever_stands_beside_it() -> Non
     first, second = both_sides(), both_sides(too_sure=0.2).assign(site="there")
     both = only(pd.concat([first, second], ignore_index=True))
     sets = describe_sets([both], 0.1, ())["sites"]
-    referred = describe_referral([both], 0.2, ONE, within=False)["at"]["sites"]
+    referred = describe_referral([both], 0.2, 0.1, ONE, within=False)["at"]["sites"]
     for whole, site in ((first, "here"), (second, "there")):
         assert sets[site] == describe_sets([only(whole)], 0.1, ())["sites"][site]
-        alone = describe_referral([only(whole)], 0.2, ONE, within=False)["at"]
+        alone = describe_referral([only(whole)], 0.2, 0.1, ONE, within=False)["at"]
         assert referred[site] == alone["referred"]

@@ -15,11 +15,11 @@ from wardround.report.tables_sure import sure_sites_table
 from wardround.study import Uncertainty
 
 
-def told_of(*sizes: int, too_sure: float = 1.0) -> dict[str, Any]:
+def told_of(*sizes: int, too_sure: float = 1.0, alpha: float = 0.1) -> dict[str, Any]:
     """An arm with sites of so many validation rows, and as many test rows."""
     parts = [both_sides(rows=size, too_sure=too_sure).assign(site=f"site-{size}") for size in sizes]
     whole = pd.concat([part.assign(row=part["row"] + 10_000 * place) for place, part in enumerate(parts)])
-    described = describe_arm(list(seeds_of(whole, FEW, ensemble=False)), Uncertainty(), ONE)
+    described = describe_arm(list(seeds_of(whole, FEW, ensemble=False)), Uncertainty(alpha=alpha), ONE)
     assert described is not None
     return described
 
@@ -53,3 +53,20 @@ def test_sets_and_referral_that_no_bundle_would_have_are_not_shown() -> None:
     assert shown["site-29"] in (None, "", "-", "–")
     assert shown["site-400"] not in (None, "", "-", "–")
     assert not np.isnan(told["sets"]["coverage"])
+
+
+def test_calls_that_were_added_to_their_sets_are_told_of_where_there_are_any() -> None:
+    """At 60 % few scores fit both answers, and some fit neither: calls near one half are then added."""
+    added, usual = told_of(400, alpha=0.4), told_of(400)
+    share = added["sets"]["call_added"] + added["sets"]["empty"]
+    said = sure._sets(evidence_of(added), "fedavg", added)
+    assert share > 0
+    assert f"In {100 * share:.1f} % of sets the score would have ruled out the call itself; it was added" in said
+    assert usual["sets"]["call_added"] + usual["sets"]["empty"] == 0
+    assert "was added" not in sure._sets(evidence_of(usual), "fedavg", usual)
+    for told in (added, usual):
+        at, sets = told["referral"]["at"], told["sets"]
+        assert sets["one"] + sets["several"] == 1
+        assert at["referred"] >= max(at["reasons"].values())
+        assert at["reasons"]["call-added"] == sets["call_added"]  # of two classes a row has one call
+        assert at["reasons"]["no-answer-fits"] == sets["empty"]

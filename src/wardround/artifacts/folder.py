@@ -2,7 +2,7 @@
 
 study.toml  environment.json  records.jsonl  predictions.parquet  groups.parquet  models/ARM/seed-N.safetensors
 selection.parquet   predictions by which a value was selected, where the study selects
-validation.parquet  predictions by which thresholds of findings were chosen, where rows have findings
+validation.parquet  predictions by which thresholds were chosen, where the study has validation rows
 regional.parquet    predictions of regions' own models, where sites form regions
 absent.parquet      predictions made while a party was missing, where parties hold different features
 uncertainty.parquet how sure models are of validation and test rows, where the study asks for it

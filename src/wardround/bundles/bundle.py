@@ -26,6 +26,7 @@ from wardround.evaluation.metrics import THRESHOLD
 from wardround.models import MODELS, Model, Shape
 from wardround.settings import Factory, parse_settings, settings_of
 from wardround.tree import Tree, unflatten
+from wardround.uncertainty.decision import called
 
 __all__ = ["FORMAT", "Bundle", "Calibration", "load_bundle"]
 
@@ -114,12 +115,8 @@ class Bundle:
 
     def calls(self, scores: np.ndarray) -> np.ndarray:
         """Class numbers: by the threshold for two classes, the highest score otherwise. Of each finding 1 or 0."""
-        if self.findings:
-            return (scores >= np.array([one.threshold for one in self.findings])).astype(np.int64)
-        if self.threshold is None:
-            called: np.ndarray = scores.argmax(axis=1)
-            return called
-        return (scores >= self.threshold).astype(np.int64)
+        thresholds = np.array([one.threshold for one in self.findings]) if self.findings else self.threshold
+        return called(scores, thresholds)
 
     def probabilities(self, scores: np.ndarray) -> np.ndarray | None:
         """Calibrated, of the positive class; None where the bundle has no calibration. For findings of each, and NaN

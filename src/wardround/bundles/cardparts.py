@@ -121,7 +121,7 @@ def sure_words(how: Uncertainty | None, asked: str | None = None) -> list[str]:
     if how.cuts is not None:
         alike = "" if how.cuts.values.shape[0] > 2 and how.cuts.values.ndim == 1 else ", of either answer alike"
         told.append(
-            "Set: the answers that are not stranger than those of validation rows. In at least "
+            "Set: the answers that are not stranger than those of validation rows, and the call. In at least "
             f"{100 * (1 - how.cuts.alpha):.0f} % of rows that are drawn as these were{alike}, the right answer is in "
             "it. Several rows of one patient make that promise weaker."
         )
@@ -130,9 +130,13 @@ def sure_words(how: Uncertainty | None, asked: str | None = None) -> list[str]:
             told.append(f"For {few} answers there were too few validation rows: they stand in every set.")
     if how.referral is not None:
         told.append(
-            f"Refer: of rows like the validation rows the {100 * how.referral.share:.0f} % that are least clear; and "
-            "every row that is far from the training rows or has no score."
+            f"Refer: of rows like the validation rows the {100 * how.referral.share:.0f} % that are least clear; every "
+            "row whose call had to be added to its set; and every row that is far from the training rows, has a level, "
+            "a gap or a value that training did not have, or has no score. The column why names each reason."
         )
     if how.unchosen:
-        told.append(f"There are no sets, and rows are referred only if they are far: {how.unchosen}.")
+        told.append(
+            "There are no sets, and rows are referred only if they are far or unlike training in another way: "
+            f"{how.unchosen}."
+        )
     return told

@@ -250,12 +250,13 @@ def _sure(told: Mapping[str, Any]) -> list[str]:
         asked = f"sets that hold the right answer (asked: {worth['sets']['asked']:.2f})"
         rows.append([asked, f"{sum(known) / len(known):.3f}{of}" if known else UNKNOWN])
         rows.append(["answers in a set, mean", f"{worth['sets']['size']:.2f}"])
+        rows.append(["sets to which the call was added", f"{worth['sets']['added']:.3f}"])
     if "ece" in worth:
         rows.append(["calibration error (ECE) before temperature", f"{worth['ece']['before']:.3f}"])
         rows.append(["calibration error (ECE) after temperature", f"{worth['ece']['after']:.3f}"])
     if "referral" in worth:
         found = worth["referral"]
-        rows.append(["rows referred as unclear", f"{found['share']:.3f}"])
+        rows.append(["rows referred as unclear, or because the call was added", f"{found['share']:.3f}"])
         for key, words in (("all", "of all rows"), ("kept", "of rows that are kept"), ("referred", "of rows referred")):
             rows.append([f"calls that are right, {words}", UNKNOWN if found[key] is None else f"{found[key]:.3f}"])
     return [*lines, "", f"On the {worth['rows']} test rows of this site with this seed:", "", *_table(["", ""], rows)]

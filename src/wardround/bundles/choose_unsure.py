@@ -27,9 +27,10 @@ from wardround.evaluation.metrics import SMALLEST_GROUP
 from wardround.study import Uncertainty as Settings
 from wardround.uncertainty.calibration import ece, fit_temperature
 from wardround.uncertainty.conformal import coverage, fit_cuts, set_sizes
+from wardround.uncertainty.decision import answers, referral_reasons, referred
 from wardround.uncertainty.fits import has_dropout
 from wardround.uncertainty.laplace import Laplace, choose_prior, fit_laplace
-from wardround.uncertainty.referral import LEAST_ROWS, refer, referral_cut
+from wardround.uncertainty.referral import LEAST_ROWS, referral_cut
 
 MOST_CELLS = 1 << 26  # numbers of rows that are in memory together; of more rows, so many are drawn
 MOST_NUMBERS = 1 << 20  # in Laplace's matrices: 8 MB of the bundle; beyond, their diagonals are kept
@@ -124,26 +125,28 @@ def figures(bundle: Bundle, how: Uncertainty, x: Any, score: np.ndarray, label: 
     if len(label) < SMALLEST_GROUP:
         return None
     found = measured(bundle, how, x, score)
-    known = label >= 0
-    right = (bundle.calls(score) == label) & known
+    known, call = label >= 0, bundle.calls(score)
+    right = (call == label) & known
     told: dict[str, Any] = {"rows": len(label), "width": float((found.high - found.low).mean())}
-    sets = sets_of(how, found.mean)
-    if sets is not None and how.cuts is not None:
-        held = coverage(sets, label)
+    conformal = sets_of(how, found.mean)
+    given = None if conformal is None else answers(conformal, call)
+    if given is not None and how.cuts is not None:
+        held = coverage(given.sets, label)
         told["sets"] = {
             "asked": 1 - how.cuts.alpha,
             "coverage": float(held) if held.ndim == 0 else _of_findings(bundle, held),
-            "size": float(set_sizes(sets).mean()),
+            "size": float(set_sizes(given.sets).mean()),
+            "added": float((given.added | given.empty).mean()),
         }
     if how.temperature is not None:
         told["ece"] = {"before": ece(label, found.mean), "after": ece(label, how.temperature.of(found.mean))}
     if how.referral is not None:
-        referred = refer(found.unsure, how.cut())
+        away = referred(referral_reasons(found.unsure, how.cut(), given))
         told["referral"] = {
-            "share": float(referred.mean()),
+            "share": float(away.mean()),
             "all": _share(right, known),
-            "kept": _share(right[~referred], known[~referred]),
-            "referred": _share(right[referred], known[referred]),
+            "kept": _share(right[~away], known[~away]),
+            "referred": _share(right[away], known[away]),
         }
     return told
 

@@ -22,8 +22,6 @@ from wardround.bundles.bundle import Bundle
 from wardround.bundles.inputs import wrong_parties
 from wardround.bundles.pictures import IMAGE, opened_pictures
 from wardround.bundles.reading import Signs, headers, judge, together
-from wardround.bundles.scored import BEYOND as BEYOND
-from wardround.bundles.scored import FAR as FAR
 from wardround.bundles.scored import TILE as TILE
 from wardround.bundles.scored import How as How
 from wardround.bundles.scored import Predicted, predict_block, set_columns
@@ -33,6 +31,7 @@ from wardround.bundles.writing import Sheet, refuse_target, written
 from wardround.data.sources.table import checked_names
 from wardround.engines.threads import torch_threads
 from wardround.errors import DataError, StudyError, shown
+from wardround.uncertainty.decision import REASONS
 
 WORKERS = 2
 NAMED = 5  # images in a message
@@ -56,6 +55,7 @@ class Summary:
     seconds: float
     referred: int | None = None  # rows that a clinician should look at; None: nothing is said of it
     absent: Mapping[str, int] = field(default_factory=dict)  # by party: rows of which nothing of it is known
+    reasons: Mapping[str, int] = field(default_factory=dict)  # by code, as in `uncertainty.decision`: rows
 
 
 @dataclass(frozen=True)
@@ -339,6 +339,7 @@ class _Whole:
             seconds=seconds,
             referred=self.counts["referred"] if says else None,
             absent=absent,
+            reasons={one.code: self.counts[f"why {one.code}"] for one in REASONS if self.counts[f"why {one.code}"]},
             **figures,
         )
 

@@ -1,4 +1,4 @@
-"""What a bundle says of some rows: scores, calls, marks, and how sure it is.
+"""What a bundle says of some rows: scores, calls, marks, and how sure it is. `uncertainty.decision` has the rule.
 
 Rows are scored in tiles of one fixed size. A matrix product may round differently for one row than for a thousand; so
 a row has the same score to the last bit however it comes.
@@ -17,19 +17,14 @@ from wardround.bundles.blocks import Block
 from wardround.bundles.bundle import Bundle
 from wardround.bundles.reading import Read, Signs, read_block
 from wardround.bundles.unsure import in_sets, measure, sets_of
-from wardround.uncertainty.referral import refer
+from wardround.uncertainty import decision
+from wardround.uncertainty.decision import Answers, Reason
 
 TILE = 1024
 IMAGES = 32  # in a tile
 LABELS = ("absent", "present")  # of a finding, in its set
-# reasons that `why` may give
-FAR = "far from the training rows"
-UNSEEN = "unseen level"
-OUTSIDE = "outside the known range"
-INCOMPLETE = "incomplete"
-NEW_GAP = "a gap where training had none"
-BEYOND = "too large to compute with"
-Reason = tuple[str, str, np.ndarray]  # what, in which column, in which rows
+Mark = tuple[Reason, str, np.ndarray]  # why, of which column or finding, in which rows
+Words = tuple[str, str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -47,7 +42,7 @@ class Unsure:
 
     low: np.ndarray | None
     high: np.ndarray | None
-    sets: np.ndarray | None
+    answers: Answers | None
     refer: np.ndarray
 
 
@@ -59,7 +54,7 @@ class Predicted:
     probability: np.ndarray | None
     call: np.ndarray  # class numbers, or (rows, findings) of 1 and 0; -1 where a row has no prediction
     far: np.ndarray
-    why: pa.DictionaryArray  # in words; "" where nothing is to be said
+    why: pa.DictionaryArray  # every reason in words; "" where there is none
     counts: Counter[str]
     signs: Mapping[str, Signs]
     kept: Mapping[str, pa.Array]
@@ -114,27 +109,39 @@ def predict_block(bundle: Bundle, block: Block, keep: Sequence[str] = (), how: H
         for i, place in enumerate(recorded)
         if recipe.columns[place].name not in known
     }
-    has_new = np.any([*new.values(), np.zeros(block.rows, dtype=bool)], axis=0)
-    reasons: list[Reason] = [
-        *((INCOMPLETE, recipe.columns[place].written, gaps[:, i]) for i, place in enumerate(recorded) if dropped),
-        *((NEW_GAP, name, rows) for name, rows in new.items()),
-        *((UNSEEN, name, rows) for name, rows in read.unseen.items()),
-        *((OUTSIDE, name, rows) for name, rows in too_far.items()),
-        (FAR, "", far if bundle.far.kind == "distance" else np.zeros(block.rows, dtype=bool)),
-        (BEYOND, "", beyond_reach),
+    has_new = _any_of(list(new.values()), block.rows)
+    outside_any = _any_of(list(too_far.values()), block.rows)
+    marks: list[Mark] = [
+        *(
+            (decision.INCOMPLETE, recipe.columns[place].written, gaps[:, i])
+            for i, place in enumerate(recorded)
+            if dropped
+        ),
+        *((decision.NEW_GAP, name, rows) for name, rows in new.items()),
+        *((decision.UNSEEN, name, rows) for name, rows in read.unseen.items()),
+        *((decision.OUTSIDE, name, rows) for name, rows in too_far.items()),
+        # by ranges a row is far because it is outside of one, and that is said with the column's name
+        (decision.FAR, "", far if bundle.far.kind == "distance" else far & ~outside_any),
+        (decision.TOO_LARGE, "", beyond_reach),
+        (decision.UNREADABLE, "", unread),
     ]
-    unsure = _unsure(bundle, made, far | unscored, unscored, how)
+    unsure = None
+    if bundle.uncertainty is not None and how.uncertain:
+        answers, doubts = _decided(bundle, made, call, unscored, how)
+        marks = [one for one in (*marks, *doubts) if one[2].any()]
+        unsure = _unsure(bundle, made, unscored, answers, _any_of([rows for _, _, rows in marks], block.rows))
     counts = Counter(
         far=int(far.sum()),
         gaps=int((incomplete & ~has_new & ~unscored).sum()),
         new_gaps=int(has_new.sum()),
         unscored=int(unscored.sum()),
-        unseen=_rows_of(read.unseen),
-        outside=_rows_of(too_far),
+        unseen=int(_any_of(list(read.unseen.values()), block.rows).sum()),
+        outside=int(outside_any.sum()),
         referred=0 if unsure is None else int(unsure.refer.sum()),
     )
     counts.update({f"empty {recipe.columns[place].written}": int(gaps[:, i].sum()) for i, place in enumerate(recorded)})
     counts.update({f"absent {party}": int(gone.sum()) for party, gone in absent.items()})
+    counts.update({f"why {code}": int(_any_of(own, block.rows).sum()) for code, own in _by_code(marks).items()})
     wanted = call if call.ndim == 1 else np.where(call == 1, np.arange(call.shape[1]), -1)
     counts.update({f"call {number}": int((wanted == number).sum()) for number in range(len(bundle.classes))})
     return Predicted(
@@ -142,7 +149,7 @@ def predict_block(bundle: Bundle, block: Block, keep: Sequence[str] = (), how: H
         bundle.probabilities(score),
         call,
         far,
-        in_words(reasons, block.rows),
+        in_words([(reason.text, name, rows) for reason, name, rows in marks], block.rows),
         counts,
         read.signs,
         {name: block.columns[name] for name in keep},
@@ -205,22 +212,43 @@ def _numbers(bundle: Bundle, x: np.ndarray, how: How) -> _Numbers:
     return _Numbers(score, mean, low, high, every[:, -1])
 
 
-def _unsure(bundle: Bundle, made: _Numbers, marked: np.ndarray, unscored: np.ndarray, how: How) -> Unsure | None:
-    """`marked` are rows that a clinician should look at whatever the model says of them."""
+def _decided(
+    bundle: Bundle, made: _Numbers, call: np.ndarray, unscored: np.ndarray, how: How
+) -> tuple[Answers | None, list[Mark]]:
+    """Answers of each row, and what there is to say of its prediction."""
     told = bundle.uncertainty
-    if told is None or not how.uncertain:
-        return None
-    referred = refer(made.unsure, told.cut(how.refer_share)) | marked
+    if told is None:
+        return None, []
+    sets = sets_of(told, made.mean)
+    answers = None if sets is None else decision.answers(sets, call)
+    doubt = np.where(unscored, -np.inf, made.unsure)
+    found: list[Mark] = []
+    for reason, marks in decision.referral_reasons(doubt, told.cut(how.refer_share), answers).items():
+        each = [("", marks)] if marks.ndim == 1 else zip(bundle.classes, marks.T, strict=True)
+        found += [(reason, name, rows) for name, rows in each]
+    return answers, found
+
+
+def _unsure(bundle: Bundle, made: _Numbers, unscored: np.ndarray, answers: Answers | None, refer: np.ndarray) -> Unsure:
     blank = unscored if made.score.ndim == 1 else unscored[:, None]
-    low, high = (None if told.method == "none" else np.where(blank, np.nan, one) for one in (made.low, made.high))
-    return Unsure(low, high, sets_of(told, made.mean), referred)
+    waver = bundle.uncertainty is not None and bundle.uncertainty.method != "none"
+    low, high = (np.where(blank, np.nan, one) if waver else None for one in (made.low, made.high))
+    return Unsure(low, high, answers, refer)
+
+
+def _by_code(marks: Sequence[Mark]) -> dict[str, list[np.ndarray]]:
+    """By reason, for each of its columns: which rows."""
+    found: dict[str, list[np.ndarray]] = {}
+    for reason, _, rows in marks:
+        found.setdefault(reason.code, []).append(rows)
+    return found
 
 
 def set_columns(bundle: Bundle, made: Predicted) -> list[pa.Array]:
     """In words: one column, or one for each finding."""
-    if made.unsure is None or made.unsure.sets is None:
+    if made.unsure is None or made.unsure.answers is None:
         return []
-    sets, unscored = made.unsure.sets, np.isnan(made.score.reshape(len(made), -1)).any(axis=1)
+    sets, unscored = made.unsure.answers.sets, np.isnan(made.score.reshape(len(made), -1)).any(axis=1)
     each = [(sets[:, f], LABELS) for f in range(sets.shape[1])] if bundle.findings else [(sets, bundle.classes)]
     columns = []
     for held, names in each:
@@ -230,7 +258,7 @@ def set_columns(bundle: Bundle, made: Predicted) -> list[pa.Array]:
     return columns
 
 
-def in_words(reasons: Sequence[Reason], rows: int) -> pa.DictionaryArray:
+def in_words(reasons: Sequence[Words], rows: int) -> pa.DictionaryArray:
     """A text per row. Each combination of reasons is put into words once."""
     reasons = [one for one in reasons if one[2].any()]
     code = np.zeros(rows, dtype=np.int64)
@@ -260,5 +288,9 @@ def in_tiles(work: Callable[[np.ndarray], np.ndarray], x: np.ndarray, tile: int)
     return np.concatenate(parts)[: len(x)]
 
 
-def _rows_of(marks: Mapping[str, np.ndarray]) -> int:
-    return int(np.any(list(marks.values()), axis=0).sum()) if marks else 0
+def _any_of(marks: Sequence[np.ndarray], rows: int) -> np.ndarray:
+    """Rows that any of the marks names."""
+    found = np.zeros(rows, dtype=bool)
+    for one in marks:
+        found |= one
+    return found

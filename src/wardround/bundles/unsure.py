@@ -1,9 +1,9 @@
 """How unsure a bundle is of a row: an interval of its score, a set of answers, and whether a clinician should look.
 
 The interval says where the middle 90 % of many thinned networks (dropout) or of likely last layers (Laplace) put the
-score. The set holds the right answer as often as was asked for. A row is referred if it is among the least clear, by
-the doubt of its calls (`uncertainty.parts.doubt_of`), as a study measures it. All that is chosen is chosen on
-validation rows.
+score. The set holds the right answer as often as was asked for. Who is the least clear goes by the doubt of the calls
+(`uncertainty.parts.doubt_of`), as a study measures it. What follows for the set and for referral is decided in
+`uncertainty.decision`. All that is chosen is chosen on validation rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -112,7 +112,8 @@ def measure(
 
 
 def sets_of(how: Uncertainty, mean: np.ndarray) -> np.ndarray | None:
-    """(rows, classes), or (rows, findings, 2) for absent and present; None where no cut is known."""
+    """Conformal sets: (rows, classes), or (rows, findings, 2) for absent and present; None where no cut is known. The
+    call is not looked at here."""
     return None if how.cuts is None else prediction_sets(how.cuts, mean)
 
 

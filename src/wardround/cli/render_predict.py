@@ -60,30 +60,30 @@ def show_summary(found: "Summary", out: str) -> None:
     speed = f"{found.rows / found.seconds:,.0f} rows per second"
     console.print(Text(f"{found.rows:,} rows predicted in {found.seconds:.1f} s ({speed}): {where}"))
     console.print(Text("Called: " + ", ".join(f"{name} {count:,}" for name, count in found.calls.items())))
-    if found.referred is not None:
-        refer = f"Refer {found.referred:,} of {found.rows:,} {_rows(found.rows)} to a clinician (column `refer`)."
-        console.print(Text(refer))
     for party, count in found.absent.items():
         if count:
             console.print(Text(f"A stand-in took the place of {party} in {count:,} {_rows(count)} (column `absent`)."))
-    marks = (
-        (found.far, "far from the training rows"),
-        (found.new_gaps, "with a gap in a column that had none in training"),
-        (found.unseen, "with a level that no training row had"),
-        (found.outside, "with a value outside a known range"),
-        (found.unscored, "without a prediction"),
-    )
-    marked = [f"  {count:,} {_rows(count)} {words}" for count, words in marks if count]
-    if marked:
-        console.print(Text("Look at these before you trust their predictions (column `why`):", style="yellow"))
-        for line in marked:
-            console.print(Text(line, style="yellow"))
-    else:
-        console.print(Text("No row is far from the training rows or has a level or a gap that training did not have."))
+    _show_reasons(console, found)
     for name in found.empty:
         console.print(Text(f"{name!r} is empty in every row.", style="yellow"))
     if found.gaps:
         console.print(Text(f"Gaps were filled, as in training, in {found.gaps:,} {_rows(found.gaps)}."))
+
+
+def _show_reasons(console: Console, found: "Summary") -> None:
+    """A row may have several reasons. Where the bundle refers, each of them refers."""
+    from wardround.uncertainty.decision import TEXTS
+
+    because = [f"  {count:,} {_rows(count)}: {TEXTS[code]}" for code, count in found.reasons.items()]
+    if found.referred is not None:
+        refer = f"Refer {found.referred:,} of {found.rows:,} {_rows(found.rows)} to a clinician (column `refer`)"
+        console.print(Text(f"{refer}, because (column `why`):" if because else f"{refer}."))
+    elif because:
+        console.print(Text("Look at these before you trust their predictions (column `why`):", style="yellow"))
+    for line in because:
+        console.print(Text(line, style="yellow"))
+    if not any((found.far, found.new_gaps, found.unseen, found.outside, found.unscored)):
+        console.print(Text("No row is far from the training rows or has a level or a gap that training did not have."))
 
 
 def show_ready(name: str, identity: str, address: str) -> None:

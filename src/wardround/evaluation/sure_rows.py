@@ -11,10 +11,13 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from wardround.evaluation.metrics import THRESHOLD, calls
+from wardround.evaluation.metrics import THRESHOLD
 from wardround.evaluation.scores import label_columns, score_columns
-from wardround.evaluation.thresholds import choose_thresholds, untested
+from wardround.evaluation.thresholds import choose_thresholds, fixed_thresholds, untested
+from wardround.study import CHOSEN
 from wardround.uncertainty.calibration import Temperature, fit_temperature
+from wardround.uncertainty.conformal import Cuts, fit_cuts, prediction_sets
+from wardround.uncertainty.decision import Answers, answers, called
 from wardround.uncertainty.parts import doubt_of
 from wardround.uncertainty.rows import SIDES, of_probabilities
 
@@ -106,16 +109,42 @@ class SeedRows:
         return doubt_of(rows.score, self.findings, self.cut)
 
     @cached_property
+    def called(self) -> np.ndarray:
+        """Of test rows: class numbers, or 1 and 0 for each finding."""
+        several = self.test.score.ndim == 2 and not self.findings
+        return called(self.test.score, None if several else self.cut)
+
+    @cached_property
     def wrong(self) -> np.ndarray:
         """Of test rows: 1 where a call is wrong, 0 where it is right, -1 where the label is not known."""
-        label, score = self.test.label, self.test.score
-        if not self.findings:
-            return np.asarray(calls(score) != label).astype(np.int64)
-        return np.where(label >= 0, ((score >= self.cut) != (label == 1)).astype(np.int64), -1)
+        label = self.test.label
+        return np.where(label >= 0, (self.called != label).astype(np.int64), -1)
+
+    @property
+    def each_label(self) -> bool:
+        """Whether each label has a cut of its own. Two classes and findings have, so that the promise of sets holds
+        among the ill as well; several classes share one, because most of them have few rows."""
+        return self.findings or self.test.score.ndim == 1
+
+    def cuts(self, alpha: float) -> dict[str, Cuts]:
+        """By site, from its own validation rows."""
+        own = {site: self.validation.at(site) for site in self.sites}
+        return {site: fit_cuts(rows.label, rows.score, alpha, each_label=self.each_label) for site, rows in own.items()}
+
+    def answers(self, cuts: Mapping[str, Cuts]) -> Answers:
+        """Of each test row, by the cuts of its own site."""
+        labels = self.test.score.shape[1] if self.test.score.ndim == 2 and not self.findings else 2
+        conformal = np.zeros((*self.called.shape, labels), dtype=bool)
+        for site, own in cuts.items():
+            here = self.test.site == site
+            conformal[here] = prediction_sets(own, self.test.score[here])
+        return answers(conformal, self.called)
 
 
-def seeds_of(table: pd.DataFrame, groups: pd.DataFrame, ensemble: bool) -> Iterator[SeedRows]:
-    """Of one arm. Seeds whose model has diverged are left out."""
+def seeds_of(
+    table: pd.DataFrame, groups: pd.DataFrame, ensemble: bool, threshold: float | str = CHOSEN
+) -> Iterator[SeedRows]:
+    """Of one arm. Seeds whose model has diverged are left out. `threshold` is the study's own, or "chosen"."""
     table = put_together(table) if ensemble else table
     scores = score_columns(table)
     lost = table.loc[table[scores].isna().any(axis=1), "seed"].unique()
@@ -125,19 +154,23 @@ def seeds_of(table: pd.DataFrame, groups: pd.DataFrame, ensemble: bool) -> Itera
         return
     validation = untested(table[table["side"] == "validation"], test, groups)
     findings = label_columns(table) != ["label"]
-    cuts = choose_thresholds(validation) if findings and len(validation) else None
+    if not isinstance(threshold, str):
+        cuts = fixed_thresholds(test, threshold)
+    else:
+        cuts = choose_thresholds(validation) if len(validation) else None
     known = "patient" in groups and len(groups) > 0
     patient = pd.Series(groups["patient"].to_numpy(), index=groups["row"]) if known else None
     for seed in sorted(int(one) for one in test["seed"].unique()):
         mine = test[test["seed"] == seed]
         own = table[table["seed"] == seed]
         others = [side for side in own["side"].unique() if side not in SIDES]
+        cut = _cut(cuts, str(mine["arm"].iloc[0]), seed, len(label_columns(table)))
         yield SeedRows(
             seed,
             Sided.of(validation[validation["seed"] == seed], patient),
             Sided.of(mine, patient),
             {side: Sided.of(own[own["side"] == side], patient) for side in others},
-            _cut(cuts, str(mine["arm"].iloc[0]), seed, len(label_columns(table))) if findings else THRESHOLD,
+            cut if findings else float(cut[0]),
         )
 
 

@@ -1,7 +1,7 @@
 """Whether probabilities come true, and whether sets of answers hold the right one: overall, at each site, for each
 finding."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -12,7 +12,8 @@ from scipy.signal import fftconvolve
 
 from wardround.evaluation.sure_rows import SeedRows, Sided
 from wardround.uncertainty.calibration import ece, error_by_chance, events, expected_error, log_loss, reliability_points
-from wardround.uncertainty.conformal import Cuts, coverage, fit_cuts, held, prediction_sets, rank, set_sizes
+from wardround.uncertainty.conformal import coverage, held, rank, set_sizes
+from wardround.uncertainty.decision import Answers
 
 INSIDE = 0.99  # of runs, in which coverage lies within what is expected
 
@@ -81,73 +82,56 @@ def _loss(label: np.ndarray, score: np.ndarray) -> float:
 
 
 def describe_sets(seeds: Sequence[SeedRows], alpha: float, findings: Sequence[str]) -> dict[str, Any]:
-    """Means over seeds. Two classes and findings have a cut for each label, so that the promise holds among the ill as
-    well; several classes share one, because most of them have few rows."""
-    cuts = [_cuts_of(one, alpha) for one in seeds]
-    made = [_sets_of(one, own) for one, own in zip(seeds, cuts, strict=True)]
-    told: dict[str, Any] = {"alpha": alpha, "each_label": _by_label(seeds[0])}
+    """Means over seeds. What is expected, and whether coverage is inside of it, is of the conformal sets: what is added
+    to these can only cover more."""
+    cuts = [one.cuts(alpha) for one in seeds]
+    made = [one.answers(own) for one, own in zip(seeds, cuts, strict=True)]
+    told: dict[str, Any] = {"alpha": alpha, "each_label": seeds[0].each_label}
     # of labels that so few validation rows have that they can never be ruled out
     told["no_cut"] = _mean([float(np.isinf([cut.values for cut in own.values()]).mean()) for own in cuts])
-    told |= _coverage([(one.test.label, sets) for one, sets in zip(seeds, made, strict=True)])
+    told |= _coverage([(one.test.label, found) for one, found in zip(seeds, made, strict=True)])
     told["sites"] = {}
     for site in _sites(seeds):
-        there = [(one, sets) for one, sets in zip(seeds, made, strict=True) if site in one.sites]
+        there = [(one, found.take(one.test.site == site)) for one, found in _at(seeds, made, site)]
         bands = [_expected(one, site, alpha) for one, _ in there]
-        held_here = [
-            coverage(sets[one.test.site == site], one.test.label[one.test.site == site]) for one, sets in there
-        ]
+        labels = [one.test.at(site).label for one, _ in there]
+        held_here = [coverage(found.conformal, label) for label, (_, found) in zip(labels, there, strict=True)]
         ends = [
-            _of_all_findings(one, sets, site, alpha) if one.findings else band
-            for (one, sets), band in zip(there, bands, strict=True)
+            _of_all_findings(one, found.conformal, site, alpha) if one.findings else band
+            for (one, found), band in zip(there, bands, strict=True)
         ]
         low, high = (_mean([float(end[place]) for end in ends]) for place in (0, 1))
         told["sites"][site] = {
-            **_coverage([(one.test.label[one.test.site == site], sets[one.test.site == site]) for one, sets in there]),
+            **_coverage([(label, found) for label, (_, found) in zip(labels, there, strict=True)]),
             "expected": [low, high],
             "inside": _mean([_inside(own, band) for own, band in zip(held_here, bands, strict=True)]),
         }
     told["findings"] = {
-        name: _coverage([(one.test.label[:, [f]], sets[:, [f]]) for one, sets in zip(seeds, made, strict=True)])
+        name: _coverage([(one.test.label[:, [f]], found.finding(f)) for one, found in zip(seeds, made, strict=True)])
         for f, name in enumerate(findings)
     }
     return told
 
 
-def _by_label(one: SeedRows) -> bool:
-    return one.findings or one.test.score.ndim == 1
+def _at(seeds: Sequence[SeedRows], made: Sequence[Answers], site: str) -> list[tuple[SeedRows, Answers]]:
+    return [(one, found) for one, found in zip(seeds, made, strict=True) if site in one.sites]
 
 
-def _cuts_of(one: SeedRows, alpha: float) -> dict[str, Cuts]:
-    """By site, from its own validation rows."""
-    own = {site: one.validation.at(site) for site in one.sites}
-    return {site: fit_cuts(rows.label, rows.score, alpha, each_label=_by_label(one)) for site, rows in own.items()}
-
-
-def _sets_of(one: SeedRows, cuts: Mapping[str, Cuts]) -> np.ndarray:
-    """Each test row's set, by the cuts of its own site."""
-    made: np.ndarray | None = None
-    for site, own in cuts.items():
-        here = one.test.site == site
-        sets = prediction_sets(own, one.test.score[here])
-        made = np.zeros((len(one.test), *sets.shape[1:]), dtype=bool) if made is None else made
-        made[here] = sets
-    assert made is not None  # noqa: S101 - a seed without test rows is left out
-    return made
-
-
-def _coverage(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
+def _coverage(pairs: Sequence[tuple[np.ndarray, Answers]]) -> dict[str, Any]:
     """Of labels with their sets, one pair for each seed. Of findings, coverage is the mean over those known."""
-    sizes = [set_sizes(sets) for _, sets in pairs]
-    two = pairs[0][1].shape[-1] == 2
+    sizes = [set_sizes(found.sets) for _, found in pairs]
+    two = pairs[0][1].sets.shape[-1] == 2
     return {
-        "coverage": _mean([_share(coverage(sets, label)) for label, sets in pairs]),
+        "coverage": _mean([_share(coverage(found.sets, label)) for label, found in pairs]),
+        "conformal_coverage": _mean([_share(coverage(found.conformal, label)) for label, found in pairs]),
         # of those who have it: a set may keep its promise by missing all of them
-        "coverage_positive": _mean([_positive(label, sets) for label, sets in pairs]) if two else None,
+        "coverage_positive": _mean([_positive(label, found.sets) for label, found in pairs]) if two else None,
         "positives": _mean([float((label == 1).sum()) for label, _ in pairs]) if two else None,
         "size": _mean([float(one.mean()) for one in sizes]),
-        "empty": _mean([float((one == 0).mean()) for one in sizes]),
         "one": _mean([float((one == 1).mean()) for one in sizes]),
         "several": _mean([float((one > 1).mean()) for one in sizes]),
+        "call_added": _mean([float(found.added.mean()) for _, found in pairs]),
+        "empty": _mean([float(found.empty.mean()) for _, found in pairs]),
     }
 
 
@@ -174,11 +158,11 @@ def _expected(one: SeedRows, site: str, alpha: float) -> np.ndarray:
     )
 
 
-def _of_all_findings(one: SeedRows, sets: np.ndarray, site: str, alpha: float) -> tuple[float, float]:
+def _of_all_findings(one: SeedRows, conformal: np.ndarray, site: str, alpha: float) -> tuple[float, float]:
     """The interval of the mean over findings. Where one finding of a patient is missed, others may be too: the SD of
     the mean follows from each finding's own and from how misses of two findings go together in the test patients."""
     validation, test = one.validation.at(site), one.test.at(site)
-    missed = np.where(test.label >= 0, ~held(sets[one.test.site == site], test.label), np.nan)
+    missed = np.where(test.label >= 0, ~held(conformal, test.label), np.nan)
     found = [
         coverage_moments(_counts(validation.label[:, f], validation.patient, test.label[:, f], test.patient, 2), alpha)
         for f in range(test.label.shape[1])

@@ -13,8 +13,17 @@ from wardround.evaluation.patients import Drawn, Resamples, compare_drawn, fill_
 from wardround.evaluation.scores import Figures, Scores, within_sites
 from wardround.evaluation.sure_rows import MEASURES, SeedRows, Sided
 from wardround.study import METRICS
+from wardround.uncertainty.decision import (
+    CALL_ADDED,
+    DOUBT,
+    NO_ANSWER_FITS,
+    Reason,
+    referral_reasons,
+    referred,
+    rows_with,
+)
 from wardround.uncertainty.parts import of_rows
-from wardround.uncertainty.referral import SHARES, ReferralCurve, refer, referral_cut, referred_rows
+from wardround.uncertainty.referral import SHARES, ReferralCurve, referral_cut, referred_rows
 
 FIGURES = ("accuracy", "auc")  # what the rows that are kept are judged by
 ALL, KEPT, BETWEEN = "all", "kept", "\x1f"  # the last stands between these and a site
@@ -23,15 +32,19 @@ ALL, KEPT, BETWEEN = "all", "kept", "\x1f"  # the last stands between these and 
 # Referral
 
 
-def describe_referral(seeds: Sequence[SeedRows], share: float, resampling: Resampling, within: bool) -> dict[str, Any]:
-    """`within`: in this arm, or in one that it is compared with, sites have models of their own, so that AUC is the
-    mean of the sites' own.
+def describe_referral(
+    seeds: Sequence[SeedRows], share: float, alpha: float, resampling: Resampling, within: bool
+) -> dict[str, Any]:
+    """`share` and `alpha` as the study asks for them. `within`: in this arm, or in one that it is compared with, sites
+    have models of their own, so that AUC is the mean of the sites' own.
 
     The curve ranks the test rows themselves, to show what the order of doubt is worth. `at` is what a hospital would
-    do: it refers above a cut that its own validation rows have chosen.
+    do by `uncertainty.decision`: it refers above a cut that its own validation rows have chosen, and calls that their
+    sets do not bear out. Rows that are far are not known here.
     """
     curves = [_curves(one, within) for one in seeds]
-    kept = [kept_rows(one, share) for one in seeds]
+    reasons = [reasons_of(one, share, alpha) for one in seeds]
+    kept = [~referred(one) for one in reasons]
     sites = list(dict.fromkeys(site for one in seeds for site in one.sites))
     return {
         "curve": {
@@ -42,9 +55,13 @@ def describe_referral(seeds: Sequence[SeedRows], share: float, resampling: Resam
         "gain": {name: _mean([curve[name].gain for curve in curves]) for name in FIGURES},
         "at": {
             "asked": share,
-            "referred": _mean([1 - float(here.mean()) for here in kept]),
+            "referred": _mean([float((~here).mean()) for here in kept]),
+            "reasons": {
+                reason.code: _mean([float(rows_with(own[reason]).mean()) for own in reasons])
+                for reason in (DOUBT, CALL_ADDED, NO_ANSWER_FITS)
+            },
             "sites": {
-                site: _mean([1 - float(here[one.test.site == site].mean()) for one, here in _of(seeds, kept, site)])
+                site: _mean([float((~here[one.test.site == site]).mean()) for one, here in _of(seeds, kept, site)])
                 for site in sites
             },
             "figures": _compared(seeds, kept, resampling, within),
@@ -73,15 +90,15 @@ def _figures(rows: Sided, cut: np.ndarray | float, within: bool) -> dict[str, fl
     return whole
 
 
-def kept_rows(one: SeedRows, share: float) -> np.ndarray:
-    """Whether each test row is left to the model: by its site's cut, by that of all where it has no rows for one."""
+def reasons_of(one: SeedRows, share: float, alpha: float) -> dict[Reason, np.ndarray]:
+    """Why a clinician takes over which test row, by the cuts of its site; by that of all where it has no rows for a cut
+    of doubt."""
     known, doubt = of_rows(one.doubt(one.validation)), of_rows(one.doubt(one.test))
-    made = np.ones(len(doubt), dtype=bool)
+    cut = np.zeros(len(doubt))
     for site in one.sites:
         own = known[one.validation.site == site]
-        here = one.test.site == site
-        made[here] = ~refer(doubt[here], referral_cut(own if len(own) else known, share))
-    return made
+        cut[one.test.site == site] = referral_cut(own if len(own) else known, share)
+    return referral_reasons(doubt, cut, one.answers(one.cuts(alpha)))
 
 
 def _compared(
@@ -95,9 +112,7 @@ def _compared(
         if within:
             parts += [whole.assign(site=ALL + BETWEEN + whole["site"])]
             parts += [whole.assign(site=KEPT + BETWEEN + whole["site"])[here]]
-    findings = seeds[0].findings
-    cuts = _thresholds(seeds) if findings else None
-    scores = Scores.of(pd.concat(parts, ignore_index=True), _patients(seeds), cuts)
+    scores = Scores.of(pd.concat(parts, ignore_index=True), _patients(seeds), _thresholds(seeds))
     drawn = Resamples(scores) if len(seeds) == 1 or not resampling.extra else None
     told = {}
     for metric in FIGURES:
@@ -208,9 +223,12 @@ def _patients(seeds: Sequence[SeedRows]) -> pd.DataFrame:
     return pd.DataFrame({"row": rows, "patient": patients}).drop_duplicates("row", ignore_index=True)
 
 
-def _thresholds(seeds: Sequence[SeedRows]) -> pd.DataFrame:
+def _thresholds(seeds: Sequence[SeedRows]) -> pd.DataFrame | None:
+    """None with several classes, of which the highest score decides."""
+    if seeds[0].test.score.ndim == 2 and not seeds[0].findings:
+        return None
     index = pd.MultiIndex.from_tuples([("", one.seed) for one in seeds], names=["arm", "seed"])
-    return pd.DataFrame([np.asarray(one.cut) for one in seeds], index=index)
+    return pd.DataFrame([np.atleast_1d(one.cut) for one in seeds], index=index)
 
 
 def _means(lines: Sequence[Sequence[float]]) -> list[float]:

@@ -25,7 +25,7 @@ def score_sureness(content: dict[str, Any], study: Study, unsure: pd.DataFrame, 
         arm = origin_of(study, name)
         if arm.uncertainty is None or name not in of_arm:
             continue
-        seeds = list(seeds_of(of_arm[name], groups, arm.uncertainty.method == "ensemble"))
+        seeds = list(seeds_of(of_arm[name], groups, arm.uncertainty.method == "ensemble", study.evaluation.threshold))
         resampling = Resampling.of(study.evaluation_of(arm))
         members = study.evaluation.seeds.count if arm.uncertainty.method == "ensemble" else None
         told["uncertainty"] = describe_arm(seeds, arm.uncertainty, resampling, content["findings"], within, members)
@@ -52,7 +52,7 @@ def describe_arm(
         "parts": _parts(seeds, findings),
         "calibration": describe_calibration(seeds, findings),
         "sets": describe_sets(seeds, asked.alpha, findings),
-        "referral": describe_referral(seeds, asked.refer, resampling, within),
+        "referral": describe_referral(seeds, asked.refer, asked.alpha, resampling, within),
         "errors": describe_errors(seeds, resampling, findings),
         "shifted": describe_shifted(seeds[0]),
     }

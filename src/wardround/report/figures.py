@@ -213,7 +213,7 @@ FIGURES = {
     "coverage": Drawing(
         "How often sets hold the right answer",
         "Each site's own test rows, by cuts from its own validation rows. Grey: where 99 of 100 runs would lie if both "
-        "kinds of patients were alike.",
+        "kinds of patients were alike. Calls that were added to sets are left out.",
         plots_sure.coverage,
         tall=True,
     ),

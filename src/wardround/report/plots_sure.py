@@ -45,7 +45,8 @@ def reliability(evidence: Evidence) -> Figure | None:
 
 
 def coverage(evidence: Evidence) -> Figure | None:
-    """How often sets hold the right answer at each site, beside where chance would put it. A site with so few
+    """How often conformal sets hold the right answer at each site, beside where chance would put it. What the call adds
+    to them is left out: chance says nothing of it. A site with so few
     validation rows that its bundle would have no sets has a hollow mark."""
     told = dict(list(with_uncertainty(evidence).items())[:MOST_ARMS])
     sites = list(dict.fromkeys(site for one in told.values() for site in one["sets"]["sites"]))
@@ -65,15 +66,15 @@ def coverage(evidence: Evidence) -> Figure | None:
         offset = (number - (len(told) - 1) / 2) * 0.76 / len(told)
         for place, site in enumerate(sites):
             found = one["sets"]["sites"].get(site)
-            if found is None or found["coverage"] is None:
+            if found is None or found["conformal_coverage"] is None:
                 continue
             y, label, colour = place + offset, name if place == 0 else None, looks(evidence, name)["color"]
             inside = colour if has_cuts(one, site) else "white"
             shown = {"color": colour, "markerfacecolor": inside, "markersize": 4.5, "linestyle": "none"}
-            axes.plot(100 * found["coverage"], y, "o", label=label, **shown)
+            axes.plot(100 * found["conformal_coverage"], y, "o", label=label, **shown)
     few = {site for one in told.values() for site in one["sets"]["sites"] if not has_cuts(one, site)}
     name_rows(axes, [f"{site} (few rows)" if site in few else site for site in sites])
-    axes.set_xlabel("test rows whose set holds the right answer, %")
+    axes.set_xlabel("test rows whose right answer lies within its cut, %")
     legend(drawn, loc="outside lower center", ncols=4)
     return drawn
 

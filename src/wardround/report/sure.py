@@ -6,6 +6,7 @@ from typing import Any
 from wardround.evaluation.compare import in_words
 from wardround.report.evidence import Evidence
 from wardround.report.table import listed
+from wardround.uncertainty.decision import CALL_ADDED, DOUBT, NO_ANSWER_FITS
 from wardround.uncertainty.referral import LEAST_ROWS
 
 # AUC from which strange images are told from usual ones, below which they are not, and are even taken for clearer
@@ -112,11 +113,17 @@ def _sets(evidence: Evidence, arm: str, told: dict[str, Any]) -> str:
     ill = found["coverage_positive"]
     among = "" if ill is None else f" ({100 * ill:.0f} % among those who {_have(evidence)})"
     said = (
-        f"Sets of answers: each row gets all answers that its score does not rule out, so that {asked:.0f} % of sets "
-        f"should hold the right one. In {arm}, {kept:.1f} % do{among}. One answer is left in {100 * found['one']:.0f} "
-        f"% of sets; several in {100 * found['several']:.0f} % and none in {100 * found['empty']:.0f} %: these are "
-        "questions for a clinician."
+        "Sets of answers: each row gets all answers that its score does not rule out, and its call, so that "
+        f"{asked:.0f} % of sets or more should hold the right one. In {arm}, {kept:.1f} % do{among}. One answer is "
+        f"left in {100 * found['one']:.0f} % of sets, and that is the call; several in "
+        f"{100 * found['several']:.0f} %: there the score alone does not settle it."
     )
+    added = found["call_added"] + found["empty"]
+    if added:
+        said += (
+            f" In {100 * added:.1f} % of sets the score would have ruled out the call itself; it was added, and the "
+            "row is referred."
+        )
     if found["no_cut"]:
         least = math.ceil(1 / found["alpha"] - 1 - 1e-9)
         of_what = "site by site, finding by finding, label by label" if evidence.findings else "site by site, by label"
@@ -129,16 +136,19 @@ def _sets(evidence: Evidence, arm: str, told: dict[str, Any]) -> str:
         for site, one in found["sites"].items()
         if has_cuts(told, site)
         and one["expected"][0] is not None
-        and one["coverage"] is not None
-        and one["coverage"] < one["expected"][0]
+        and one["conformal_coverage"] is not None
+        and one["conformal_coverage"] < one["expected"][0]
     }
     if low:
         where = [
-            f"{site} ({100 * one['coverage']:.0f} %, expected {100 * one['expected'][0]:.0f} to "
+            f"{site} ({100 * one['conformal_coverage']:.0f} %, expected {100 * one['expected'][0]:.0f} to "
             f"{100 * one['expected'][1]:.0f} %)"
             for site, one in low.items()
         ]
-        said += f" Below what chance explains: {listed(where)}. There, test patients differ from validation patients."
+        said += (
+            f" Below what chance explains, before calls were added: {listed(where)}. There, test patients differ from "
+            "validation patients."
+        )
     return said
 
 
@@ -152,8 +162,11 @@ def _referred(evidence: Evidence, arm: str, told: dict[str, Any]) -> str:
     changes = [text for text in figures if text]
     said = (
         f"If a clinician takes over the least clear rows: cuts for {100 * at['asked']:.0f} % of validation rows "
-        f"refer {100 * at['referred']:.0f} % of the test rows in {arm}."
+        f"refer {100 * at['reasons'][DOUBT.code]:.0f} % of the test rows in {arm}"
     )
+    if at["reasons"][CALL_ADDED.code] or at["reasons"][NO_ANSWER_FITS.code]:
+        said += f"; with rows whose call had to be added to its set it is {100 * at['referred']:.0f} %"
+    said += "."
     if changes:
         said += f" On the rest, {'; '.join(changes)}."
     return f"{said} The model is no better for it: it is left with the easier rows."
@@ -163,14 +176,13 @@ def _without_cuts(arm: str, told: dict[str, Any]) -> str:
     few = [site for site in told["calibration"]["sites"] if not has_cuts(told, site)]
     if not few:
         return ""
+    one = len(few) == 1
     return (
-        f"In {arm}, {listed(few)} had fewer than {LEAST_ROWS} validation rows: a bundle made there has no sets, and "
-        "refers only rows that are far. The figures over all sites have its rows in them, by cuts that stand on very "
-        "little; the table of sites leaves them out."
-        if len(few) == 1
-        else f"In {arm}, {listed(few)} had fewer than {LEAST_ROWS} validation rows each: bundles made there have no "
-        "sets, and refer only rows that are far. The figures over all sites have their rows in them, by cuts that "
-        "stand on very little; the table of sites leaves them out."
+        f"In {arm}, {listed(few)} had fewer than {LEAST_ROWS} validation rows{'' if one else ' each'}: "
+        f"{'a bundle made there has' if one else 'bundles made there have'} no sets, and "
+        f"{'refers' if one else 'refer'} only rows that are far or unlike training in another way. The figures over "
+        f"all sites have {'its' if one else 'their'} rows in them, by cuts that stand on very little; the table of "
+        "sites leaves them out."
     )
 
 

@@ -38,7 +38,8 @@ def sureness_table(evidence: Evidence) -> Table:
     columns: dict[str, Format | None] = {"arm": None, "from": None, **CALIBRATION, **_set_columns(evidence)}
     note = (
         f"{OFF}By chance: what scores that are exactly right would show with so few rows. Sets: per cent of test rows "
-        "whose set holds the right answer; all sites together, by each site's own cuts."
+        "whose set holds the right answer; all sites together, by each site's own cuts. Call added: the score would "
+        "have ruled out the call itself; such rows are referred."
     )
     return without_empty(make_table("sureness", "Whether scores come true, and sets of answers", columns, rows, note))
 
@@ -75,7 +76,8 @@ def referral_table(evidence: Evidence) -> Table:
     columns |= {"doubt when right": decimals, "when wrong": decimals, "AUC of telling wrong": decimals}
     columns |= {"from ": decimals, "to ": decimals}
     note = (
-        "Referred: test rows above a cut that each site's validation rows have chosen. Points: the rest less all rows, "
+        "Referred: test rows above a cut that each site's validation rows have chosen, and those whose call had to be "
+        "added to its set. Points: the rest less all rows, "
         f"with the 95 % CI.{headline.point} Doubt in bits; AUC of telling wrong calls from right ones by doubt. "
         "Scores are means over passes, so that figures on all rows may differ a little from those above."
     )
@@ -100,6 +102,7 @@ def sure_sites_table(evidence: Evidence) -> Table:
             sets, usable = one["sets"]["sites"][site], has_cuts(one, site)
             at_cuts = [
                 sets["coverage"],
+                sets["conformal_coverage"],
                 _between(sets["expected"]),
                 among_positive(sets),
                 sets["one"],
@@ -122,11 +125,13 @@ def sure_sites_table(evidence: Evidence) -> Table:
         "validation rows": count_text,
         "test rows": count_text,
     }
-    columns |= {"temperature": _hundredths, **CALIBRATION, "sets hold, %": percent, "expected, %": None}
+    columns |= {"temperature": _hundredths, **CALIBRATION, "sets hold, %": percent}
+    columns |= {"by cuts alone, %": percent, "expected, %": None}
     columns |= {_among(evidence): percent, "one answer, %": percent, "referred, %": percent}
     note = (
-        f"{OFF}Temperature: above 1 the model was too sure of itself. Expected: where 99 of 100 runs would lie if "
-        "validation and test patients were alike; a patient counts once."
+        f"{OFF}Temperature: above 1 the model was too sure of itself. By cuts alone: before calls were added to sets "
+        "that lacked them. Expected of that: where 99 of 100 runs would lie if validation and test patients were "
+        "alike; a patient counts once."
         f" Sets and referral are left out where a site has fewer than {LEAST_ROWS} validation rows, as its bundle does."
     )
     return without_empty(make_table("sureness-at-sites", "How sure it is at each site", columns, rows, note))
@@ -187,7 +192,11 @@ def _calibration(found: dict[str, Any]) -> list[Any]:
 
 
 def _sets(found: dict[str, Any]) -> list[Any]:
-    return [found["coverage"], among_positive(found), found["one"], found["several"], found["empty"]]
+    return [found["coverage"], among_positive(found), found["one"], found["several"], _added(found)]
+
+
+def _added(found: dict[str, Any]) -> float | None:
+    return None if found["empty"] is None else found["call_added"] + found["empty"]
 
 
 def among_positive(found: dict[str, Any]) -> float | None:
@@ -196,7 +205,7 @@ def among_positive(found: dict[str, Any]) -> float | None:
 
 
 def _set_columns(evidence: Evidence) -> dict[str, Format | None]:
-    names = ("sets hold, %", _among(evidence), "one answer, %", "several, %", "none, %")
+    names = ("sets hold, %", _among(evidence), "one answer, %", "several, %", "call added, %")
     return dict.fromkeys(names, percent)
 
 

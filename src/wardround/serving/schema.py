@@ -6,6 +6,7 @@ from wardround.bundles.bundle import Bundle
 from wardround.bundles.pictures import IMAGE
 from wardround.bundles.predict import sheet_of, wanted
 from wardround.data.records import Column
+from wardround.uncertainty.decision import TEXTS
 
 MOST_ROWS = 10_000
 MOST_IMAGES = 64
@@ -53,6 +54,9 @@ def answer_schema(bundle: Bundle) -> Json:
     properties: Json = {name: kinds[str(kind)] for name, kind in sheet_of(bundle).columns.items()}
     properties |= {name: {"type": "boolean"} for name in ("far", "refer") if name in properties}
     properties |= {name: {"type": "string"} for name in ("absent", "why") if name in properties}
+    known = ", ".join(f"{text!r}" for text in TEXTS.values())
+    said = "Empty if and only if refer is false." if "refer" in properties else "Empty where there is none."
+    properties["why"]["description"] = f"Every reason to look at the row, of these, with columns: {known}. {said}"
     if "call" in properties:
         properties["call"] = {"enum": [*bundle.classes, None]}
     row = {"type": "object", "required": list(properties), "properties": properties}

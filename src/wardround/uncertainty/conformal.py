@@ -52,7 +52,7 @@ def fit_cuts(
 
 def prediction_sets(cuts: Cuts, score: np.ndarray) -> np.ndarray:
     """Which labels each row's set holds: (rows, classes), or (rows, findings, 2). A plain set may be empty: then
-    every label would be stranger than those of validation rows are."""
+    every label would be stranger than those of validation rows are. What a user is given is `decision.answers`."""
     held: np.ndarray = strangeness(score, cuts.values.ndim == 2, cuts.kind) <= cuts.values
     return held
 
@@ -89,8 +89,7 @@ def coverage(sets: np.ndarray, label: np.ndarray) -> np.ndarray:
 
 
 def set_sizes(sets: np.ndarray) -> np.ndarray:
-    """How many labels each set holds: (rows,), or (rows, findings). One is an answer; none and several are a question
-    for a clinician."""
+    """How many labels each set holds: (rows,), or (rows, findings)."""
     return np.asarray(sets.sum(axis=-1))
 
 

@@ -81,5 +81,5 @@ def referral_cut(uncertainty: np.ndarray, share: float) -> float:
     return float((ranked[keep - 1] + above[0]) / 2) if len(above) else np.inf
 
 
-def refer(uncertainty: np.ndarray, cut: float) -> np.ndarray:
+def refer(uncertainty: np.ndarray, cut: np.ndarray | float) -> np.ndarray:
     return uncertainty > cut

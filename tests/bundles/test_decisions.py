@@ -1,0 +1,307 @@
+"""What bundles of every kind say of a row does not contradict itself: call, prediction set, referral and reasons; in
+`predict`, over HTTP, in the report and with a model in ONNX. Whatever thresholds, cuts and limits a site has chosen."""
+
+import base64
+import json
+from dataclasses import dataclass, replace
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from tests.attacks.studies import heart as private_hearts
+from tests.bundles.by_hand import made as by_hand
+from tests.bundles.pictured import ARMS as IMAGE_ARMS
+from tests.bundles.pictured import garments, radiographs, run_of
+from tests.bundles.test_same_referral import FEDAVG, heart_run, measured
+from tests.serving.test_serve import Client
+from tests.test_vertical import study as vertical_study
+from wardround.bundles.bundle import Bundle, Finding, load_bundle
+from wardround.bundles.make import Opened, bundle_from, open_for_bundles
+from wardround.bundles.predict import How, predict_file, predict_images, predict_table
+from wardround.bundles.scored import predict_block
+from wardround.bundles.sent import block_of_arrays
+from wardround.bundles.unsure import SHARES, Referral
+from wardround.engines.threads import torch_threads
+from wardround.execute import run_study
+from wardround.serving.app import make_app
+from wardround.uncertainty.decision import CALL_ADDED, DOUBT, NO_ANSWER_FITS, REASONS, TEXTS
+
+TABLE_ARMS = ("fedavg", "local", "pooled", "clustered", "intercepts", "newcomer", "exact", "network")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A bundle, and rows to predict: a table, or images with what is known of their patients."""
+
+    bundle: Bundle
+    table: pd.DataFrame | None
+    images: np.ndarray | None = None
+
+    def predict(self, bundle: Bundle, how: How) -> pd.DataFrame:
+        if self.images is not None:
+            return predict_images(bundle, self.images, self.table, how)
+        assert self.table is not None
+        return predict_table(bundle, self.table, how=how)
+
+    def asked(self) -> list[dict[str, Any]]:
+        """The same rows as a request has them."""
+        known = [] if self.table is None else self.table.astype(object).to_dict("records")
+        rows = [{str(name): None if pd.isna(value) else value for name, value in row.items()} for row in known]
+        if self.images is None:
+            return rows
+        rows = rows or [{} for _ in self.images]
+        return [{**row, "image": in_base64(image)} for row, image in zip(rows, self.images, strict=True)]
+
+
+def in_base64(pixels: np.ndarray) -> str:
+    file = BytesIO()
+    Image.fromarray(np.squeeze(pixels)).save(file, "PNG")
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def spoilt(table: pd.DataFrame) -> pd.DataFrame:
+    """Rows as they are, and some with gaps, levels and numbers that training did not have."""
+    odd = table.iloc[:4].astype({"age": float, "chol": float}).astype({"cp": object})
+    odd.loc[0, "age"] = np.nan
+    odd.loc[1, "cp"] = "9"
+    odd.loc[2, "chol"] = 1e308
+    odd.loc[3, "age"] = 400.0
+    return pd.concat([table, odd], ignore_index=True)
+
+
+def recorded(run: Opened, site: str | None = None) -> pd.DataFrame:
+    records = run.plan.cohort_of(run.plan.study.arms[0]).records
+    assert isinstance(records.features, pd.DataFrame)
+    return records.features if site is None else records.features[records.hospital == site].reset_index(drop=True)
+
+
+@pytest.fixture(scope="module")
+def cases(opened: Opened, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
+    folder = tmp_path_factory.mktemp("decisions")
+    made: dict[str, Case] = {}
+    rows = spoilt(recorded(opened, "hungarian").iloc[:60].reset_index(drop=True))
+    for arm in TABLE_ARMS:
+        path = bundle_from(opened, arm=arm, site="hungarian", out=folder / arm)
+        made[f"table, {arm}"] = Case(load_bundle(path), rows)
+    few = bundle_from(opened, arm="fedavg", site="switzerland", out=folder / "few")
+    made["table, few validation rows"] = Case(load_bundle(few), rows)
+    data = {"source": "heart", "hospitals": ["cleveland"], "missing": "drop"}
+    sites = {"partition": "iid", "count": 2}
+    complete = heart_run(folder / "complete", data=data, sites=sites)
+    path = bundle_from(complete, arm="fedavg", site="site-01", out=folder / "complete rows")
+    made["table, complete rows only"] = Case(load_bundle(path), rows)
+    with torch_threads(1):
+        evaluation = {"seeds": {"first": 1, "count": 1}, "validation_share": 0.25, "every": 0}
+        private = run_study(private_hearts(evaluation=evaluation), folder / "private", workers=1).folder
+        parties = vertical_study(evaluation__validation_share=0.2, arms=[{"algorithm": "split"}])
+        vertical = open_for_bundles(run_study(parties, folder / "vertical", workers=1).folder)
+    path = bundle_from(open_for_bundles(private), arm="private", site="va", out=folder / "va")
+    made["table, private"] = Case(load_bundle(path), rows)
+    path = bundle_from(vertical, arm="split", site="hungarian", out=folder / "parties")
+    made["table, parties"] = Case(load_bundle(path), rows)
+    chests, clothes = radiographs(), garments()
+    run = run_of(chests, folder / "chests", arms=IMAGE_ARMS)
+    known = chests.groups.iloc[:40].reset_index(drop=True)
+    for name in (str(one["name"]) for one in IMAGE_ARMS):
+        path = bundle_from(run, arm=name, site="hospital-1", out=folder / f"chests {name}")
+        made[f"findings, {name}"] = Case(load_bundle(path), known, np.asarray(chests.features)[:40, 0])
+    run = run_of(clothes, folder / "clothes", arms=FEDAVG)
+    path = bundle_from(run, arm="fedavg", site="shop-0", out=folder / "shop")
+    made["three classes, images"] = Case(load_bundle(path), None, np.asarray(clothes.features)[:40, 0])
+    return made
+
+
+def reasons_in(why: str) -> list[str]:
+    """Codes; a text that is none of the vocabulary ends in an error."""
+    codes = {text: code for code, text in TEXTS.items()}
+    return [codes[part.partition(": ")[0]] for part in why.split("; ")] if why else []
+
+
+def contradictions(bundle: Bundle, made: pd.DataFrame) -> list[str]:
+    """Rows that break the rule, in words."""
+    found = []
+    questions = [(f"_{name}", ("absent", "present")) for name in bundle.classes] if bundle.findings else [("", None)]
+    for row in made.to_dict("records"):
+        codes = reasons_in(row["why"])
+        place = f"row {row['row']}"
+        if "refer" in row and row["refer"] != bool(codes):
+            found.append(f"{place}: refer is {row['refer']} with the reasons {codes}")
+        if codes != [reason.code for reason in REASONS if reason.code in codes]:
+            found.append(f"{place}: reasons twice, or in another order")
+        for end, names in questions:
+            call = row[f"call{end}"]
+            unscored = call is None or call != call
+            if unscored and "refer" in row and not row["refer"]:
+                found.append(f"{place}: nobody looks at a row without a prediction")
+            if f"set{end}" not in row:
+                continue
+            held = row[f"set{end}"]
+            if unscored:
+                found += [f"{place}: a set without a call"] if isinstance(held, str) else []
+                continue
+            answers = held.split(" or ")
+            word = call if names is None else names[int(call)]
+            if word not in answers:
+                found.append(f"{place}: called {word}, set {held}")
+            if not bundle.findings and len(answers) == 1 and {CALL_ADDED.code, NO_ANSWER_FITS.code} & set(codes):
+                found.append(f"{place}: one answer, which was added")
+    return found
+
+
+def with_choices(bundle: Bundle, rng: np.random.Generator) -> Bundle:
+    """The bundle with thresholds, conformal cuts and limits of doubt at any place."""
+    changes: dict[str, Any] = {}
+    if bundle.threshold is not None:
+        changes["threshold"] = float(rng.uniform(0.01, 0.99))
+    if bundle.findings:
+        changes["findings"] = tuple(Finding(float(rng.uniform(0.01, 0.99)), one.calibration) for one in bundle.findings)
+    told = bundle.uncertainty
+    if told is not None and told.cuts is not None and told.referral is not None:
+        values = rng.uniform(0, 1, told.cuts.values.shape)
+        values[rng.random(values.shape) < 0.1] = np.inf
+        doubts = np.r_[np.inf, np.sort(rng.random(SHARES - 1))[::-1], -np.inf]
+        cuts = replace(told.cuts, values=values)
+        changes["uncertainty"] = replace(told, cuts=cuts, referral=Referral(told.referral.share, doubts))
+    return replace(bundle, **changes)
+
+
+def test_no_prediction_of_any_kind_of_bundle_contradicts_itself(cases: dict[str, Case]) -> None:
+    rng = np.random.default_rng(0)
+    seen: set[str] = set()
+    without = {
+        name for name, case in cases.items() if case.bundle.uncertainty is None or not case.bundle.uncertainty.cuts
+    }
+    assert without == {"table, few validation rows", "table, private"}
+    for name, case in cases.items():
+        assert contradictions(case.bundle, case.predict(case.bundle, How())) == [], name
+        for _ in range(12):
+            share = (
+                None if case.bundle.uncertainty is None or case.bundle.uncertainty.referral is None else rng.random()
+            )
+            bundle = with_choices(case.bundle, rng)
+            made = case.predict(bundle, How(refer_share=share))
+            assert contradictions(bundle, made) == [], name
+            seen |= {code for why in made["why"] for code in reasons_in(why)}
+        plain = case.predict(case.bundle, How(uncertain=False))
+        assert contradictions(case.bundle, plain) == [], name
+        assert not {DOUBT.code, CALL_ADDED.code, NO_ANSWER_FITS.code} & {
+            c for why in plain["why"] for c in reasons_in(why)
+        }
+    # the cases are such that all but an image that cannot be read occur
+    assert seen == {reason.code for reason in REASONS} - {"unreadable-image"}
+
+
+def test_over_http_a_row_is_called_and_referred_as_in_a_file(cases: dict[str, Case]) -> None:
+    for name, case in cases.items():
+        expected = case.predict(case.bundle, How())
+        answer = Client(make_app(case.bundle)).post("/predict", json={"rows": case.asked()})
+        assert answer.status_code == 200, (name, answer.text)
+        made = pd.DataFrame(answer.json()["rows"]).assign(row=expected["row"])
+        assert contradictions(case.bundle, made.astype(object).where(made.notna(), None)) == [], name
+        columns = [one for one in map(str, expected) if one.startswith(("call", "set")) or one in ("refer", "why")]
+        pd.testing.assert_frame_equal(
+            made[columns].astype(object).fillna(""), expected[columns].astype(object).fillna(""), obj=name
+        )
+
+
+def test_a_summary_counts_each_reason_by_its_code(cases: dict[str, Case], tmp_path: Path) -> None:
+    case = cases["table, fedavg"]
+    assert case.table is not None
+    case.table.to_csv(tmp_path / "rows.csv", index=False)
+    found = predict_file(case.bundle, tmp_path / "rows.csv", tmp_path / "out.parquet")
+    made = pd.read_parquet(tmp_path / "out.parquet")
+    counted = {reason.code: sum(reason.code in reasons_in(why) for why in made["why"]) for reason in REASONS}
+    assert found.reasons == {code: count for code, count in counted.items() if count}
+    assert found.referred == made["refer"].sum() == (made["why"] != "").sum()
+
+
+def test_an_image_that_cannot_be_read_is_referred_for_that(cases: dict[str, Case]) -> None:
+    """On standard output such a row is written before the whole is refused."""
+    case = cases["three classes, images"]
+    assert case.images is not None
+    block = replace(block_of_arrays(case.bundle, case.images[:2], None, ()), unreadable={1: "damaged"})
+    made = predict_block(case.bundle, block)
+    assert made.unsure is not None
+    assert made.unsure.refer[1]
+    assert made.why.to_pylist()[1] == TEXTS["unreadable-image"]
+    assert (made.call[1], np.isnan(made.score[1]).all()) == (-1, True)
+
+
+@pytest.fixture(scope="module")
+def cleveland(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bundle, pd.DataFrame]:
+    """Four heart hospitals with one score of each row: the threshold of Cleveland's bundle lies above the scores that
+    nine in ten of its healthy validation patients have."""
+    folder = tmp_path_factory.mktemp("cleveland")
+    training = {"rounds": 30, "local_epochs": 5, "batch_size": 32, "lr": 0.1}
+    evaluation = {"seeds": {"first": 42, "count": 1}, "validation_share": 0.3, "every": 0}
+    run = heart_run(folder / "runs", training=training, evaluation=evaluation, uncertainty={"method": "none"})
+    bundle = load_bundle(bundle_from(run, arm="fedavg", site="cleveland", out=folder / "b"))
+    return bundle, recorded(run, "cleveland")
+
+
+def test_nobody_is_called_what_the_set_excludes(cleveland: tuple[Bundle, pd.DataFrame]) -> None:
+    bundle, table = cleveland
+    told, made = bundle.uncertainty, predict_table(*cleveland)
+    assert told is not None
+    assert told.cuts is not None
+    assert bundle.threshold is not None
+    assert told.cuts.values[0] < bundle.threshold  # between the two, conformal cuts rule out what is called
+    between = made["score"].between(told.cuts.values[0], bundle.threshold, inclusive="neither")
+    assert between.sum() >= 5
+    assert (made["call"][between] == bundle.classes[0]).all()
+    assert (made["set"][between] == " or ".join(bundle.classes)).all()
+    assert made["refer"][between].all()
+    assert made["why"][between].str.contains(CALL_ADDED.text).all()
+    assert contradictions(bundle, made) == []
+    assert len(made) == len(table)
+    doubtful = made["refer"] & ~made["far"]
+    assert doubtful.sum() > between.sum()
+    assert (made["why"][doubtful] != "").all()
+
+
+def test_the_report_counts_what_a_bundle_says(tmp_path: Path) -> None:
+    """With one score of each row and the report's own threshold: the same sets, and the same rows referred."""
+    run = heart_run(tmp_path / "runs", uncertainty={"method": "none", "refer": 0.05, "alpha": 0.4})
+    results = json.loads((run.folder.path / "results.json").read_text())
+    told = results["arms"]["fedavg"]["uncertainty"]
+    assert told["referral"]["at"]["referred"] > told["referral"]["at"]["reasons"][DOUBT.code]
+    for site in ("cleveland", "hungarian"):
+        sets, away, added = [], [], []
+        for seed in run.plan.study.evaluation.seeds:
+            found = next(one for one in run.plan.trial(run.plan.study.arms[0], seed).scored if one.name == site)
+            path = bundle_from(run, arm="fedavg", site=site, seed=seed, out=tmp_path / f"{site} {seed}")
+            bundle = replace(load_bundle(path), threshold=float(np.asarray(measured(run).cut)))
+            made = predict_table(bundle, recorded(run).iloc[found.test_rows].reset_index(drop=True))
+            codes = [set(reasons_in(why)) for why in made["why"]]
+            unsupported = [bool({CALL_ADDED.code, NO_ANSWER_FITS.code} & one) for one in codes]
+            sets.append((~made["set"].str.contains(" or ", regex=False)).mean())
+            added.append(np.mean(unsupported))
+            away.append(np.mean([DOUBT.code in one or other for one, other in zip(codes, unsupported, strict=True)]))
+        at_site = told["sets"]["sites"][site]
+        assert at_site["one"] == pytest.approx(np.mean(sets))
+        assert at_site["call_added"] + at_site["empty"] == pytest.approx(np.mean(added))
+        assert told["referral"]["at"]["sites"][site] == pytest.approx(np.mean(away))
+
+
+def test_a_model_in_onnx_is_called_by_the_threshold_that_stands_in_it(tmp_path: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxscript")
+    from wardround.bundles.onnx import export
+
+    bundle = by_hand(tmp_path / "b", threshold={"value": 0.37})
+    export(bundle, tmp_path / "model.onnx")
+    table = pd.DataFrame(np.random.default_rng(1).normal(size=(200, 3)), columns=["age", "crp", "sodium"])
+    session = runtime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
+    scores = session.run(["scores"], {"features": table.to_numpy(np.float32)})[0]
+    told = {pair.key: pair.value for pair in onnx.load(str(tmp_path / "model.onnx")).metadata_props}
+    made = predict_table(bundle, table)
+    classes = np.array(json.loads(told["wardround.classes"]))
+    called = classes[(scores.astype(np.float64) >= json.loads(told["wardround.threshold"])).astype(int)]
+    assert set(called) == {"no", "yes"}
+    assert (made["call"] == called).all()
