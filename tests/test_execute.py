@@ -25,7 +25,7 @@ STUDY: dict[str, Any] = {
     "question": "Is it quick?",
     "data": {"source": "heart", "hospitals": ["cleveland", "hungarian"]},
     "training": {"rounds": 3, "local_epochs": 2, "lr": 0.1},
-    "evaluation": {"seeds": {"first": 1, "count": 2}, "reference": "fedavg", "validation_share": 0.1},
+    "evaluation": {"seeds": {"first": 1, "count": 2}, "reference": "fedavg", "validation_share": 0.1, "threshold": 0.5},
     "arms": [
         {"algorithm": "fedavg"},
         {"algorithm": "fedprox", "mu": [0.1, 1]},

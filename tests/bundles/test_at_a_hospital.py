@@ -33,7 +33,7 @@ DOCUMENT: dict[str, Any] = hospitals.study(
         {"name": "some", "algorithm": "fedprox", "train_at": ["alder", "cedar"]},
         {"name": "network", "algorithm": "fedavg", "model": {"kind": "mlp", "hidden": [4]}},
     ],
-    evaluation={"seeds": {"first": 3, "count": 2}, "validation_share": 0.2, "test_share": 0.3},
+    evaluation={"seeds": {"first": 3, "count": 2}, "validation_share": 0.2, "threshold": 0.5, "test_share": 0.3},
 )
 
 

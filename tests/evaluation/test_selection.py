@@ -180,7 +180,12 @@ def raw_study(name: str) -> dict[str, Any]:
     return {
         "name": "chosen",
         "training": {"rounds": 3, "local_epochs": 4, "lr": 0.5},
-        "evaluation": {"seeds": {"first": 1, "count": 5}, "validation_share": 0.1, "reference": "fedavg"},
+        "evaluation": {
+            "seeds": {"first": 1, "count": 5},
+            "validation_share": 0.1,
+            "threshold": 0.5,
+            "reference": "fedavg",
+        },
         "arms": [{"algorithm": "fedavg"}, {"algorithm": "fedprox", "mu": MUS}],
         **RUNS[name],
     }

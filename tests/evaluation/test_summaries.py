@@ -31,7 +31,7 @@ STUDY: dict[str, Any] = {
     "name": "told",
     "data": {"source": "heart"},
     "training": {"rounds": 3, "local_epochs": 2},
-    "evaluation": {"seeds": {"first": 1, "count": 4}, "validation_share": 0.2, "reference": "fedavg"},
+    "evaluation": {"seeds": {"first": 1, "count": 4}, "validation_share": 0.2, "threshold": 0.5, "reference": "fedavg"},
     "arms": [{"algorithm": "fedavg"}, {"algorithm": "fedprox", "mu": [0.0, 1.0]}, {"algorithm": "local"}],
     "selection": {"arms": ["fedprox"], "on": "validation", "metric": "loss"},
     "deployment": {"smallest_cell": SMALLEST},
