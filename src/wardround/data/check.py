@@ -96,6 +96,15 @@ def refuse_errors(findings: Iterable[Finding]) -> None:
         raise CheckError(f"{first.site}: {first.check}", first.message, remedy + more)
 
 
+def one_site(splits: Sequence[Split]) -> list[Finding]:
+    """For arms that are federated, which need others to learn from."""
+    if len(splits) != 1:
+        return []
+    message = "is the only hospital, so that federated training has nobody to learn from and equals training alone"
+    remedy = "Name more `files` or `hospitals` in [data], or form sites with a `partition` in [sites]."
+    return [Finding("warning", "one-site", splits[0].site, message, remedy)]
+
+
 def _row_counts(splits: Sequence[Split]) -> Iterable[Finding]:
     for split in splits:
         total = len(split.rows)
