@@ -252,7 +252,7 @@ def _leaks(
 
 def _beyond(found: Elsewhere | None) -> str:
     """What of equal rows chance explains, where there are any beyond it."""
-    if found is None or not (found.copied.any() or found.others.any()) or not np.isfinite(found.explained):
+    if found is None or not found.explained or not (found.copied.any() or found.others.any()):
         return ""
     return f" (chance explains at most {int(found.explained)} equal rows in these columns)"
 

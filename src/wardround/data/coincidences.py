@@ -8,11 +8,12 @@ agree in nearly everything else, are
 
 and D_j times o_j pairs are expected to agree in j as well, that is in everything. All columns estimate the same number;
 weighted by 1 / o_j it is the sum of all D_j over the sum of all 1 / o_j. Nothing is multiplied over columns as if they
-were independent: a column that follows from another adds nothing to the evidence. Rows are compared with those that have
-the same gaps, because gaps often come together.
+were independent: a column that follows from another adds nothing to the evidence. Rows are compared with those that
+have the same gaps, because gaps often come together.
 
-Between each of the four UCI heart hospitals and the others, in 2 to 11 columns chosen at random 3,200 times, `explained_by_chance`
-was never exceeded, and rows that are really equal were at most 2.6 times the number expected where there were five or more.
+Between each of the four UCI heart hospitals and the others, in 2 to 11 columns chosen at random 3,200 times,
+`explained_by_chance` was never exceeded. Where five or more rows were really equal, they were at most 2.6 times the
+number expected.
 """
 
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ class HashedRows:
 
     @property
     def columns(self) -> int:
-        return self.cells.shape[1]
+        return int(self.cells.shape[1])
 
 
 def hash_rows(table: Encoded, target: np.ndarray) -> HashedRows:

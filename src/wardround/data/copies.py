@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from wardround.data.cohort import Cohort
-from wardround.data.coincidences import explained_by_chance
+from wardround.data.coincidences import ALWAYS, explained_by_chance
 from wardround.data.split import Split
 
 FEWEST = 3  # copies: a pair or two may always be, a coincidence or a slip of the pen
@@ -15,7 +15,9 @@ FEWEST_COLUMNS = 4  # that vary: of fewer, equal rows of one site say nothing
 # A tenth of the rows as second copies carry a fifth more variance than as many different rows would, so that
 # intervals that take rows for patients come out a tenth too narrow. Below it, figures hardly change.
 MANY = 0.1
-SAME_FILE = 10  # different rows: two files with the same rows, as often each, are one file even where columns are coarse
+SAME_FILE = (
+    10  # different rows: two files with the same rows, as often each, are one file even where columns are coarse
+)
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,8 @@ def copies_elsewhere(cohort: Cohort, splits: Sequence[Split]) -> dict[str, Elsew
     Two patients whose numbers can be compared and differ are different people, however alike their rows are.
     """
     rows = [np.unique(split.rows) for split in splits]
+    if not pd.Series(cohort.prints[np.unique(np.concatenate(rows))]).duplicated().any():
+        return {}  # the usual case, at no cost
     table = pd.DataFrame(
         {
             "site": np.repeat(np.arange(len(splits)), list(map(len, rows))),
@@ -93,13 +97,17 @@ def copies_elsewhere(cohort: Cohort, splits: Sequence[Split]) -> dict[str, Elsew
         if not here.any():
             continue
         others = np.setdiff1d(table.loc[table["site"] != number, "row"].to_numpy(), rows[number])
-        explained = explained_by_chance(cohort.hashed, rows[number], others) if cohort.records.is_table else 0.0
-        marked = []
-        for chosen in (here & open_pairs, here & closed_pairs):
-            matched = _matched(cohort.prints, equal.loc[chosen, "row"].to_numpy(), others)
-            beyond = matched > explained or number in again
-            marked.append(np.isin(split.rows, equal.loc[chosen, "row"]) & beyond)
-        found[split.site] = Elsewhere(*marked, explained)
+        copied, alike = (equal.loc[here & pairs, "row"].to_numpy() for pairs in (open_pairs, closed_pairs))
+        matched = [_matched(cohort.prints, chosen, others) for chosen in (copied, alike)]
+        explained = 0.0  # no two images are equal by chance
+        if cohort.records.is_table:
+            few = max(matched) <= ALWAYS  # and nothing need be estimated
+            explained = ALWAYS if few else explained_by_chance(cohort.hashed, rows[number], others)
+        found[split.site] = Elsewhere(
+            np.isin(split.rows, copied) & (matched[0] > explained or number in again),
+            np.isin(split.rows, alike) & (matched[1] > explained),
+            explained,
+        )
     return found
 
 

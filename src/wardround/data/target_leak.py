@@ -5,21 +5,21 @@ is the area under the ROC curve (AUC), over pairs of rows of the same hospital, 
 other rates of the outcome do not look like a column that tells it. A column is looked at in two ways:
 
 * by its numbers, upwards or downwards (dates are numbers);
-* by its levels: words, numbers in up to 20 groups, and the gap as a level of its own. A row is ranked by how many of the
-  *other* rows with its level are of the class. So any division of the levels is found, gaps that tell the outcome too,
-  and a column of identifiers, each level of which stands once, tells nothing. Of one patient one row is looked at.
+* by its levels: words, numbers in up to 20 groups, and the gap as a level of its own. A row is ranked by how many of
+  the *other* rows with its level are of the class. So any division of the levels is found, gaps that tell the outcome
+  too, and a column of identifiers, each level of which stands once, tells nothing. Of one patient one row is looked at.
 
-**Enough rows.** A column is refused if its AUC is above 0.99 and if an honest strong marker would hardly do as well. The
-strongest that we take for honest has an AUC of 0.95: every tenth row of the rarer class looks like any row of the
-other. Among k rows of the rarer class (summed over hospitals) the number that look so is binomial with k and 0.1, and an AUC of A is
-what x = 2 k (1 - A) of them give. Refused is what has a chance of less than 1 in 100 with such a marker:
+**Enough rows.** A column is refused if its AUC is above 0.99 and if an honest strong marker would hardly do as well.
+The strongest that we take for honest has an AUC of 0.95: every tenth row of the rarer class looks like any row of the
+other. Among k rows of the rarer class (summed over hospitals) the number that look so is binomial with k and 0.1, and
+an AUC of A is what x = 2 k (1 - A) of them give. Refused is what has a chance of less than 1 in 100 with such a marker:
 
     P(Binomial(k, 0.1) <= x) < 0.01     (by the incomplete beta function, x need not be whole)
 
-That takes 44 rows of the rarer class if the column separates them all, 64 with one exception, 238 at an AUC of 0.99 --
-for which 0.99 itself is then the limit. Weaker columns need not be feared, however many there are: with an AUC of 0.9 the chance
-at k = 44 is 0.00005, with 0.75 it is 5e-14. From 21 rows of the rarer class (the same with 0.2, an AUC of 0.9) a
-column that separates them all is warned of.
+That takes 44 rows of the rarer class if the column separates them all, 64 with one exception, and 71 at an AUC of 0.99.
+Weaker columns need not be feared, however many there are: with an AUC of 0.9 the chance at k = 44 is 0.00005, with 0.75
+it is 6e-14. From 21 rows of the rarer class a column that separates them all is warned of: that is the same rule with a
+marker of an AUC of 0.9.
 """
 
 from collections.abc import Iterator, Sequence

@@ -46,7 +46,13 @@ def deployed_results(
         "sites": list(sites),
         "columns": None,  # how they are distributed is known at the sites alone
         "leakage": {},  # as is who their patients are
-        "warnings": [*warnings, *not_finite(records), *diverged(tested), *training_notices(records), *withheld(study, told, _classes(sites))],
+        "warnings": [
+            *warnings,
+            *not_finite(records),
+            *diverged(tested),
+            *training_notices(records),
+            *withheld(study, told, _classes(sites)),
+        ],
     }
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from wardround.evaluation.scores import score_columns
+from wardround.evaluation.scores import label_columns, score_columns
 
 SAME = 1e-3
 WORSE = 1.05
@@ -38,7 +38,7 @@ ADVICE = {
 
 
 def training_notices(records: pd.DataFrame, predictions: pd.DataFrame | None = None) -> list[str]:
-    """A line for each arm and rule. Across hospitals there are no predictions, and only the rules about losses apply."""
+    """A line for each arm and rule. Across hospitals there are no predictions: only rules about losses apply."""
     seeds: dict[tuple[str, str], list[float]] = {}
     tested = {} if predictions is None else dict(iter(predictions.groupby(["arm", "seed"], sort=False)))
     for key, rounds in records.groupby(["arm", "seed"], sort=False):
@@ -84,7 +84,7 @@ def constant_loss(tested: pd.DataFrame) -> float:
     if "label" in tested:
         shares = tested["label"].value_counts(normalize=True).to_numpy()
         return _entropy(shares)
-    labels = tested[[name for name in tested if name.startswith("label_")]].to_numpy(dtype=float)
+    labels = tested[label_columns(tested)].to_numpy(dtype=float)
     found = []
     for column in labels.T:
         share = (column[column >= 0] == 1).mean() if (column >= 0).any() else 0.0

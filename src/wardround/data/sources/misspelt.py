@@ -32,8 +32,8 @@ def misspelling(counts: Mapping[str, int]) -> Misspelling | None:
     """The rarest word that is close to a more frequent one. `counts` are the rows of each word, in lower case.
 
     Two words are close where they differ in accents, spaces and signs alone; or, if one has at most a tenth of the
-    other's rows, by one letter that is wrong, missing, too many, or changed places with its neighbour. Words with digits and Roman
-    numbers are no misspellings of each other: grade 2 is not grade 3.
+    other's rows, by one letter that is wrong, missing, too many, or changed places with its neighbour. Words with
+    digits and Roman numbers are no misspellings of each other: grade 2 is not grade 3.
     """
     by_rows = sorted(counts, key=lambda word: (counts[word], word))
     for place, word in enumerate(by_rows):

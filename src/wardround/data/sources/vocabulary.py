@@ -279,10 +279,12 @@ def _several(where: str, words: Mapping[str, Sequence[str]], spellings: Mapping[
 
 
 def _many_numbers(where: str, distinct: int) -> DataError:
-    problem = f"{distinct} different numbers would be {distinct} classes without an order: it looks like a count or a score"
+    problem = (
+        f"{distinct} different numbers would be {distinct} classes without an order: it looks like a count or a score"
+    )
     remedy = (
-        'Make a column of two classes with a threshold, or join the numbers: [data.labels.HOSPITAL] with `"0" = "none"`, '
-        '`"1" = "some"` and so on for each. If they are names of classes: `classes = ["1", "2", ...]`.'
+        "Make a column of two classes with a threshold, or join the numbers: [data.labels.HOSPITAL] with "
+        '`"0" = "none"`, `"1" = "some"` and so on for each. If they are names of classes: `classes = ["1", "2", ...]`.'
     )
     return DataError(where, problem, remedy)
 
