@@ -37,9 +37,9 @@ def by_hospital(data: Cohort) -> list[Split]:
 
 
 def honest_data(seed: int) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
-    """A table, its target and hospitals. Every fifth is real, or drawn from real rows; the others are made up: sites of 12 to
-    600 rows, outcomes of 1 to 50 %, columns with an AUC up to 0.95, codes with many levels, gaps that have to do with
-    the outcome, and units and rates that differ between the hospitals."""
+    """A table, its target and hospitals. Every fifth is real, or drawn from real rows; the others are made up: sites of
+    12 to 600 rows, outcomes of 1 to 50 %, columns with an AUC up to 0.95, codes with many levels, gaps that have to do
+    with the outcome, and units and rates that differ between the hospitals."""
     rng = np.random.default_rng(seed)
     if seed % 5 == 0:
         return _real(seed // 5, rng)
@@ -111,7 +111,9 @@ def _inverse(table: pd.DataFrame, target: np.ndarray, rng: np.random.Generator) 
 
 def _category(table: pd.DataFrame, target: np.ndarray, rng: np.random.Generator) -> pd.DataFrame:
     """Where a patient went: five words, of which three are of the survivors."""
-    words = np.where(target == 1, rng.choice(["morgue", "hospice"], len(target)), rng.choice(["home", "clinic"], len(target)))
+    words = np.where(
+        target == 1, rng.choice(["morgue", "hospice"], len(target)), rng.choice(["home", "clinic"], len(target))
+    )
     return table.assign(planted=words.astype(object))
 
 
@@ -149,8 +151,8 @@ PLANTS: dict[str, Plant] = {
 
 
 def coarse_federation(seed: int) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
-    """Two to seven hospitals with 3 to 8 columns of two to six levels that depend on each other through up to four kinds
-    of patients, some with an age in years, some with a column that follows from another: many rows are equal."""
+    """Two to seven hospitals with 3 to 8 columns of two to six levels that depend on each other through up to four
+    kinds of patients, some with an age in years, some with a column that follows from another: many rows are equal."""
     rng = np.random.default_rng(seed)
     sizes = rng.integers(30, 500, rng.integers(2, 8))
     hospital = np.repeat(np.array([f"h{i}" for i in range(len(sizes))], dtype=object), sizes)

@@ -95,7 +95,9 @@ def test_copies_do_not_explain_themselves() -> None:
     half = pd.DataFrame({f"x{n}": rng.normal(size=200) for n in range(4)})
     hospital = np.repeat(np.array(["a", "b"], dtype=object), 200)
     target = np.tile(rng.integers(0, 2, 200), 2)
-    order = np.concatenate([np.arange(200), 200 + rng.permutation(200)])  # so that copies are on both sides of the splits
+    order = np.concatenate(
+        [np.arange(200), 200 + rng.permutation(200)]
+    )  # so that copies are on both sides of the splits
     data = cohort_of(pd.concat([half, half], ignore_index=True).iloc[order], target[order], hospital)
     assert explained_by_chance(data.hashed, np.arange(200), np.arange(200, 400)) == ALWAYS
     assert {(one.check, one.level) for one in found(data)} == {("shared-rows", "error"), ("leak", "error")}

@@ -45,7 +45,7 @@ class Cohort:
     @cached_property
     def target_leaks(self) -> list[TargetLeak]:
         """Columns that tell the outcome by themselves. They depend on no split, so that they are looked for once."""
-        return target_leaks(self.records, self.table, self.patient) if self.records.is_table else []
+        return target_leaks(self.records, self.table) if self.records.is_table else []
 
     @cached_property
     def hashed(self) -> HashedRows:

@@ -7,7 +7,7 @@ other rates of the outcome do not look like a column that tells it. A column is 
 * by its numbers, upwards or downwards (dates are numbers);
 * by its levels: words, numbers in up to 20 groups, and the gap as a level of its own. A row is ranked by how many of
   the *other* rows with its level are of the class. So any division of the levels is found, gaps that tell the outcome
-  too, and a column of identifiers, each level of which stands once, tells nothing. Of one patient one row is looked at.
+  too, and a column of identifiers, each level of which stands once, tells nothing. Of a known patient one row counts.
 
 **Enough rows.** A column is refused if its AUC is above 0.99 and if an honest strong marker would hardly do as well.
 The strongest that we take for honest has an AUC of 0.95: every tenth row of the rarer class looks like any row of the
@@ -18,7 +18,7 @@ an AUC of A is what x = 2 k (1 - A) of them give. Refused is what has a chance o
 
 That takes 44 rows of the rarer class if the column separates them all, 64 with one exception, and 71 at an AUC of 0.99.
 Weaker columns need not be feared, however many there are: with an AUC of 0.9 the chance at k = 44 is 0.00005, with 0.75
-it is 6e-14. From 21 rows of the rarer class a column that separates them all is warned of: that is the same rule with a
+it is 6e-14. From 21 rows of the rarer class a column with an AUC above 0.999 is warned of: that is the same rule with a
 marker of an AUC of 0.9.
 """
 
@@ -32,7 +32,7 @@ import pandas as pd
 from wardround.data.prepare import Encoded
 from wardround.data.records import Records
 
-SEPARATES = 0.99
+SEPARATES, SEPARATES_ALL = 0.99, 0.999
 UNLIKELY = 0.01
 MARKER, WEAKER_MARKER = 0.1, 0.2  # share of the rarer class that looks like the other: an AUC of 0.95, and of 0.9
 GROUPS = 20  # into which numbers are cut where they are looked at as levels
@@ -67,14 +67,14 @@ class _Pairs:
     rarer: int
 
 
-def target_leaks(records: Records, table: Encoded, patient: np.ndarray) -> list[TargetLeak]:
+def target_leaks(records: Records, table: Encoded) -> list[TargetLeak]:
     """Over all hospitals together, and at each hospital what is not so everywhere."""
     names = [column.name for column in table.columns]
     by_class = dict(_targets(records))
     if not names or not by_class:
         return []
     found: dict[str, dict[str, _Pairs]] = {}
-    for hospital, rows in _largest(records, patient):
+    for hospital, rows in _largest(records):
         for name, label in by_class.items():
             known = rows[label[rows] >= 0]
             if len(np.unique(label[known])) == 2:
@@ -103,13 +103,13 @@ def _targets(records: Records) -> Iterator[tuple[str, np.ndarray]]:
             yield name, (records.target == place).astype(np.int64)
 
 
-def _largest(records: Records, patient: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+def _largest(records: Records) -> Iterator[tuple[str, np.ndarray]]:
     hospitals = pd.Series(records.hospital)
     chosen = hospitals.value_counts(sort=True).index[:MOST_HOSPITALS]
     for hospital in (name for name in records.hospitals if name in set(chosen)):
         rows = np.flatnonzero(records.hospital == hospital)
-        rows = rows[np.unique(patient[rows], return_index=True)[1]]
-        rows = np.sort(rows)
+        if records.patient is not None:
+            rows = np.sort(rows[np.unique(records.patient[rows], return_index=True)[1]])
         yield hospital, rows[np.linspace(0, len(rows) - 1, min(len(rows), MOST_ROWS)).astype(np.int64)]
 
 
@@ -224,7 +224,7 @@ def _level(auc: float, rarer: int) -> Literal["error", "warning"] | None:
     alike = 2 * rarer * (1 - auc)
     if _chance(alike, rarer, MARKER) < UNLIKELY:
         return "error"
-    return "warning" if _chance(alike, rarer, WEAKER_MARKER) < UNLIKELY else None
+    return "warning" if auc > SEPARATES_ALL and _chance(alike, rarer, WEAKER_MARKER) < UNLIKELY else None
 
 
 def _chance(alike: float, rarer: int, share: float) -> float:
