@@ -21,7 +21,9 @@ def cohort_of(
     patient: np.ndarray | None = None,
     classes: tuple[str, ...] = ("no", "yes"),
 ) -> Cohort:
-    columns = tuple(Column(name, "numeric" if table[name].dtype.kind == "f" else "categorical") for name in table)
+    columns = tuple(
+        Column(str(name), "numeric" if table[name].dtype.kind == "f" else "categorical") for name in table.columns
+    )
     records = Records(table, target, classes, hospital, columns, patient)
     return Cohort(records, np.arange(len(target)), fingerprints(records), ())
 

@@ -31,8 +31,8 @@ def false_alarms(seeds: range) -> list[int]:
 def missed(seeds: range) -> list[int]:
     lost = []
     for seed in seeds:
-        *data, count = with_copies_elsewhere(seed)
-        refused = {one.site: one for one in found(cohort_of(*data)) if one.check == "shared-rows"}
+        table, target, hospital, count = with_copies_elsewhere(seed)
+        refused = {one.site: one for one in found(cohort_of(table, target, hospital)) if one.check == "shared-rows"}
         if "h0" not in refused or refused["h0"].level != "error" or refused["h0"].rows < count:
             lost.append(seed)
     return lost
@@ -105,10 +105,10 @@ def test_copies_do_not_explain_themselves() -> None:
 
 def test_patients_whose_numbers_can_be_compared_are_different_people() -> None:
     """The issue is not whether rows are equal, but whether they are one patient's."""
-    *data, count = with_copies_elsewhere(0)
-    rows = len(data[1])
+    table, target, hospital, count = with_copies_elsewhere(0)
+    rows = len(target)
     different = np.arange(rows).astype(str)
-    known = cohort_of(*data, patient=different)
+    known = cohort_of(table, target, hospital, patient=different)
     assert {(one.level, one.check) for one in found(known)} == {("warning", "shared-rows")}
     assert f"{count} of " in found(known)[0].message
     assert "rows equal rows of other patients elsewhere" in found(known)[0].message
@@ -117,7 +117,7 @@ def test_patients_whose_numbers_can_be_compared_are_different_people() -> None:
     assert "error" in {one.level for one in found(replace(known, records=own))}
     same = different.copy()
     same[rows - count :] = ["0"] * count  # one patient at two hospitals
-    assert "error" in {one.level for one in found(cohort_of(*data, patient=same))}
+    assert "error" in {one.level for one in found(cohort_of(table, target, hospital, patient=same))}
 
 
 def test_coarse_rows_of_known_patients_are_not_even_warned_of() -> None:
