@@ -614,7 +614,8 @@ def test_describe_file(tmp_path: Path) -> None:
     assert described.loc["few", "missing"] == 21
     assert described.loc[["when", "cat"], ["min", "median", "max"]].isna().to_numpy().all()
     problems = described["problems"]
-    assert problems[["n", "when", "cat"]].tolist() == [""] * 3
+    assert problems[["n", "cat"]].tolist() == [""] * 2
+    assert problems["when"] == "a date: a feature only if `types` names it"
     assert problems["few"].startswith("mostly missing (21 of 31)")
     assert "repeats this name" in problems["age [column 4]"]
     assert "no name here" in problems["(no name) [column 5]"]

@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
 LOOKED_FOR = (
-    "for leaks of two kinds: patients or copies of rows in training and test [leak, shared-rows, copies], and single "
-    "columns of a table that tell the outcome by themselves [target-leak]. Columns that tell it only together, or in "
-    "part, and leaks within images are not seen."
+    "for leaks of two kinds: patients or copies of rows in both training and test [leak, shared-rows, copies], and "
+    "single columns that tell the outcome [target-leak]. Not seen: columns that tell it only together or in part, images."
 )
 MOST_SITES = 12  # a table of more is not readable in a terminal; results.json has them all
 
