@@ -5,7 +5,8 @@ from tests.mutant import Mutant
 ADAPTER = ("tests/models/test_adapter.py",)
 WIRE = ("tests/deploy/test_private_columns.py",)
 DIRECTIONS = ("tests/deploy/test_directions.py",)
-CHECKS = ("tests/data/test_direction.py", "tests/data/test_copies.py")
+CHECKS = ("tests/data/test_direction.py", "tests/data/test_copies.py", "tests/data/test_coincidences.py")
+TARGET_LEAKS, WORDS = ("tests/data/test_target_leak.py",), ("tests/data/test_vocabulary.py",)
 CHOICES = ("tests/bundles/test_choices.py", "tests/bundles/test_make.py")
 SEALED = ("tests/bundles/test_tampering.py",)
 PREDICTED = ("tests/bundles/test_predict.py", "tests/bundles/test_reading.py")
@@ -131,10 +132,59 @@ MUTANTS = (
     ),
     Mutant(
         "chance explains no equal rows",
-        "data/copies.py",
-        "return expected + 3 * sqrt(expected)",
-        "return 0.0",
+        "data/coincidences.py",
+        "return ALWAYS + likely + 3 * sqrt(likely)",
+        "return ALWAYS",
         where=CHECKS,
+    ),
+    Mutant(
+        "a column that follows from another counts as evidence of its own",
+        "data/coincidences.py",
+        "if both == alone[other]:",
+        "if False:",
+        where=CHECKS,
+    ),
+    Mutant(
+        "six rows that equal a single one are six coincidences",
+        "data/copies.py",
+        "np.minimum(here[common].to_numpy(), there[common].to_numpy()).sum()",
+        "here[common].to_numpy().sum()",
+        where=CHECKS,
+    ),
+    Mutant(
+        "numbers of patients that cannot be compared are compared",
+        "data/copies.py",
+        "    if not records.numbering:",
+        "    if True:",
+        where=CHECKS,
+    ),
+    Mutant(
+        "a row tells its own class in a target leak",
+        "data/target_leak.py",
+        "(of_class - positive[:, None] + 0.5) / counts",
+        "(of_class + 0.5) / (counts + 1)",
+        where=TARGET_LEAKS,
+    ),
+    Mutant(
+        "few rows are enough to refuse a column",
+        "data/target_leak.py",
+        "if _chance(alike, rarer, MARKER) < UNLIKELY:",
+        "if True:",
+        where=TARGET_LEAKS,
+    ),
+    Mutant(
+        "hospitals of other units are a target leak",
+        "data/target_leak.py",
+        "rows = np.flatnonzero(records.hospital == hospital)",
+        "rows = np.arange(len(records))",
+        where=TARGET_LEAKS,
+    ),
+    Mutant(
+        "a misspelt word is a class",
+        "data/sources/vocabulary.py",
+        "    _refuse_misspellings(where, told)\n",
+        "",
+        where=WORDS,
     ),
     Mutant(
         "a threshold is chosen on the rows of a private study",

@@ -139,3 +139,41 @@ def test_a_hospitals_name_may_hold_a_slash(tmp_path: Path) -> None:
     assert set(run.results["arms"]["scaffold"]["sites"]) == {"St. Mary-East", "north"}
     assert csv(files, "died").load().hospitals == ("St. Mary/East", "north")
     assert np.isfinite(run.results["arms"]["scaffold"]["metrics"]["accuracy"]["mean"])
+
+
+def test_one_hospital_is_noticed_where_arms_are_federated(tmp_path: Path) -> None:
+    def found(study: dict[str, Any]) -> list[str]:
+        plan = wardround.load_plan(*wardround.load_study(study))
+        return [f"{f.level} {f}" for f in check_study(plan) if f.check == "one-site"]
+
+    alone = {**HEART, "sites": {}}
+    words = "is the only hospital, so that federated training has nobody to learn from and equals training alone"
+    assert found(alone) == [f"warning cleveland: {words}"]
+    assert found({**alone, "arms": [{"algorithm": "local"}, {"algorithm": "fedavg"}]}) == [
+        f"warning cleveland: {words}"
+    ]
+    assert found({**alone, "arms": [{"algorithm": "local"}]}) == []
+    assert found(HEART) == []  # three sites of one hospital
+    assert f"cleveland: {words}" in wardround.run_study(alone, tmp_path).results["warnings"]
+
+
+def test_a_copy_of_the_outcome_among_the_columns_is_refused_by_name(tmp_path: Path) -> None:
+    """By `check` and by `run`; and the column can be left out, or accepted knowingly."""
+    files = {}
+    for shift, name in ((0, "north"), (7, "south")):
+        files[name] = tmp_path / f"{name}.csv"
+        codes = np.random.default_rng(shift).integers(0, 2, 150).tolist()
+        rows = (f"{30 + (7 * i + shift) % 60},{code},{'ny'[code]}\n" for i, code in enumerate(codes))
+        files[name].write_text("age,outcome_code,died\n" + "".join(rows))
+    raw = csv_study(files)
+    accept = {"evaluation": {"accept": ["leak"]}}  # which waives nothing else
+    with pytest.raises(CheckError, match="column 'outcome_code' alone tells 'y' from the rest") as refused:
+        wardround.run_study({**raw, **accept}, tmp_path / "runs")
+    assert refused.value.where == "all sites: target-leak"
+    plan = wardround.load_plan(*wardround.load_study(raw))
+    assert [f.level for f in check_study(plan) if f.check == "target-leak"] == ["error"]
+    ignored = wardround.load_plan(*wardround.load_study(csv_study(files, types={"outcome_code": "ignore"})))
+    assert not [f for f in check_study(ignored) if f.check == "target-leak"]
+    knowingly = {**raw, "evaluation": {"accept": ["target-leak"]}}
+    run = wardround.run_study(knowingly, tmp_path / "accepted")
+    assert any("'outcome_code'" in w and w.endswith("(accepted by the study)") for w in run.results["warnings"])

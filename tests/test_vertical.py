@@ -240,7 +240,9 @@ def test_dropout_tells_uncertainty_where_embeddings_get_noise(tmp_path: Path) ->
 def files_of_parties(folder: Path, common: int) -> dict[str, Any]:
     """A clinic of 250 patients and a laboratory of 270, of whom the clinic has some."""
     rng = np.random.default_rng(0)
-    clinic = [f"P{n:03},{age:.6f},{'yes' if age > 0 else 'no'}" for n, age in enumerate(rng.normal(size=250))]
+    ages, doubt = np.random.default_rng(0).normal(size=250), np.random.default_rng(1).normal(size=250)
+    sick = ["yes" if number > 0 else "no" for number in ages + doubt]
+    clinic = [f"P{n:03},{age:.6f},{word}" for n, (age, word) in enumerate(zip(ages, sick, strict=True))]
     names = [f"P{n:03}" for n in range(common)] + [f"S{n:03}" for n in range(270 - common)]
     lab = [f"{name},{value:.6f}" for name, value in zip(names, rng.normal(size=270), strict=True)]
     (folder / "clinic.csv").write_text("\n".join(["pid,age,sick", *clinic]) + "\n", encoding="utf-8")

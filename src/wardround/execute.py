@@ -275,6 +275,7 @@ def finish(plan: Plan, folder: RunFolder, units: int) -> None:
     from wardround.describe import describe_columns, describe_sites, leakage, sample_images
     from wardround.describeparties import describe_matching
     from wardround.evaluation.results import results
+    from wardround.evaluation.training_notices import training_notices
 
     groups = group_table(list(plan.cohorts.values()))
     folder.write_groups(groups)
@@ -306,7 +307,7 @@ def finish(plan: Plan, folder: RunFolder, units: int) -> None:
     content["privacy"] = describe_spending(
         plan.study, spent, records, folder.lengths(), guarantee=False, exposure=counted_exposure(plan)
     )
-    warnings = [*diverged(predictions), *plan.warnings]
+    warnings = [*diverged(predictions), *training_notices(records, predictions), *plan.warnings]
     if plan.study.evaluation.attack == "membership":
         attack_members(plan, folder)
     samples = sample_images(plan)

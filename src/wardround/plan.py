@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from wardround.algorithms.hierarchical import in_regions
-from wardround.data.check import CHECKS, Finding, check_splits, refuse_errors
+from wardround.data.check import CHECKS, Finding, check_splits, one_site, refuse_errors
 from wardround.data.cohort import Cohort, load_cohort, prepare_sites, split_sites
 from wardround.data.site import Block, Rows, Site, join
 from wardround.data.split import Split
@@ -105,11 +105,21 @@ class Plan:
     def check(self, arm: Arm, seed: int) -> tuple[Split, ...]:
         """The arm's sites for a seed, refused where they must not be trained on; warnings are kept for the report."""
         splits = self.splits(arm, seed)
-        overlapping = self.families.partitioners[arm.sites.name](**arm.sites.options).overlapping
-        found = check_splits(self.cohort_of(arm), splits, overlapping, self.study.evaluation.accept)
+        found = self.findings_of(arm, splits)
         refuse_errors(found)
         self.findings.setdefault(self.first_with_rows[arm.name], {})[seed] = found
         return splits
+
+    def findings_of(self, arm: Arm, splits: tuple[Split, ...]) -> tuple[Finding, ...]:
+        overlapping = self.families.partitioners[arm.sites.name](**arm.sites.options).overlapping
+        found = check_splits(self.cohort_of(arm), splits, overlapping, self.study.evaluation.accept)
+        arms = [one for one in self.study.trained_arms if self.first_with_rows[one.name] == arm.name]
+        return (*found, *one_site(splits)) if any(map(self._among_sites, arms)) else found
+
+    def _among_sites(self, arm: Arm) -> bool:
+        """Whether sites learn from each other in this arm, and not parties of one site."""
+        federated = self.families.algorithms[arm.algorithm.name](**arm.algorithm.options).federated
+        return federated and arm.topology.kind != "vertical"
 
     def _sites_of(self, key: str, seed: int) -> tuple[Site, ...]:
         arm = self.study.arm(key)
@@ -269,10 +279,8 @@ def check_study(plan: Plan) -> list[Finding]:
     found: dict[tuple[str, str, str], Finding] = {}
     for name in dict.fromkeys(plan.first_with_rows.values()):
         arm = plan.study.arm(name)
-        overlapping = plan.families.partitioners[arm.sites.name](**arm.sites.options).overlapping
         for seed in plan.data_seeds(arm):
-            splits = plan.splits(arm, seed)
-            for finding in check_splits(plan.cohort_of(arm), splits, overlapping, plan.study.evaluation.accept):
+            for finding in plan.findings_of(arm, plan.splits(arm, seed)):
                 known = found.get(finding.kind)
                 if known is None or (finding.level == "error" and known.level == "warning"):
                     found[finding.kind] = finding

@@ -85,6 +85,7 @@ def csv_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "files": {name: str(path) for name, path in files.items()},
             "target": "stage",
             "columns": "all",
+            "types": {"seen": "date"},
         },
         "sites": {"partition": "by-hospital"},
         "model": {"kind": "mlp", "hidden": [6]},

@@ -246,6 +246,27 @@ def test_a_study_that_must_not_be_trained_on_is_refused_by_check(tmp_path: Path)
     assert "would be refused" in done.stdout
 
 
+def test_check_names_a_column_that_tells_the_outcome_and_says_which_leaks_it_looks_for(tmp_path: Path) -> None:
+    path = write_hospitals(tmp_path)
+    sound = wardround("check", path)
+    assert sound.returncode == 0
+    assert "looked   for leaks of two kinds: " in sound.stdout
+    for name in ("north", "south", "east"):
+        file = tmp_path / f"{name}.csv"
+        head, *rows = file.read_text().splitlines()
+        copied = [f"{'home' if row.endswith('no') else 'ward 9'},{row}" for row in rows]
+        file.write_text("\n".join([f"discharged_to,{head}", *copied]) + "\n")
+    done = wardround("check", path)
+    assert done.returncode == 5
+    assert "error    all sites: column 'discharged_to' alone tells 'yes' from the rest" in done.stdout
+    assert "[target-leak]" in done.stdout
+    assert "ward 9" not in done.stdout
+    refused = wardround("run", path, "--out", tmp_path / "runs")
+    assert refused.returncode == 5
+    assert 'accept = ["target-leak"]' in refused.stderr
+    assert wardround("check", path, "--set", 'evaluation.accept=["target-leak"]').returncode == 0
+
+
 def test_interrupting_a_run_stops_it_cleanly_and_says_how_to_go_on(tmp_path: Path) -> None:
     arguments = [*COMMAND, "run", "heart-fedprox", "--out", str(tmp_path)]
     process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

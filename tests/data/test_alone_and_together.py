@@ -42,7 +42,7 @@ CHOICES: dict[str, Any] = {
     "classes": ("no", "yes"),
     "columns": "own",
     "types": {"grade": "categorical", "ref": "categorical"},
-    "ranges": {"stage": (1.0, 4.0), "lactate": (0.0, 20.0), "grade": (1.0, 3.0)},
+    "ranges": {"stage": (1.0, 4.0), "lactate": (0.0, 20.0), "grade": (1.0, 3.0), "seen": (0.0, 30.0)},
     "levels": {"stage": ("high", "low"), "smoker": ("no", "yes")},
 }
 

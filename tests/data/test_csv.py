@@ -85,7 +85,8 @@ N1\t90\tm\tcurrent\t110\t01/06/2020\tyes
 
 def test_three_hospitals_made_by_hand(tmp_path: Path) -> None:
     files = write(tmp_path, north=NORTH, south=SOUTH, east=EAST)
-    records = csv(files, target="died", patient="mrn", shared_ids=True, ranges={"crp": (0, 500)}).load()
+    choices: Any = {"shared_ids": True, "ranges": {"crp": (0, 500)}, "types": {"admitted": "date"}}
+    records = csv(files, target="died", patient="mrn", **choices).load()
     assert len(records) == 8
     assert records.classes == ("no", "yes")
     assert records.target.tolist() == [0, 1, 0, 0, 0, 1, 0, 1]
@@ -279,9 +280,20 @@ DATE_NOTE = ("'x': dates, read as years since 2000-01-01",)
     ],
 )
 def test_dates_become_years(tmp_path: Path, values: list[str], first_day: int) -> None:
-    records = one(tmp_path, column("x", values))
+    records = one(tmp_path, column("x", values), types={"x": "date"})
     assert records.notes == DATE_NOTE
     assert table(records)["x"][0] == pytest.approx(first_day / 365.25)
+
+
+def test_dates_are_no_features_unless_the_study_names_them(tmp_path: Path) -> None:
+    """A model would learn when a patient was there, which no later patient has in common with him."""
+    cells = "age,seen,y\n50,2020-01-01,yes\n60,2021-01-01,no\n70,2022-01-01,no\n"
+    left_out = one(tmp_path, cells)
+    assert [column.name for column in left_out.columns] == ["age"]
+    assert left_out.notes == ("left out (dates; `types = { NAME = \"date\" }` makes one a feature): 'seen'",)
+    for choices in ({"types": {"seen": "date"}}, {"ranges": {"seen": (20.0, 30.0)}}):
+        named = one(tmp_path, cells, **choices)
+        assert [(column.name, column.dates) for column in named.columns] == [("age", False), ("seen", True)]
 
 
 @pytest.mark.parametrize(
@@ -602,7 +614,8 @@ def test_describe_file(tmp_path: Path) -> None:
     assert described.loc["few", "missing"] == 21
     assert described.loc[["when", "cat"], ["min", "median", "max"]].isna().to_numpy().all()
     problems = described["problems"]
-    assert problems[["n", "when", "cat"]].tolist() == [""] * 3
+    assert problems[["n", "cat"]].tolist() == [""] * 2
+    assert problems["when"] == "a date: a feature only if `types` names it"
     assert problems["few"].startswith("mostly missing (21 of 31)")
     assert "repeats this name" in problems["age [column 4]"]
     assert "no name here" in problems["(no name) [column 5]"]

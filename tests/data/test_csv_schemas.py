@@ -40,7 +40,7 @@ def table(records: Records) -> pd.DataFrame:
 
 
 def test_each_hospitals_columns_are_understood_by_themselves(tmp_path: Path) -> None:
-    records = load(tmp_path)
+    records = load(tmp_path, ranges={"admitted": (0.0, 30.0)})  # a date is a feature where the study names it
     assert records.columns == (
         Column("age"),
         Column("sex", "categorical", words=tuple(SEX_WORDS.items())),
@@ -48,8 +48,8 @@ def test_each_hospitals_columns_are_understood_by_themselves(tmp_path: Path) -> 
         Column("stage at south", "categorical", header="stage"),
         Column("smoker", "categorical"),
         Column("lactate"),
-        Column("admitted at north", header="admitted", dates=True),
-        Column("admitted at south", header="admitted"),
+        Column("admitted at north", limits=(0.0, 30.0), header="admitted", dates=True),
+        Column("admitted at south", limits=(0.0, 30.0), header="admitted"),
         Column("Age"),
         Column("ward", "categorical"),
     )
@@ -75,7 +75,7 @@ def test_each_hospitals_columns_are_understood_by_themselves(tmp_path: Path) -> 
 
 
 def test_a_site_of_its_own_schema_has_its_own_inputs(tmp_path: Path) -> None:
-    records = load(tmp_path)
+    records = load(tmp_path, ranges={"admitted": (0.0, 30.0)})
     made = recipes(
         encode(records), {"north": np.arange(3), "south": np.arange(3, 5)}, Preparation(schema="own", indicator=False)
     )
@@ -159,7 +159,7 @@ def test_who_records_what(tmp_path: Path, usage: str, north: tuple[str, ...], so
 
 def test_with_the_same_columns_everybody_records_everything(tmp_path: Path) -> None:
     records = load(tmp_path, NORTH, NORTH, columns="same")
-    names = ("age", "sex", "stage", "smoker", "lactate", "admitted")
+    names = ("age", "sex", "stage", "smoker", "lactate")
     assert records.recorded == {"north": names, "south": names}
     own = load(tmp_path, NORTH, NORTH)  # where nothing differs, "own" is "same"
     assert own.columns == records.columns

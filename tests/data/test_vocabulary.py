@@ -9,6 +9,7 @@ import pytest
 from tests.shared_data import shared_data
 from wardround.data.records import Records
 from wardround.data.sources.csv import csv
+from wardround.data.sources.misspelt import one_slip_apart
 from wardround.data.sources.vocabulary import MEANINGS, PAIRS
 from wardround.errors import DataError, StudyError
 
@@ -257,3 +258,88 @@ def test_the_seed_files_load_when_mapped() -> None:
 def test_of_three_classes_none_is_the_positive_one(tmp_path: Path) -> None:
     with pytest.raises(StudyError, match="there are 3 classes, and none of them is the positive one"):
         load(tmp_path, {"north": "a b c"}, classes=("a", "b", "c"), positive="c")
+
+
+# --- words that are misspelt, numbers that are no classes ---
+
+
+def many(**counts: int) -> str:
+    return " ".join(word for word, count in counts.items() for _ in range(count))
+
+
+@pytest.mark.parametrize("word", ["noo", "n0", "o", "on", "nno", "nö", "n.o"])
+def test_a_word_of_one_slip_is_refused_with_its_place_and_what_to_write(tmp_path: Path, word: str) -> None:
+    words = {"north": f"{many(no=60, yes=40)} {word} {word}", "south": many(no=30, yes=20)}
+    if word in ("n0", "o"):  # with a digit, or of one letter: a name of its own, as grades have
+        assert load(tmp_path, words).classes == tuple(sorted(("no", "yes", word)))
+        return
+    found = error(tmp_path, words)
+    assert found.where == "target 'y'"
+    how = "in accents, spaces or signs" if word in ("nö", "n.o") else "by one letter"
+    assert found.problem == f"a word of 2 of 152 rows differs from 'no' {how} alone (lines 102, 103 at 'north')"
+    assert '[data.labels.north] with a line `"word" = "class"`' in found.remedy
+    assert "`classes = [...]`" in found.remedy
+    assert word not in (str(found).replace("noo", "") if word == "on" else str(found)).split()
+    # each of the two remedies works
+    meant = {"north": {"no": "no", "yes": "yes", word: "no"}}
+    assert load(tmp_path, words, labels=meant).target.sum() == 60
+    assert len(load(tmp_path, words, classes=("no", "yes", word)).classes) == 3
+
+
+def test_a_word_that_is_not_public_is_not_shown_in_an_error(tmp_path: Path) -> None:
+    found = error(tmp_path, {"a": many(severe=50, mild=50, moderate=30, moderat=3)})
+    assert found.problem == (
+        "a word of 3 of 133 rows differs from another word of 30 rows by one letter alone (lines 132, 133, 134 at 'a')"
+    )
+    assert "moderat" not in str(found)
+    few = error(tmp_path, {"a": many(severe=90, mild=50, sevrre=9)})
+    assert "(lines 142, 143, 144, 145, 146 and 4 more at 'a')" in few.problem
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        many(I=50, II=50, III=2),
+        many(t1=50, t2=50, t3=2),
+        many(a=50, b=50, c=2),
+        many(hypotension=50, hypertension=2, normal=50),
+        many(male=40, female=40, other=2),
+        many(mild=40, wild=20, other=30),  # one letter apart and both frequent: two words
+        many(**{"0": 50, "1": 40, "2": 30, "3": 2}),
+    ],
+)
+def test_words_that_are_near_each_other_by_nature_stay_classes(tmp_path: Path, words: str) -> None:
+    assert len(load(tmp_path, {"a": words}).classes) == len(set(words.split()))
+
+
+def test_a_count_is_no_set_of_classes(tmp_path: Path) -> None:
+    counts = many(**{str(n): 60 // (n + 1) for n in range(6)})
+    found = error(tmp_path, {"a": counts})
+    assert found.problem == (
+        "6 different numbers would be 6 classes without an order: it looks like a count or a score"
+    )
+    assert "threshold" in found.remedy
+    assert '`classes = ["1", "2", ...]`' in found.remedy
+    assert len(load(tmp_path, {"a": counts}, classes=tuple(map(str, range(6)))).classes) == 6
+    joined = {"a": {"0": "none", **{str(n): "some" for n in range(1, 6)}}}
+    records = load(tmp_path, {"a": counts}, labels=joined, positive="some")
+    assert records.classes == ("none", "some")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "near"),
+    [
+        ("no", "noo", True),
+        ("no", "on", True),
+        ("yes", "yas", True),
+        ("yes", "ye", True),
+        ("yes", "yes", False),
+        ("no", "nooo", False),
+        ("abcd", "bacd", True),
+        ("abcd", "badc", False),
+        ("abcd", "dbca", False),
+    ],
+)
+def test_one_slip_is_damerau_and_levenshteins_distance_of_1(one: str, other: str, near: bool) -> None:
+    assert one_slip_apart(one, other) is near
+    assert one_slip_apart(other, one) is near

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from wardround.study import Study
 
 INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
+LOOKED_FOR = (
+    "for leaks of two kinds: patients or copies of rows in both training and test [leak, shared-rows, copies], and "
+    "single columns that tell the outcome [target-leak]. Not seen: columns that tell it only together or in part, and "
+    "what images tell."
+)
 MOST_SITES = 12  # a table of more is not readable in a terminal; results.json has them all
 
 
@@ -125,6 +130,7 @@ def show_check(
         out.print(Text(f"{finding.level:<8} {finding} [{finding.check}]", style=style), soft_wrap=True)
         if finding.level == "error":
             out.print(Text(f"         {finding.remedy}"), soft_wrap=True)
+    out.print(Text(f"looked   {LOOKED_FOR}"), soft_wrap=True)
     refused = sum(finding.level == "error" for finding in findings)
     out.print(f"{refused} errors: this study would be refused." if refused else "Ready to run.")
 

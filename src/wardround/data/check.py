@@ -4,14 +4,14 @@ Nothing here prints a patient's value. An error stops the study, unless it names
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from wardround.data.cohort import Cohort
-from wardround.data.copies import FEWEST_COLUMNS, copies
+from wardround.data.copies import Elsewhere, copies, copies_elsewhere
 from wardround.data.direction import MOST_SITES, Opposite, associations, in_words, opposites, uncompared
 from wardround.data.outlying import far_out_counts
 from wardround.data.split import Split
@@ -20,13 +20,15 @@ from wardround.errors import CheckError
 FEW_ROWS = 30  # below this a site's own figures say little
 RARE = 10  # rows of a class at all sites together
 UNCOMPARED = "has no column to compare with other sites', so that an inverted label would not be seen"
-CHANCE = 0.01  # up to this share of equal rows at two sites may be chance
+FEW = 0.01  # up to this share of a site's rows, patients at two sites are warned of and not refused
 
 CHECKS = {
     "no-rows": "A site has no training or no test rows.",
     "few-rows": "A site has so few rows that its own figures say little.",
-    "shared-rows": "The same patient, or an identical row, is at two sites.",
+    "one-site": "There is one hospital, so that nothing is federated.",
+    "shared-rows": "The same patient is at two sites, or rows are equal there, beyond what chance explains.",
     "leak": "A patient in one site's test rows is in some site's training rows.",
+    "target-leak": "A column tells the outcome by itself.",
     "copies": "Many rows of a hospital are copies of each other.",
     "label-direction": "A label runs opposite to the other sites', seen from columns that they share.",
     "one-class": "All training rows of all sites are of one class.",
@@ -63,13 +65,15 @@ def check_splits(
     cohort: Cohort, splits: Sequence[Split], overlapping: bool, accept: Iterable[str] = ()
 ) -> tuple[Finding, ...]:
     """All findings for one partition and split. `overlapping` says that the study asks for shared patients."""
+    elsewhere = copies_elsewhere(cohort, splits)
     findings = [
         *_row_counts(splits),
         *_classes(cohort, splits),
         *_columns(cohort, splits),
         *_odd_values(cohort, splits),
-        *_shared(cohort, splits, overlapping),
-        *_leaks(cohort, splits, overlapping),
+        *_shared(cohort, splits, elsewhere, overlapping),
+        *_leaks(cohort, splits, elsewhere, overlapping),
+        *_target_leaks(cohort),
         *_copies(cohort, splits),
         *_directions(cohort, splits),
     ]
@@ -90,6 +94,15 @@ def refuse_errors(findings: Iterable[Finding]) -> None:
         accept = f'If this is meant, accept it knowingly: `accept = ["{first.check}"]` in [evaluation].'
         remedy = first.remedy if first.check == "no-rows" else f"{first.remedy} {accept}"
         raise CheckError(f"{first.site}: {first.check}", first.message, remedy + more)
+
+
+def one_site(splits: Sequence[Split]) -> list[Finding]:
+    """For arms that are federated, which need others to learn from."""
+    if len(splits) != 1:
+        return []
+    message = "is the only hospital, so that federated training has nobody to learn from and equals training alone"
+    remedy = "Name more `files` or `hospitals` in [data], or form sites with a `partition` in [sites]."
+    return [Finding("warning", "one-site", splits[0].site, message, remedy)]
 
 
 def _row_counts(splits: Sequence[Split]) -> Iterable[Finding]:
@@ -193,27 +206,73 @@ def _odd_values(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Finding]:
             yield Finding("warning", "odd-values", split.site, message, remedy)
 
 
-def _shared(cohort: Cohort, splits: Sequence[Split], overlapping: bool) -> Iterable[Finding]:
-    shared = np.zeros(len(cohort.records), dtype=bool)
-    for groups in (cohort.patient, cohort.prints):  # a copy under another patient number is still a copy
-        own = [np.unique(groups[split.rows]) for split in splits]
-        values, seen = np.unique(np.concatenate(own), return_counts=True)
-        shared |= np.isin(groups, values[seen > 1])
+def _shared(
+    cohort: Cohort, splits: Sequence[Split], elsewhere: Mapping[str, Elsewhere], overlapping: bool
+) -> Iterable[Finding]:
+    same_row = np.bincount(np.concatenate([np.unique(split.rows) for split in splits])) > 1
+    people = [np.unique(cohort.patient[split.rows]) for split in splits]
+    values, seen = np.unique(np.concatenate(people), return_counts=True)
+    known = cohort.records.patient is not None
     for split in splits:
-        count = int(shared[split.rows].sum())
+        shared = same_row[split.rows]
+        if known:
+            shared = shared | np.isin(cohort.patient[split.rows], values[seen > 1])
+        found = elsewhere.get(split.site)
+        if found is not None:
+            shared = shared | found.copied
+        count = int(shared.sum())
         if count:
             words = "rows are also at another site"
-            yield _finding("shared-rows", split.site, count, len(split.rows), words, overlapping, _few_columns(cohort))
+            yield _finding("shared-rows", split.site, count, len(split.rows), words + _beyond(found), overlapping)
+        others = 0 if found is None else int((found.others & ~shared).sum())
+        if others:
+            message = f"{others} of {len(split.rows)} rows equal rows of other patients elsewhere{_beyond(found)}"
+            remedy = "If they are the same people under two numbers, remove the copies."
+            yield Finding("warning", "shared-rows", split.site, message, remedy, others, len(split.rows))
 
 
-def _leaks(cohort: Cohort, splits: Sequence[Split], overlapping: bool) -> Iterable[Finding]:
+def _leaks(
+    cohort: Cohort, splits: Sequence[Split], elsewhere: Mapping[str, Elsewhere], overlapping: bool
+) -> Iterable[Finding]:
     train = np.concatenate([split.train for split in splits])
+    known = cohort.records.patient is not None
     for split in splits:
-        known = [np.isin(groups[split.test], groups[train]) for groups in (cohort.patient, cohort.prints)]
-        count = int(np.logical_or(*known).sum())
+        leaked = np.isin(split.test, train)
+        if known:
+            leaked = leaked | np.isin(cohort.patient[split.test], cohort.patient[train])
+        found = elsewhere.get(split.site)
+        if found is not None:
+            copied = found.copied[-len(split.test) :] if len(split.test) else found.copied[:0]
+            leaked = leaked | (copied & np.isin(cohort.prints[split.test], cohort.prints[train]))
+        count = int(leaked.sum())
         if count:
             words = "test rows are also training rows of some site, so that test figures flatter"
-            yield _finding("leak", split.site, count, len(split.test), words, overlapping, _few_columns(cohort))
+            yield _finding("leak", split.site, count, len(split.test), words, overlapping)
+
+
+def _beyond(found: Elsewhere | None) -> str:
+    """What of equal rows chance explains, where there are any beyond it."""
+    if found is None or not found.explained or not (found.copied.any() or found.others.any()):
+        return ""
+    return f" (chance explains at most {int(found.explained)} equal rows in these columns)"
+
+
+def _target_leaks(cohort: Cohort) -> Iterable[Finding]:
+    for leak in cohort.target_leaks:
+        classes = " and ".join(filter(None, (", ".join(map(repr, leak.classes[:-1])), repr(leak.classes[-1]))))
+        what = f"whether {leak.column!r} has a value" if leak.gap else f"column {leak.column!r}"
+        message = (
+            f"{what} alone tells {classes} from the rest: area under the ROC curve {leak.auc:.3f} over {leak.rows} "
+            f"rows, {leak.rarer} of them of the rarer class"
+        )
+        if leak.level == "warning":
+            message += ". It may be so by nature; is it known before the outcome?"
+        remedy = (
+            "Find out how it is recorded: what is known only after the outcome, or because of it, is no feature. "
+            f'Leave it out; of a file with `types = {{ "{leak.column}" = "ignore" }}` in [data].'
+        )
+        site = leak.hospital.replace("/", "-")
+        yield Finding(leak.level, "target-leak", site, message, remedy, leak.rarer, leak.rows)
 
 
 def _copies(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Finding]:
@@ -254,24 +313,12 @@ def direction_findings(found: Iterable[Opposite], classes: Sequence[str]) -> lis
     return findings
 
 
-def _few_columns(cohort: Cohort) -> str:
-    """What to say of a table in which different patients look alike, because it has hardly a column."""
-    names = [column.name for column in cohort.records.columns]
-    if not cohort.records.is_table or len(names) >= FEWEST_COLUMNS:
-        return ""
-    used = "column is" if len(names) == 1 else "columns are"
-    return (
-        f" But only {len(names)} {used} used ({', '.join(names)}), so that different patients may look alike. Where "
-        'hospitals share few columns, write columns = "own" with schema = "own" and model "adapter".'
-    )
-
-
-def _finding(check: str, site: str, count: int, total: int, words: str, overlapping: bool, few: str) -> Finding:
-    tolerable = overlapping or count < 2 or count / total <= CHANCE
+def _finding(check: str, site: str, count: int, total: int, words: str, overlapping: bool) -> Finding:
+    tolerable = overlapping or count < 2 or count / total <= FEW
     remedy = (
         "The partition overlaps by design; use its disjoint variant for figures without leakage."
         if overlapping
-        else f"Remove the copies.{few}"
+        else "Remove the copies."
     )
     level: Literal["error", "warning"] = "warning" if tolerable else "error"
     return Finding(level, check, site, f"{count} of {total} {words}", remedy, count, total)

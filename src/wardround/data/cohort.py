@@ -12,6 +12,7 @@ import torch
 
 from wardround import seeds
 from wardround.data.agreement import recipes
+from wardround.data.coincidences import HashedRows, hash_rows
 from wardround.data.partition import Partitioner
 from wardround.data.pixels import brightness, levels, levels_of
 from wardround.data.prepare import Encoded, Recipe, complete_rows, encode
@@ -19,6 +20,7 @@ from wardround.data.records import Records
 from wardround.data.site import Rows, Site
 from wardround.data.sources import Source
 from wardround.data.split import Split, fingerprints, given_split, same_patient, split_site, strata
+from wardround.data.target_leak import TargetLeak, target_leaks
 from wardround.errors import DataError, StudyError, suggest
 from wardround.study import Evaluation, Preparation
 
@@ -39,6 +41,16 @@ class Cohort:
     @cached_property
     def table(self) -> Encoded:
         return encode(self.records)
+
+    @cached_property
+    def target_leaks(self) -> list[TargetLeak]:
+        """Columns that tell the outcome by themselves. They depend on no split, so that they are looked for once."""
+        return target_leaks(self.records, self.table) if self.records.is_table else []
+
+    @cached_property
+    def hashed(self) -> HashedRows:
+        """Of a table: what tells how many rows are equal by chance."""
+        return hash_rows(self.table, self.records.target)
 
     @cached_property
     def images(self) -> torch.Tensor:

@@ -68,6 +68,9 @@ class Records:
     # a party's own numbers of patients and their visits, by which parties find the rows that belong together
     ids: np.ndarray | None = field(default=None, repr=False)
     visits: np.ndarray | None = field(default=None, repr=False)
+    # by hospital: who numbered its patients. Numbers of one origin can be compared; a hospital that is not named has
+    # none. Empty: all numbers can be compared.
+    numbering: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.target)

@@ -11,6 +11,7 @@ from wardround.evaluation.regional import REGIONAL, score_told_regions
 from wardround.evaluation.results import assemble, conclude
 from wardround.evaluation.selection import choose_by, scored_name
 from wardround.evaluation.summaries import Summaries, Summary
+from wardround.evaluation.training_notices import training_notices
 from wardround.study import Study
 
 
@@ -45,7 +46,13 @@ def deployed_results(
         "sites": list(sites),
         "columns": None,  # how they are distributed is known at the sites alone
         "leakage": {},  # as is who their patients are
-        "warnings": [*warnings, *not_finite(records), *diverged(tested), *withheld(study, told, _classes(sites))],
+        "warnings": [
+            *warnings,
+            *not_finite(records),
+            *diverged(tested),
+            *training_notices(records),
+            *withheld(study, told, _classes(sites)),
+        ],
     }
 
 

@@ -23,7 +23,14 @@ Usage = Literal["same", "common", "all", "own"]
 Sites = dict[str, Cells]  # one column at every hospital
 
 USED = ("numeric", "date", "categorical")
-LEFT_OUT = {"id": "identifiers", "free text": "free text", "empty": "no values", "ignore": "ignored by the study"}
+DATES = 'dates; `types = { NAME = "date" }` makes one a feature'
+LEFT_OUT = {
+    "id": "identifiers",
+    "free text": "free text",
+    "empty": "no values",
+    "ignore": "ignored by the study",
+    "found date": DATES,
+}
 SEX_WORDS = {"m": "male", "male": "male", "f": "female", "female": "female", "w": "female"}
 
 
@@ -125,7 +132,7 @@ def _pieces(
     pieces, left_out = [], _Omissions()
     for name in _names(tables):
         sites = {site: table.get(name, blank[site]) for site, table in tables.items()}
-        kind = known.types.get(name) or kind_of(name, sites)
+        kind = _kind(name, sites, known)
         if kind in USED:
             recorded = tuple(site for site, table in tables.items() if name in table)
             pieces.append(Piece(name, name, kind, sites, recorded, joined=name in sex.values()))
@@ -141,7 +148,7 @@ def _own_pieces(
     pieces, left_out = [], _Omissions()
     for name in _names(tables):
         having = {site: table[name] for site, table in tables.items() if name in table}
-        kinds = {site: known.types.get(name) or kind_of(name, {site: cells}) for site, cells in having.items()}
+        kinds = {site: _kind(name, {site: cells}, known) for site, cells in having.items()}
         used = {site: kind for site, kind in kinds.items() if kind in USED}
         for site, kind in kinds.items():
             if kind not in USED:
@@ -157,6 +164,15 @@ def _own_pieces(
             pieces.append(Piece(name, name, next(iter(used.values())), sites, tuple(used), bool(joined)))
     _refuse_equal_names(pieces)
     return pieces, left_out.notes()
+
+
+def _kind(name: str, sites: Sites, known: Known) -> str:
+    """A date that the study does not name is no feature: a model would learn when a patient was here, which no later
+    patient has in common with him. What is said of its range or type says that it is meant."""
+    if name in known.types:
+        return known.types[name]
+    kind = kind_of(name, sites)
+    return "found date" if kind == "date" and name not in known.ranges else kind
 
 
 def _meaning(kind: str, cells: Cells, joined: bool) -> tuple[str, bool, bool] | None:

@@ -99,6 +99,7 @@ def csv(
             hospital=np.repeat(np.array(list(rows), dtype=object), [len(cells.codes) for cells in rows.values()]),
             columns=features.columns,
             patient=ids,
+            numbering={s: "" if shared_ids else s for s, name in patient_of.items() if ids is not None and name},
             groups=groups,
             notes=(
                 *notes,

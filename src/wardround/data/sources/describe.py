@@ -106,6 +106,8 @@ def _problems(name: str, cells: Cells, found: Shape, kind: str) -> Iterator[str]
         yield "looks like an identifier: not a feature"
     elif kind == "free text":
         yield "looks like free text: not a feature"
+    elif kind == "date":
+        yield "a date: a feature only if `types` names it"
     if found == "unclear dates":
         yield "day and month cannot be told apart: write yyyy-mm-dd"
     if found in ("numbers and text", "dates and text"):

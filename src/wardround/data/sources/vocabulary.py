@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from wardround.data.sources.infer import FEW_LEVELS, one_spelling, spelling, sum_present
+from wardround.data.sources.misspelt import MOST_NUMBERS, lines_of, misspelling, rows_of_words
 from wardround.data.sources.table import MISSING_WORDS, Cells, to_number
 from wardround.errors import DataError, StudyError, suggest
 
@@ -271,7 +272,40 @@ def _several(where: str, words: Mapping[str, Sequence[str]], spellings: Mapping[
         )
         raise DataError(where, problem, remedy)
     numeric = all(re.fullmatch("-?[0-9]+", word) for word in spellings)
+    if numeric and len(spellings) > MOST_NUMBERS:
+        raise _many_numbers(where, len(spellings))
+    _refuse_misspellings(where, told)
     return [(word,) for word in (sorted(spellings, key=int) if numeric else sorted(spellings))]
+
+
+def _many_numbers(where: str, distinct: int) -> DataError:
+    problem = (
+        f"{distinct} different numbers would be {distinct} classes without an order: it looks like a count or a score"
+    )
+    remedy = (
+        "Make a column of two classes with a threshold, or join the numbers: [data.labels.HOSPITAL] with "
+        '`"0" = "none"`, `"1" = "some"` and so on for each. If they are names of classes: `classes = ["1", "2", ...]`.'
+    )
+    return DataError(where, problem, remedy)
+
+
+def _refuse_misspellings(where: str, told: _Told) -> None:
+    """Of words that nobody declares: at a hospital with `labels`, all are declared."""
+    undeclared = {site: cells for site, cells in told.sites.items() if site not in told.wanted.labels}
+    counts = rows_of_words(undeclared, told.words)
+    found = misspelling(counts)
+    if found is None:
+        return
+    meant = repr(found.meant) if found.meant in MEANINGS else f"another word of {found.rows_meant} rows"
+    how = "in accents, spaces or signs" if found.same_letters else "by one letter"
+    first = next(site for site in undeclared if found.word in told.words[site])
+    lines = lines_of(found.word, undeclared, told.words)
+    problem = f"a word of {found.rows} of {sum(counts.values())} rows differs from {meant} {how} alone ({lines})"
+    remedy = (
+        f"If it is misspelt, correct the file, or say what each word means: [data.labels.{first}] with a line "
+        '`"word" = "class"` for each. If it is a class of its own, list all of them: `classes = [...]`.'
+    )
+    raise DataError(where, problem, remedy)
 
 
 def _no_such_class(where: str, known: str) -> DataError:

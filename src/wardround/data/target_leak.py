@@ -1,0 +1,234 @@
+"""Columns that tell the outcome by themselves: a copy of it, something made from it, or recorded because of it.
+
+What is asked of each column, at each hospital: how often does it rank a row of a class above a row of the others? That
+is the area under the ROC curve (AUC), over pairs of rows of the same hospital, so that hospitals with other units or
+other rates of the outcome do not look like a column that tells it. A column is looked at in two ways:
+
+* by its numbers, upwards or downwards (dates are numbers);
+* by its levels: words, numbers in up to 20 groups, and the gap as a level of its own. A row is ranked by how many of
+  the *other* rows with its level are of the class. So any division of the levels is found, gaps that tell the outcome
+  too, and a column of identifiers, each level of which stands once, tells nothing. Of a known patient one row counts.
+
+**Enough rows.** A column is refused if its AUC is above 0.99 and if an honest strong marker would hardly do as well.
+The strongest that we take for honest has an AUC of 0.95: every tenth row of the rarer class looks like any row of the
+other. Among k rows of the rarer class (summed over hospitals) the number that look so is binomial with k and 0.1, and
+an AUC of A is what x = 2 k (1 - A) of them give. Refused is what has a chance of less than 1 in 100 with such a marker:
+
+    P(Binomial(k, 0.1) <= x) < 0.01     (by the incomplete beta function, x need not be whole)
+
+That takes 44 rows of the rarer class if the column separates them all, 64 with one exception, and 71 at an AUC of 0.99.
+Weaker columns need not be feared, however many there are: with an AUC of 0.9 the chance at k = 44 is 0.00005, with 0.75
+it is 6e-14. From 21 rows of the rarer class a column with an AUC above 0.999 is warned of: that is the same rule with a
+marker of an AUC of 0.9.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from wardround.data.prepare import Encoded
+from wardround.data.records import Records
+
+SEPARATES, SEPARATES_ALL = 0.99, 0.999
+UNLIKELY = 0.01
+MARKER, WEAKER_MARKER = 0.1, 0.2  # share of the rarer class that looks like the other: an AUC of 0.95, and of 0.9
+GROUPS = 20  # into which numbers are cut where they are looked at as levels
+MOST_HOSPITALS = 50  # the largest: they have rows enough
+MOST_ROWS = 5000  # of a hospital, taken evenly
+EVERYWHERE = "all sites"
+
+
+@dataclass(frozen=True)
+class TargetLeak:
+    """A column, or whether it has a value (`gap`), from which a class can be read."""
+
+    hospital: str
+    column: str
+    classes: tuple[str, ...]  # which can be told from all others; the positive one of two
+    gap: bool
+    auc: float
+    rows: int
+    rarer: int  # rows of the rarer class: k above
+    level: Literal["error", "warning"]
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """At one hospital, of each column: pairs of a row of the class and another, and how many are in order."""
+
+    pairs: np.ndarray
+    rising: np.ndarray  # by numbers, upwards
+    levels: np.ndarray
+    gaps: np.ndarray  # by whether there is a value; upwards is: no value in the class
+    rows: int
+    rarer: int
+
+
+def target_leaks(records: Records, table: Encoded) -> list[TargetLeak]:
+    """Over all hospitals together, and at each hospital what is not so everywhere."""
+    names = [column.name for column in table.columns]
+    by_class = dict(_targets(records))
+    if not names or not by_class:
+        return []
+    found: dict[str, dict[str, _Pairs]] = {}
+    for hospital, rows in _largest(records):
+        for name, label in by_class.items():
+            known = rows[label[rows] >= 0]
+            if len(np.unique(label[known])) == 2:
+                found.setdefault(name, {})[hospital] = _pairs(table, known, label[known] == 1)
+    several = not records.has_findings and len(records.classes) > 2
+    hospitals = list(dict.fromkeys(hospital for parts in found.values() for hospital in parts))
+    together = {name: list(parts.values()) for name, parts in found.items()}
+    everywhere = EVERYWHERE if len(records.hospitals) > 1 else records.hospitals[0]
+    leaks = list(_leaks_at(everywhere, names, together, several))
+    known = {leak.column: leak.level for leak in leaks}
+    for hospital in hospitals if len(hospitals) > 1 else ():
+        alone = {name: [parts[hospital]] for name, parts in found.items() if hospital in parts}
+        more = _leaks_at(hospital, names, alone, several)
+        leaks += [leak for leak in more if known.get(leak.column) not in ("error", leak.level)]
+    return leaks
+
+
+def _targets(records: Records) -> Iterator[tuple[str, np.ndarray]]:
+    """A question for each class or finding: 1, 0, and below 0 where nobody knows."""
+    if records.has_findings:
+        yield from zip(records.classes, records.target.T, strict=True)
+    elif len(records.classes) == 2:
+        yield records.classes[1], records.target
+    else:
+        for place, name in enumerate(records.classes):
+            yield name, (records.target == place).astype(np.int64)
+
+
+def _largest(records: Records) -> Iterator[tuple[str, np.ndarray]]:
+    hospitals = pd.Series(records.hospital)
+    chosen = hospitals.value_counts(sort=True).index[:MOST_HOSPITALS]
+    for hospital in (name for name in records.hospitals if name in set(chosen)):
+        rows = np.flatnonzero(records.hospital == hospital)
+        if records.patient is not None:
+            rows = np.sort(rows[np.unique(records.patient[rows], return_index=True)[1]])
+        yield hospital, rows[np.linspace(0, len(rows) - 1, min(len(rows), MOST_ROWS)).astype(np.int64)]
+
+
+def _pairs(table: Encoded, rows: np.ndarray, positive: np.ndarray) -> _Pairs:
+    missing = table.missing[rows]
+    numbers = np.where(np.isnan(table.numbers[rows]) & (table.codes[rows] < 0), np.nan, table.numbers[rows])
+    scores = _shares_of_others(_levels(table, rows), positive)
+    count = int(positive.sum())
+    everything = np.full(numbers.shape[1], float(count * (len(rows) - count)))
+    known = ~np.isnan(numbers)
+    some, others = known[positive].sum(axis=0), known[~positive].sum(axis=0)
+    # numbers are compared where there are; a pair with a gap is one half in order
+    rising = _in_order(numbers, positive, some, others) + (everything - some * others) / 2
+    whole = np.full(numbers.shape[1], count)
+    rest = np.full(numbers.shape[1], len(rows) - count)
+    return _Pairs(
+        everything,
+        rising,
+        _in_order(scores, positive, whole, rest),
+        _in_order(missing.astype(float), positive, whole, rest),
+        len(rows),
+        min(count, len(rows) - count),
+    )
+
+
+def _in_order(values: np.ndarray, positive: np.ndarray, some: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Pairs in which the row of the class has the higher value; ties count half (Mann and Whitney's U)."""
+    ranks = pd.DataFrame(values).rank().to_numpy()
+    ordered: np.ndarray = np.where(some * others > 0, np.nansum(ranks[positive], axis=0) - some * (some + 1) / 2, 0.0)
+    return ordered
+
+
+def _levels(table: Encoded, rows: np.ndarray) -> np.ndarray:
+    """The number of each row's level, by column; 0 is the gap."""
+    levels = np.zeros((len(rows), len(table.columns)), dtype=np.int64)
+    for place in range(len(table.columns)):
+        numbers = table.numbers[rows, place]
+        if table.levels[place]:
+            levels[:, place] = table.codes[rows, place] + 1
+        elif not np.isnan(numbers).all():
+            values = numbers[~np.isnan(numbers)]
+            distinct = np.unique(values)
+            if len(distinct) > GROUPS:
+                distinct = np.unique(np.quantile(values, np.arange(GROUPS) / GROUPS))
+            cut = np.searchsorted(distinct, numbers, side="right")
+            levels[:, place] = np.where(np.isnan(numbers), 0, np.maximum(cut, 1))
+    return levels
+
+
+def _shares_of_others(levels: np.ndarray, positive: np.ndarray) -> np.ndarray:
+    """Of each row: how many of the others with its level are of the class; one half where there are none, and near it
+    where there are few."""
+    start = np.concatenate([[0], np.cumsum(levels.max(axis=0) + 1)[:-1]])
+    flat = levels + start
+    size = int(flat.max()) + 1
+    counts = np.bincount(flat.ravel(), minlength=size)[flat]
+    of_class = np.bincount(flat[positive].ravel(), minlength=size)[flat]
+    shares: np.ndarray = (of_class - positive[:, None] + 0.5) / counts
+    return shares
+
+
+def _leaks_at(
+    hospital: str, names: Sequence[str], parts: dict[str, list[_Pairs]], several: bool
+) -> Iterator[TargetLeak]:
+    judged = {name: _judge(found) for name, found in parts.items()}
+    for place, column in enumerate(names):
+        by_class = {name: found[place] for name, found in judged.items()}
+        certain = [name for name, found in by_class.items() if found.level == "error"]
+        suspect = [name for name, found in by_class.items() if found.level == "warning"]
+        by_gap = [name for name in certain if by_class[name].gap]
+        # of several classes one may stand apart by nature, as a species does by one measure; not so by a gap
+        whole = not several or all(found.level == "error" or not found.enough for found in by_class.values())
+        classes = certain if whole else by_gap
+        level: Literal["error", "warning"] = "error" if classes else "warning"
+        classes = classes or certain or suspect
+        if classes:
+            best = by_class[max(classes, key=lambda name: by_class[name].auc)]
+            yield TargetLeak(hospital, column, tuple(classes), best.gap, best.auc, best.rows, best.rarer, level)
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """One column and one class."""
+
+    auc: float
+    gap: bool
+    rows: int
+    rarer: int
+    level: Literal["error", "warning"] | None
+
+    @property
+    def enough(self) -> bool:
+        """Whether a column that separates the class would be refused."""
+        return _chance(0.0, self.rarer, MARKER) < UNLIKELY
+
+
+def _judge(parts: Sequence[_Pairs]) -> list[_Judged]:
+    """Of each column, over the hospitals."""
+    pairs, rising, levels, gaps = (sum(getattr(p, n) for p in parts) for n in ("pairs", "rising", "levels", "gaps"))
+    rows, rarer = sum(part.rows for part in parts), sum(part.rarer for part in parts)
+    by_gap = np.maximum(gaps, pairs - gaps) / pairs
+    best = np.maximum.reduce([np.maximum(rising, pairs - rising) / pairs, levels / pairs, by_gap])
+    return [
+        _Judged(auc, gap > SEPARATES, rows, rarer, _level(auc, rarer))
+        for auc, gap in zip(best.tolist(), by_gap.tolist(), strict=True)
+    ]
+
+
+def _level(auc: float, rarer: int) -> Literal["error", "warning"] | None:
+    if auc <= SEPARATES:
+        return None
+    alike = 2 * rarer * (1 - auc)
+    if _chance(alike, rarer, MARKER) < UNLIKELY:
+        return "error"
+    return "warning" if auc > SEPARATES_ALL and _chance(alike, rarer, WEAKER_MARKER) < UNLIKELY else None
+
+
+def _chance(alike: float, rarer: int, share: float) -> float:
+    """P(Binomial(rarer, share) <= alike), also between whole numbers."""
+    from scipy.special import betainc  # here, because most data have no column to judge, and SciPy takes long to load
+
+    return float(betainc(rarer - alike, alike + 1, 1 - share))

@@ -1,0 +1,79 @@
+"""A learning rate that is too high or too low is noticed, by rules that the documentation states."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import wardround
+from wardround.evaluation.training_notices import constant_loss, training_notices
+
+HEART: dict[str, Any] = {
+    "name": "rates",
+    "data": {"source": "heart", "hospitals": ["cleveland", "hungarian"]},
+    "training": {"rounds": 20},
+    "evaluation": {"seeds": {"count": 2}},
+}
+
+
+def records(*losses: float, arm: str = "fedavg", test_loss: float = 0.5) -> pd.DataFrame:
+    rounds = range(1, len(losses) + 1)
+    return pd.DataFrame({"arm": arm, "seed": 1, "round": rounds, "loss": losses, "test_loss": test_loss})
+
+
+def predictions(*scores: float) -> pd.DataFrame:
+    return pd.DataFrame({"arm": "fedavg", "seed": 1, "label": np.arange(len(scores)) % 2, "score": scores})
+
+
+def test_learning_rates_that_are_right_too_high_and_too_low(tmp_path: Path) -> None:
+    rates = {"right": 0.1, "high": 10.0, "wild": 1000.0, "tiny": 1e-9}
+    arms = [{"algorithm": "fedavg", "name": name, "training.lr": rate} for name, rate in rates.items()]
+    warnings = wardround.run_study({**HEART, "arms": arms}, tmp_path).results["warnings"]
+    told = {name: [line for line in warnings if line.startswith(f"{name}: ")] for name in rates}
+    assert told["right"] == []
+    for name in ("high", "wild"):
+        (line,) = told[name]
+        assert line.startswith(
+            f"{name}: with 2 of the seeds it has a higher test loss than the same answer for everybody"
+        )
+        assert "of its scores are nearly 0 or 1; the learning rate (`lr`) may be too high" in line
+    (line,) = told["tiny"]
+    assert line.startswith("tiny: with 2 of the seeds it gives every test row the same score; nothing was learnt")
+
+
+@pytest.mark.parametrize(
+    ("losses", "rule"),
+    [
+        ((0.7, 0.6, 0.5, 0.4, 0.4), None),
+        ((0.7, 0.6, 0.5, 0.6, 0.74), "has a higher training loss at the end"),
+        ((0.7, 0.6, 0.5, 0.6, 0.73), "has hardly changed its training loss"),  # 4 % above the first
+        ((0.7, 0.7, 0.7, 0.7, 0.6995), "has hardly changed its training loss"),
+        ((0.7, 0.7, 0.7, 0.7, 0.699), None),
+        ((0.7, 0.7, 0.7, 0.7), None),  # too few rounds to say
+        ((np.nan,) * 6, None),  # nobody has paid for telling it, or training diverged
+    ],
+)
+def test_what_losses_tell_where_there_are_no_predictions(losses: tuple[float, ...], rule: str | None) -> None:
+    found = training_notices(records(*losses))
+    assert len(found) == (rule is not None)
+    assert all(rule in line for line in found if rule)
+
+
+def test_one_line_for_an_arm_the_first_rule_that_applies() -> None:
+    falling = (0.7, 0.6, 0.5, 0.4, 0.3)
+    assert training_notices(records(*falling), predictions(0.2, 0.8, 0.3, 0.7)) == []
+    (line,) = training_notices(records(*falling), predictions(0.5, 0.5, 0.5, 0.5))
+    assert "gives every test row the same score" in line
+    (line,) = training_notices(records(*falling, test_loss=0.8), predictions(0.9, 0.1, 0.9, 0.1))
+    assert line.endswith("would have; the learning rate (`lr`) may be too high, or the rows too few for the model")
+    assert training_notices(records(*falling, test_loss=9.0), predictions(np.nan, 0.1, 0.9, 0.1)) == []  # diverged
+
+
+def test_the_loss_of_the_constant_answer() -> None:
+    assert constant_loss(predictions(0.1, 0.2, 0.3, 0.4)) == pytest.approx(np.log(2))
+    three = pd.DataFrame({"label": [0, 1, 2, 2], "score_a": 0.0})
+    assert constant_loss(three) == pytest.approx(1.5 * np.log(2))
+    findings = pd.DataFrame({"label_x": [0, 1, -1], "label_y": [0, 0, 0], "score_x": 0.5, "score_y": 0.5})
+    assert constant_loss(findings) == pytest.approx(np.log(2) / 2)
