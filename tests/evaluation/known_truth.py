@@ -1,8 +1,8 @@
 """Studies whose truth is known: whole worlds of patients, models that are really fitted, and splits that are redrawn.
 
-Every patient has a risk factor x and three columns of pure noise. Each arm's model sees x and a noise column of its own,
-so that arms are exchangeable: over worlds, none is better than another, at any hospital. Within one world an arm's noise
-may go with the outcome of these very patients by chance, which is what an interval has to allow for.
+Every patient has a risk factor x and three columns of pure noise. Each arm's model sees x and a noise column of its
+own, so that arms are exchangeable: over worlds, none is better than another, at any hospital. Within one world an arm's
+noise may go with the outcome of these very patients by chance, which is what an interval has to allow for.
 """
 
 from dataclasses import dataclass
