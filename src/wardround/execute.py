@@ -194,7 +194,8 @@ def run_unit(plan: Plan, unit: Unit, number: int, place: Checkpoint, folder: Run
             with torch_threads(threads):
                 points = curves.after(state, round_number == last) if shown else [{}] * len(trials)
             for trial, record, point in zip(trials, records, points, strict=True):
-                lines.add({"arm": trial.arm, "seed": trial.seed, **vars(record), **point, "seconds": seconds})
+                facts = {"engine": unit.engine, "seconds": seconds}
+                lines.add({"arm": trial.arm, "seed": trial.seed, **vars(record), **point, **facts})
             if pace.due and round_number < last:
                 save_started = time.perf_counter()
                 reached = Checkpoint(round_number, lines.flush(), engine.leaves(state)[1])

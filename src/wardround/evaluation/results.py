@@ -281,7 +281,10 @@ def _cost(records: pd.DataFrame) -> dict[str, Any]:
     seeds = records["seed"].nunique()
     up, down, seconds = (float(np.sum(records[name])) / seeds for name in ("bytes_up", "bytes_down", "seconds"))
     rounds = int(records["round"].max())
-    return {"rounds": rounds, "bytes": up + down, "bytes_up": up, "bytes_down": down, "seconds": seconds}
+    engines = set(records["engine"]) if "engine" in records else set()
+    engine = engines.pop() if len(engines) == 1 else None
+    cost = {"rounds": rounds, "bytes": up + down, "bytes_up": up, "bytes_down": down, "seconds": seconds}
+    return {**cost, "engine": engine}
 
 
 def _mean(values: pd.Series) -> float | None:

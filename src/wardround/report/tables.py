@@ -4,6 +4,7 @@ from typing import Any
 
 from wardround.report.arms import partition_title
 from wardround.report.attacked import audit_table, inversion_table, membership_table
+from wardround.report.claims import claim_count_table, claim_table
 from wardround.report.evidence import STAY, Evidence, rows_of
 from wardround.report.parties import absent_table, exchange_table
 from wardround.report.table import (
@@ -100,6 +101,7 @@ def all_tables(evidence: Evidence) -> dict[str, Table]:
         all_findings_table,
         all_confusion_table,
         all_findings_at_sites_table,
+        claim_count_table,
         claim_table,
         ways_table,
         cost_table,
@@ -326,11 +328,6 @@ def test_table(evidence: Evidence) -> Table:
     if evidence.deployed:
         note += f" The bootstrap draws seeds anew and not patients, because {STAY}."
     return make_table("tests", f"Comparisons with {evidence.reference}", columns, rows, note)
-
-
-def claim_table(evidence: Evidence) -> Table:
-    rows = [[claim["text"], claim["source"], claim["verdict"]] for claim in evidence.results["claims"]]
-    return make_table("claims", "Published claims", {"claim": None, "source": None, "verdict": None}, rows)
 
 
 def cost_table(evidence: Evidence) -> Table:

@@ -4,6 +4,7 @@ from typing import Any
 
 from wardround.evaluation.compare import ALPHA, in_words
 from wardround.report.attacked import failed_words
+from wardround.report.claims import claim_words
 from wardround.report.evidence import Evidence
 from wardround.report.headline import headline_of
 from wardround.report.table import listed
@@ -114,18 +115,7 @@ def _against_alone(evidence: Evidence) -> str | None:
 
 def _claims(evidence: Evidence) -> str | None:
     claims = evidence.results["claims"]
-    if not claims:
-        return None
-    kinds = ("reproduced", "not reproduced", "contradicted by its source", "cannot be computed", "no verdict")
-    counts = {kind: sum(claim["verdict"].split(":")[0] == kind for claim in claims) for kind in kinds}
-    words = {
-        "contradicted by its source": "contradicted by their own source",
-        "no verdict": "set beside ours without a verdict",
-    }
-    found = [
-        f"{count} {'is' if count == 1 else 'are'} {words.get(kind, kind)}" for kind, count in counts.items() if count
-    ]
-    return f"Of {len(claims)} published claim{'s' if len(claims) > 1 else ''}, {listed(found)}."
+    return claim_words(claims) if claims else None
 
 
 def _newcomers(evidence: Evidence) -> str | None:
