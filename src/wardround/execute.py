@@ -273,7 +273,7 @@ def _keep(
 
 def finish(plan: Plan, folder: RunFolder, units: int) -> None:
     """Everything that is computed from what was trained. `results.json` comes last and makes the folder complete."""
-    from wardround.describe import describe_columns, describe_sites, leakage, sample_images
+    from wardround.describe import describe_columns, describe_sites, leakage, sample_images, with_models
     from wardround.describeparties import describe_matching
     from wardround.evaluation.results import results
 
@@ -294,6 +294,7 @@ def finish(plan: Plan, folder: RunFolder, units: int) -> None:
         folder.absent(),
         folder.uncertainty(),
     )
+    with_models(content["arms"], plan)
     for name, matching in describe_matching(plan).items():
         content["arms"][name]["topology"]["matched"] = matching
     described = {

@@ -149,4 +149,3 @@ def _check_selection(study: Study, where: str) -> None:
     if (selection.on == "site") != (selection.site is not None):
         remedy = 'Write `on = "site"` together with `site = "..."`, or neither.'
         raise StudyError(f"{here}: site", "`on` and `site` do not go together", remedy)
-

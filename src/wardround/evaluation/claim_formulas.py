@@ -1,4 +1,4 @@
-"""Whether a published figure follows from others of the same source. What each formula takes is in `wardround.claim`."""
+"""Whether a published figure follows from others of its source. What a formula takes stands in `wardround.claim`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ FORMULAS: dict[str, FromSource] = {
     "lowest": FromSource(min, "lowest figure"),
     "highest": FromSource(max, "highest figure"),
     "range": FromSource(lambda values: float(np.ptp(values)), "highest less lowest figure"),
-    "gini": FromSource(lambda values: gini([*values]), "sizes"),
+    "gini": FromSource(lambda values: gini(list(values)), "sizes"),
     "ratio": FromSource(lambda values: values[0] / values[1], "two figures"),
     "change": FromSource(lambda values: values[1] / values[0] - 1, "figures before and after"),
     "t": FromSource(lambda values: two_sample_t(*values), MEANS_AND_SDS),

@@ -55,7 +55,8 @@ def statistic_of(measured: Measured, statistic: str) -> float | None:
         return None
     if statistic == "spread":
         return float(parts.std(ddof=1)) if len(parts) > 1 else None
-    return float({"mean": np.mean, "lowest": np.min, "highest": np.max, "range": np.ptp}[statistic](parts))
+    figures = {"mean": parts.mean(), "lowest": parts.min(), "highest": parts.max(), "range": np.ptp(parts)}
+    return float(figures[statistic])
 
 
 def _scored(material: Material, arms: Sequence[str], site: str, metric: str) -> Measured:

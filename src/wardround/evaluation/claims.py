@@ -185,9 +185,7 @@ def _contradictions(claim: Claim, written: Written, recomputed: Sequence[float])
             figure_text(value, written) + (f" (from its {FORMULAS[name].words})" if several else "")
             for name, value in zip(claim.formulas, recomputed, strict=True)
         ]
-        found.append(
-            f"it prints {figure_text(claim.published, written)}, its own figures give {' or '.join(figures)}"
-        )
+        found.append(f"it prints {figure_text(claim.published, written)}, its own figures give {' or '.join(figures)}")
     return found
 
 

@@ -284,7 +284,8 @@ def _cost(records: pd.DataFrame) -> dict[str, Any]:
     engines = set(records["engine"]) if "engine" in records else set()
     engine = engines.pop() if len(engines) == 1 else None
     cost = {"rounds": rounds, "bytes": up + down, "bytes_up": up, "bytes_down": down, "seconds": seconds}
-    return {**cost, "engine": engine}
+    updates = float(records["sites"].map(len).sum()) / seeds if "sites" in records else None
+    return {**cost, "engine": engine, "updates": updates}
 
 
 def _mean(values: pd.Series) -> float | None:

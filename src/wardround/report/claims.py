@@ -86,11 +86,10 @@ def claim_count_table(evidence: Evidence) -> Table | None:
     if len(found) < 2:
         return None
     used = [outcome for outcome, count in count_outcomes(evidence.results["claims"]).items() if count]
-    rows = [
+    rows: list[list[Any]] = [
         [title or OTHER, len(claims), *(count_outcomes(claims)[outcome] for outcome in used)]
         for title, claims in found.items()
     ]
     rows.append(["all", *(sum(row[place] for row in rows) for place in range(1, len(used) + 2))])
     columns = {"subject": None, "claims": str, **dict.fromkeys(used, str)}
     return make_table("claims-by-subject", "Published claims by subject", columns, rows)
-
