@@ -7,6 +7,8 @@ from typing import Any
 from wardround.report.evidence import Evidence
 from wardround.report.table import listed
 
+YARDSTICKS = ("local", "pooled")  # have no coordinator
+
 
 @dataclass(frozen=True)
 class Way:
@@ -30,7 +32,7 @@ def ways_of_exchange(evidence: Evidence) -> list[Way]:
     found: dict[str, Way] = {}
     for name, arm in evidence.arms.items():
         kind = arm["algorithm"]["name"]
-        if kind not in ("local", "pooled"):
+        if kind not in YARDSTICKS:
             kind = (arm.get("topology") or {}).get("kind", "flat")
         shape = (arm.get("topology") if kind in ("hierarchical", "vertical") else None) or {}
         protection = _protection(evidence, name)
@@ -38,13 +40,14 @@ def ways_of_exchange(evidence: Evidence) -> list[Way]:
         alike = repr((kind, kept, list(shape.get("parties", ())), list(shape.get("regions", ()))))
         before = found.get(alike, Way(kind, ()))
         found[alike] = Way(kind, (*before.arms, name), (*before.protection, protection))
-    return sorted(found.values(), key=lambda way: way.kind in ("local", "pooled"))
+    return sorted(found.values(), key=lambda way: way.kind in YARDSTICKS)
 
 
 def _protection(evidence: Evidence, arm: str) -> Mapping[str, Any]:
-    """Nothing where no arm has [privacy]."""
+    """Nothing where no arm has [privacy]; without a coordinator there is no sum to protect."""
     found: Mapping[str, Any] = ((evidence.results.get("privacy") or {}).get("arms") or {}).get(arm) or {}
-    return found
+    alone = evidence.arms[arm]["algorithm"]["name"] in YARDSTICKS
+    return {"example": found.get("example")} if alone else found
 
 
 def named_arms(evidence: Evidence, arms: Sequence[str]) -> str:
@@ -87,8 +90,8 @@ def update_numbers(evidence: Evidence, arm: str) -> int | None:
     cost, size = entry["cost"], (entry.get("model") or {}).get("parameter_bytes")
     if _protection(evidence, arm).get("secure_sum") is not None or not cost.get("updates") or size is None:
         return shared
-    each: float = cost["bytes_up"] / cost["updates"]
-    return round(each / size)
+    numbers: float = cost["bytes_up"] / (cost["updates"] * size)
+    return round(numbers)
 
 
 def model_numbers(evidence: Evidence, arm: str) -> str:
