@@ -63,7 +63,7 @@ def predictions(hits: Mapping[str, list[int]]) -> pd.DataFrame:
 
 def _cost(arm: str) -> dict[str, Any]:
     seconds, engine = SECONDS.get(arm, (1.0, None))
-    return {"bytes": COSTS.get(arm, 1.0), "seconds": seconds, "engine": engine}
+    return {"bytes": COSTS.get(arm, 1.0), "seconds": 2 * seconds, "fastest_seed": seconds, "engine": engine}
 
 
 def _convergence(arm: str) -> dict[str, Any]:
@@ -504,14 +504,14 @@ def test_every_quantity_has_its_measure_and_stands_in_the_reference() -> None:
 
 def test_t_follows_from_means_and_sds_and_from_an_interval() -> None:
     samples = [85.00, 1.1, 50, 83.33, 1.2, 50]
-    t = FORMULAS["t"].compute(samples)
-    assert t == pytest.approx(stats.ttest_ind_from_stats(*samples).statistic) == pytest.approx(7.254, abs=5e-4)
+    t, test = FORMULAS["t"].compute(samples), stats.ttest_ind_from_stats(85.00, 1.1, 50, 83.33, 1.2, 50)
+    assert t == pytest.approx(test.statistic) == pytest.approx(7.254, abs=5e-4)
     error = np.sqrt(1.1**2 / 50 + 1.2**2 / 50)
     low, high = (85.00 - 83.33 + side * stats.t.ppf(0.975, 98) * error for side in (-1, 1))
     assert FORMULAS["interval_low"].compute(samples) == pytest.approx(low)
     assert FORMULAS["interval_high"].compute(samples) == pytest.approx(high)
     assert FORMULAS["t_from_interval"].compute([low, high, 50, 50]) == pytest.approx(t)  # there and back
-    assert FORMULAS["p_from_t"].compute([t, 50, 50]) == pytest.approx(stats.ttest_ind_from_stats(*samples).pvalue)
+    assert FORMULAS["p_from_t"].compute([t, 50, 50]) == pytest.approx(test.pvalue)
 
 
 def test_each_list_can_have_a_formula_of_its_own_and_the_verdict_says_which() -> None:

@@ -56,7 +56,23 @@ LONG_NAMES: dict[str, Any] = {
     },
     "arms": [{"name": f"an-arm-with-a-long-name-{n}", "algorithm": "fedavg"} for n in range(8)],
 }
-STUDIES = {"flat": FLAT, "many": MANY, "ways": WAYS, "fifty": FIFTY, "long": LONG_NAMES, "private": PRIVATE}
+SUMMED: dict[str, Any] = {
+    **FLAT,
+    "name": "summed",
+    "data": {"source": "heart"},
+    "sites": {"partition": "by-hospital"},
+    "privacy": {"secure_sum": {"threshold": 3}},
+    "arms": [{"algorithm": "fedavg"}, {"algorithm": "local"}, {"algorithm": "pooled"}],
+}
+STUDIES = {
+    "summed": SUMMED,
+    "flat": FLAT,
+    "many": MANY,
+    "ways": WAYS,
+    "fifty": FIFTY,
+    "long": LONG_NAMES,
+    "private": PRIVATE,
+}
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +104,7 @@ def test_all_text_is_inside_the_figure_and_none_is_over_another(
     figure = drawn(studies[name], draw)
     canvas = FigureCanvasAgg(figure)
     with mpl.rc_context(STYLE):
-        canvas.draw()
+        canvas.draw()  # type: ignore[no-untyped-call]
     boxes = [text.get_window_extent() for text in figure.axes[0].texts if text.get_text()]
     page = figure.bbox
     assert all(b.x0 >= 0 and b.y0 >= 0 and b.x1 <= page.x1 and b.y1 <= page.y1 for b in boxes)
@@ -196,6 +212,13 @@ def test_arms_that_differ_in_epsilon_alone_share_a_panel(studies: dict[str, Evid
     assert (
         "alone: each patient's gradient is cut to a length of 1 and gets noise (epsilon 2)." in words
     )  # nothing to mask
+
+
+def test_where_nothing_is_summed_nothing_is_masked(studies: dict[str, Evidence]) -> None:
+    """The study asks for a secure sum in every arm, and two of them have no coordinator."""
+    words = {stage.name: stage.words for stage in stages_of(studies["summed"])}["protection"]
+    assert words == "fedavg: updates are masked, so that only their sum can be read."
+    assert text_of(studies["summed"], federation).count("masked") == 1
 
 
 def test_the_way_of_a_row_tells_what_the_study_does(studies: dict[str, Evidence]) -> None:
