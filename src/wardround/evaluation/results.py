@@ -91,7 +91,7 @@ def assemble(
     selected = {choice["arm"] for choice in choices}
     arms = {
         name: _arm(study, arm, name in selected, name, scores, subgroups[name], of_arm[name])
-        | {"topology": _topology(arm, of_arm[name], sites), "uncertainty": None}
+        | {"topology": _topology(arm, of_arm[name], sites), "uncertainty": None, "model": None}  # known to its caller
         for name, arm in origin.items()
         if name in scores.arms
     }
