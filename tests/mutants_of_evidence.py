@@ -188,8 +188,8 @@ MUTANTS = (
     Mutant(
         "seconds that arms share are taken for those of one",
         "evaluation/claim_metrics.py",
-        'if cost.get("engine") in TIMED_ALONE:',
-        'if cost.get("engine"):',
+        'if cost.get("engine") not in TIMED_ALONE:',
+        'if not cost.get("engine"):',
         where=("tests/evaluation/test_claims.py",),
     ),
     Mutant(

@@ -285,8 +285,9 @@ def _cost(records: pd.DataFrame) -> dict[str, Any]:
     engine = engines.pop() if len(engines) == 1 else None
     cost = {"rounds": rounds, "bytes": up + down, "bytes_up": up, "bytes_down": down, "seconds": seconds}
     updates = float(records["sites"].map(len).sum()) / seeds if "sites" in records else None
-    fastest = float(records.groupby("seed")["seconds"].sum().min())
-    return {**cost, "fastest_seed": fastest, "engine": engine, "updates": updates}
+    of_seeds = records.groupby("seed")["seconds"].sum()
+    spread = {"fastest": float(of_seeds.min()), "median": float(of_seeds.median())}
+    return {**cost, "seed_seconds": spread, "engine": engine, "updates": updates}
 
 
 def _mean(values: pd.Series) -> float | None:
