@@ -40,7 +40,7 @@ DOCS = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs").
 # Each layer may import from those before it, and from itself.
 LAYERS = [
     ["errors", "extras", "quiet", "seeds", "settings", "tomlfile", "tree", "workers"],
-    ["sweep", "study", "studycheck", "studydefaults", "studyfile", "surecheck"],
+    ["claim", "sweep", "study", "studycheck", "studydefaults", "studyfile", "surecheck"],
     ["data", "models", "algorithms", "optimisers"],
     ["privacy"],
     ["local"],

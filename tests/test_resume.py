@@ -34,7 +34,7 @@ def numbers(folder: Path) -> dict[str, Any]:
     """All that a run computed; only how long it took is left out."""
     results = json.loads((folder / "results.json").read_text())
     for arm in results["arms"].values():
-        del arm["cost"]["seconds"]
+        del arm["cost"]["seconds"], arm["cost"]["seed_seconds"]
     records = pd.read_json(folder / "records.jsonl", lines=True).drop(columns="seconds")
     weights = {
         str(path.relative_to(folder)): path.read_bytes() for path in sorted((folder / "models").rglob("*.safetensors"))

@@ -16,6 +16,7 @@ from torch import nn
 import wardround
 from tests.support import after, assert_same, assert_same_tree
 from wardround.artifacts.folder import RunFolder
+from wardround.claim import hashed
 from wardround.data.agreement import agree, fit
 from wardround.data.cohort import prepare_sites
 from wardround.data.prepare import encode
@@ -225,6 +226,32 @@ def test_other_wrong_selections() -> None:
         ({"published": 1, "formula": "sum", "given": [[]]}, "`formula` and `given` do not go together"),
         ({"published": 1, "formula": "median", "given": [[1]]}, "formula: 'median' is not a possible value"),
         ({"published": 1, "tolerance": -1}, "tolerance: -1.0 is out of range"),
+        ({"published": 1, "metric": "rounds", "arms": ["fedavg"], "statistic": "sd"}, "statistic: rounds has no 'sd'"),
+        ({"published": 1, "metric": "gini", "arms": ["fedavg"], "against": ["local"]}, "against: gini is of the sites"),
+        ({"published": 1, "arms": ["fedavg"], "compare": "ratio"}, "compare: 'ratio' compares the figures of `arms`"),
+        ({"published": 1, "metric": "bytes", "arms": ["fedavg"], "site": "va"}, "site: bytes is not of one site"),
+        (
+            {"published": 1, "arms": ["fedavg"], "site": "va", "statistic": "spread"},
+            "site: 'spread' is over sites, and one is named",
+        ),
+        ({"published": 1, "statistic": "median"}, "statistic: 'median' is not a possible value"),
+        ({"published": 1, "formula": ["sum", "mean"], "given": [[1]]}, "formula: 2 formulas and 1 lists in `given`"),
+        (
+            {"published": 1, "formula": "p_from_t", "given": [[2.84, 50]]},
+            "given[0]: p_from_t takes 3 numbers, found 2\n  Write in this order: t, runs, runs.",
+        ),
+        ({"published": 1, "formula": "t", "given": [[1, -1, 50, 0, 1, 50]]}, "given[0]: an SD is negative"),
+        ({"published": 1, "formula": "t", "given": [[1, 1, 1, 0, 1, 50]]}, "given[0]: an SD is negative, or a number"),
+        ({"published": 1, "formula": "t", "given": [[1, 0, 50, 0, 0, 50]]}, "given[0]: t would divide by nothing"),
+        ({"published": 1, "formula": "t_from_interval", "given": [[2, 1, 50, 50]]}, "given[0]: t_from_interval would"),
+        (
+            {"published": 1, "formula": "sd", "given": [[1]]},
+            "given[0]: sd would divide by nothing\n  Write two numbers",
+        ),
+        ({"published": 1, "formula": "change", "given": [[0, 1]]}, "given[0]: change would divide by nothing"),
+        ({"published": 1, "formula": "ratio", "given": [[1, 0]]}, "given[0]: ratio would divide by nothing"),
+        ({"published": 1, "formula": "gini", "given": [[0, 0]]}, "given[0]: gini would divide by nothing"),
+        ({"published": 1, "rounded": 0.1}, "rounded: needs figures in `given`"),
         ({"publishd": 1}, "publishd: no such setting\n  Did you mean 'published'?"),
         ({"published": "1"}, "published: expected a number, found '1'"),
     ],
@@ -237,6 +264,18 @@ def test_a_claim_may_be_about_a_variants_arm_and_about_a_selected_one() -> None:
     claims = [{"text": "t", "source": "s", "published": 1, "arms": ["fedprox[selected]@v"], "against": ["fedavg"]}]
     made = study(claims=claims, selection={"arms": ["fedprox"], **AT_VA}, variants=[{"name": "v", "training.lr": 0.2}])
     assert made.claims[0].arms == ("fedprox[selected]@v",)
+
+
+def test_what_a_claim_does_not_use_is_not_in_the_hash() -> None:
+    """A study with claims keeps its name when claims learn something new."""
+    plain = {"text": "t", "source": "s", "published": 1.0, "arms": ["fedavg"]}
+    same = {**plain, "group": "", "statistic": "mean", "compare": "difference", "site": "", "rounded": 0.0}
+    assert study(claims=[plain]).hash == study(claims=[same]).hash
+    assert study(claims=[plain]).hash != study(claims=[{**plain, "statistic": "sd"}]).hash
+    assert set(hashed(study(claims=[plain]).claims[0])) == {
+        *("text", "source", "published", "tolerance", "arms", "against", "metric", "stated", "formula", "given"),
+        "no_verdict",
+    }
 
 
 # The resolved study

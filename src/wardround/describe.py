@@ -58,6 +58,26 @@ def describe_sites(plan: Plan) -> list[dict[str, Any]]:
     return described
 
 
+def describe_models(plan: Plan) -> dict[str, dict[str, Any] | None]:
+    """How many parameters of each arm's model are sent; None where parties exchange embeddings instead."""
+    described: dict[str, dict[str, Any] | None] = {}
+    for arm in plan.study.arms:
+        described[arm.name] = None
+        if arm.topology.kind != "vertical":
+            trial = plan.trial(arm, plan.study.evaluation.seeds.first)
+            size = {"shared_parameters": trial.model.shared_size, "parameter_bytes": trial.dtype.itemsize}
+            described[arm.name] = {"name": arm.model.name, **size}
+    return described
+
+
+def with_models(arms: Mapping[str, dict[str, Any]], plan: Plan) -> None:
+    """Add each arm's model to its results; a selected arm has that of its family."""
+    models = describe_models(plan)
+    family = {(arm.family, arm.variant): models[arm.name] for arm in reversed(plan.study.arms)}
+    for name, entry in arms.items():
+        entry["model"] = models.get(name, family[entry["family"], entry["variant"]])
+
+
 def comparable(cohort: Cohort, splits: Sequence[Split], preparation: Preparation) -> Preparation | None:
     """How rows are prepared to measure how far apart sites are: where some record columns that others do not, over
     those that all record, because a column that is filled in tells of other sites. None where there is no such column.

@@ -194,7 +194,8 @@ def run_unit(plan: Plan, unit: Unit, number: int, place: Checkpoint, folder: Run
             with torch_threads(threads):
                 points = curves.after(state, round_number == last) if shown else [{}] * len(trials)
             for trial, record, point in zip(trials, records, points, strict=True):
-                lines.add({"arm": trial.arm, "seed": trial.seed, **vars(record), **point, "seconds": seconds})
+                facts = {"engine": unit.engine, "seconds": seconds}
+                lines.add({"arm": trial.arm, "seed": trial.seed, **vars(record), **point, **facts})
             if pace.due and round_number < last:
                 save_started = time.perf_counter()
                 reached = Checkpoint(round_number, lines.flush(), engine.leaves(state)[1])
@@ -272,7 +273,7 @@ def _keep(
 
 def finish(plan: Plan, folder: RunFolder, units: int) -> None:
     """Everything that is computed from what was trained. `results.json` comes last and makes the folder complete."""
-    from wardround.describe import describe_columns, describe_sites, leakage, sample_images
+    from wardround.describe import describe_columns, describe_sites, leakage, sample_images, with_models
     from wardround.describeparties import describe_matching
     from wardround.evaluation.results import results
     from wardround.evaluation.training_notices import training_notices
@@ -294,6 +295,7 @@ def finish(plan: Plan, folder: RunFolder, units: int) -> None:
         folder.absent(),
         folder.uncertainty(),
     )
+    with_models(content["arms"], plan)
     for name, matching in describe_matching(plan).items():
         content["arms"][name]["topology"]["matched"] = matching
     described = {

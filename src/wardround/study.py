@@ -17,12 +17,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
+from wardround.claim import Claim, hashed
 from wardround.errors import StudyError, shown, suggest
 from wardround.settings import Count, Fraction, NonNegative, Positive, Range, Share, WholeNumber
 
 LOWER_IS_BETTER = frozenset({"brier", "loss"})
 FINAL = tuple(f"{side}_{figure}" for side in ("training", "validation") for figure in ("accuracy", "loss"))
-QUANTITIES = ("rows", "gini", "js", "kl", "mmd", "bytes", "t", *FINAL)  # that a claim may be about, besides metrics
 CHOSEN = "chosen"  # thresholds: on validation rows
 SELECTED = "selected"  # fedprox[selected]: in each seed the value that the selection chose
 Metric = Literal["accuracy", "auc", "pr_auc", "f1", "sensitivity", "specificity", "ppv", "npv", "brier", "loss"]
@@ -298,27 +298,6 @@ class Selection:
 
 
 @dataclass(frozen=True)
-class Claim:
-    """Something published, set beside ours.
-
-    `arms` and `against`: the mean of `metric` over arms, less that over `against` where it is given. `stated` are
-    figures that the source gives for one and the same thing; `formula` is computed from what it gives in `given`.
-    """
-
-    text: str
-    source: str
-    published: float | None = None
-    tolerance: NonNegative = 0.0  # how far ours may be from it and still count as reproduced
-    arms: tuple[str, ...] = ()
-    against: tuple[str, ...] = ()
-    metric: str = "accuracy"
-    stated: dict[str, float] = field(default_factory=dict)
-    formula: Literal["sum", "mean", "gini"] | None = None
-    given: tuple[tuple[float, ...], ...] = ()
-    no_verdict: str = ""  # why ours is set beside it and nothing is said of reproduction
-
-
-@dataclass(frozen=True)
 class Study:
     name: str
     question: str
@@ -339,6 +318,7 @@ class Study:
         if self.evaluation.attack == Evaluation().attack:
             del content["evaluation"]["attack"]
         del content["evaluation"]["bundles"]  # made of a run, they change nothing in it
+        content["claims"] = [hashed(claim) for claim in self.claims]
         for arm in content["arms"]:
             if arm["topology"] == asdict(Topology()):
                 del arm["topology"]  # a study that says nothing of it keeps the name that it always had

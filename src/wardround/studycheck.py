@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
+from wardround.claim import AFTER_TRAINING, METRIC, QUANTITIES, check_claim
 from wardround.errors import StudyError, suggest
-from wardround.study import METRICS, QUANTITIES, SELECTED, Arm, Claim, Study, in_variant
+from wardround.study import FINAL, METRICS, SELECTED, Arm, Study, in_variant
 from wardround.surecheck import check_uncertainty
 from wardround.sweep import NAME
 
@@ -44,8 +45,9 @@ def check_whole(study: Study, where: str) -> None:
     check_uncertainty(study, where)
     _check_variants(study, where)
     _check_selection(study, where)
+    known = dict.fromkeys(METRICS, METRIC) | QUANTITIES | dict.fromkeys(FINAL, AFTER_TRAINING)
     for number, claim in enumerate(study.claims):
-        _check_claim(claim, [*names, *selected_names(study)], f"{where}: claims[{number}]")
+        check_claim(claim, [*names, *selected_names(study)], known, f"{where}: claims[{number}]")
 
 
 def _refuse_repeated(names: Sequence[str], where: str, what: str) -> None:
@@ -144,21 +146,3 @@ def _check_selection(study: Study, where: str) -> None:
     if (selection.on == "site") != (selection.site is not None):
         remedy = 'Write `on = "site"` together with `site = "..."`, or neither.'
         raise StudyError(f"{here}: site", "`on` and `site` do not go together", remedy)
-
-
-def _check_claim(claim: Claim, names: Sequence[str], where: str) -> None:
-    for name in (*claim.arms, *claim.against):
-        if name not in names:
-            raise StudyError(where, f"no arm is called {name!r}", suggest(name, names, "Arms"))
-    if claim.metric not in (*METRICS, *QUANTITIES):
-        remedy = suggest(claim.metric, [*METRICS, *QUANTITIES], "Possible values")
-        raise StudyError(f"{where}: metric", f"{claim.metric!r} is not known", remedy)
-    if claim.against and len(claim.arms) != len(claim.against):
-        problem = f"{len(claim.arms)} arms and {len(claim.against)} against"
-        raise StudyError(where, problem, "List as many `arms` as `against`: they are compared pair by pair.")
-    if claim.metric == "t" and (len(claim.arms), len(claim.against)) != (1, 1):
-        raise StudyError(where, "t is of two arms", "Name one arm in `arms` and one in `against`.")
-    if claim.published is None and not claim.stated:
-        raise StudyError(where, "says nothing that was published", "Add `published` or `stated`.")
-    if (claim.formula is None) != (not claim.given) or not all(claim.given):
-        raise StudyError(where, "`formula` and `given` do not go together", "Write both, or neither.")

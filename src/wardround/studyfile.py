@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from wardround.claim import Claim
 from wardround.errors import StudyError, shown, suggest
 from wardround.settings import Factory, parse, parse_settings, refuse_unknown, settings_of
 from wardround.study import (
@@ -13,7 +14,6 @@ from wardround.study import (
     Arm,
     Augmentation,
     Choice,
-    Claim,
     Decay,
     Deployment,
     EmbeddingNoise,

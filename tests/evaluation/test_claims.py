@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -11,13 +12,37 @@ from scipy import stats
 
 import wardround
 from tests.evaluation.made_up import with_accuracy
-from wardround.evaluation.claims import judge
+from wardround.claim import QUANTITIES, TAKES, Formula
+from wardround.evaluation.claim_formulas import FORMULAS, possible
+from wardround.evaluation.claim_metrics import MEASURES
+from wardround.evaluation.claims import OUTCOMES, by_group, count_outcomes, judge
 from wardround.evaluation.scores import Scores
-from wardround.study import Study
+from wardround.study import FINAL, METRICS, Study
 
 ROWS = 20
 HITS = {"fedavg": [15, 16, 17], "fedprox": [16, 18, 17], "local": [12, 13, 14]}  # right of 20 rows, with seeds 1 to 3
-SITES = {"rows": 293, "heterogeneity": {"gini": 0.137, "js": 0.02, "kl": 0.1, "mmd": None}}
+PAIRS = [
+    {"js": 0.01, "kl": 0.05, "mmd": None},
+    {"js": 0.03, "kl": 0.15, "mmd": 0.2},
+    {"js": 0.02, "kl": 0.1, "mmd": 0.1},
+]
+COUNTS = {
+    "va": {"train": 60, "validation": 5, "test": 15, "classes": {"no": 20, "yes": 60}, "age": {"mean": 59.5}},
+    "cleveland": {"train": 80, "validation": 0, "test": 20, "classes": {"no": 54, "yes": 46}, "age": {"mean": 54.0}},
+}
+SITES = {
+    "rows": 293,
+    "heterogeneity": {"gini": 0.137, "js": 0.02, "kl": 0.1, "mmd": None, "pairs": PAIRS},
+    "sites": COUNTS,
+}
+CONVERGENCE = {"fedavg": (4.0, 0.08), "fedprox": (3.0, 0.06), "local": (2.0, None)}  # rounds, weight change
+SECONDS = {
+    "fedavg": (42.0, "serial"),
+    "fedprox": (45.0, "serial"),
+    "local": (1.0, "stacked"),
+    "scaffold": (9.0, "serial"),
+}
+BUSY = 1.3  # times as long as its fastest seed half of the seeds of an arm took
 FINALS: dict[str, dict[str, float | None]] = {
     "fedavg": {"training_accuracy": 0.75, "training_loss": 0.5, "validation_loss": None},
     "fedprox": {"training_accuracy": 0.5, "training_loss": 0.75, "validation_loss": 0.5},
@@ -42,6 +67,17 @@ def predictions(hits: Mapping[str, list[int]]) -> pd.DataFrame:
     return with_accuracy(right)
 
 
+def _cost(arm: str) -> dict[str, Any]:
+    seconds, engine = SECONDS.get(arm, (1.0, None))
+    of_seeds = {"fastest": seconds, "median": seconds * (BUSY if arm == "scaffold" else 1.05)}
+    return {"bytes": COSTS.get(arm, 1.0), "seconds": 2 * seconds, "seed_seconds": of_seeds, "engine": engine}
+
+
+def _convergence(arm: str) -> dict[str, Any]:
+    rounds, change = CONVERGENCE.get(arm, (1.0, None))
+    return {"rounds_to_95_percent": {"mean": rounds, "sd": None}, "mean_change": change}
+
+
 def judged(
     claim: dict[str, Any], hits: Mapping[str, list[int]] = HITS, table: pd.DataFrame | None = None, **changes: Any
 ) -> dict[str, Any]:
@@ -49,7 +85,8 @@ def judged(
     scores = Scores.of(predictions(hits) if table is None else table)
     arms = {
         arm: {
-            "cost": {"bytes": COSTS.get(arm.split("@")[0], 1.0)},
+            "cost": _cost(arm.split("@")[0]),
+            "convergence": _convergence(arm.split("@")[0]),
             "family": re.split(r"[\[@]", arm)[0],
             "variant": arm.partition("@")[2],
             "final": FINALS.get(arm.split("@")[0], {}),
@@ -342,3 +379,202 @@ def test_a_run_judges_its_claims_by_its_own_results(tmp_path_factory: pytest.Tem
     assert rows["ours"] == 303 + 294  # as UCI gives them
     assert gini["ours"] == pytest.approx((303 - 294) / 2 / (303 + 294))  # two sites: half the difference of the shares
     assert sent["ours"] == content["arms"]["fedavg@slow"]["cost"]["bytes"] > 0
+
+
+# What a claim may be about besides a mean of a metric
+
+TWO_SITES = {  # right of 20 rows, with seeds 1 to 3
+    ("fedavg", "va"): [10, 12, 14],
+    ("fedavg", "cleveland"): [16, 16, 16],
+    ("fedprox", "va"): [14, 15, 16],
+    ("fedprox", "cleveland"): [16, 17, 18],
+}
+
+
+def at_two_sites(claim: dict[str, Any]) -> dict[str, Any]:
+    right = {(arm, seed, site): (n, ROWS) for (arm, site), line in TWO_SITES.items() for seed, n in enumerate(line, 1)}
+    return judged(claim, table=with_accuracy(right))
+
+
+def test_a_claim_can_be_about_one_site() -> None:
+    found = at_two_sites({"published": 0.6, "tolerance": 0.01, "arms": ["fedavg"], "site": "va"})
+    assert found["ours"] == pytest.approx(0.6)
+    values = np.array([10, 12, 14]) / ROWS
+    half = stats.t.ppf(0.975, 2) * np.sqrt((1 / 3 + 0.25) * values.var(ddof=1))
+    assert found["interval"] == pytest.approx([0.6 - half, 0.6 + half])
+    assert (found["site"], found["verdict"]) == ("va", "reproduced: 60.00 %, published 60.00 %")
+    gain = at_two_sites({"published": 0.15, "arms": ["fedprox"], "against": ["fedavg"], "site": "va"})
+    assert gain["ours"] == pytest.approx(0.15)
+    unknown = at_two_sites({"published": 0.6, "arms": ["fedavg"], "site": "vaa"})
+    assert unknown["verdict"] == "cannot be computed: no site is called vaa"
+
+
+def test_a_claim_can_be_about_the_sd_over_seeds() -> None:
+    found = judged({"published": 0.05, "tolerance": 0.001, "arms": ["fedavg"], "statistic": "sd"})
+    assert found["ours"] == pytest.approx(np.std([0.75, 0.8, 0.85], ddof=1))
+    assert found["interval"] is None
+    assert found["verdict"] == "reproduced: 5.00 points, published 5.00 points"
+    two = judged({"published": 0.0, "arms": ["fedprox"], "against": ["fedavg"], "statistic": "sd"})
+    assert two["ours"] == pytest.approx(np.std([0.8, 0.9, 0.85], ddof=1) - 0.05)
+    one = judged({"published": 0.05, "arms": ["fedavg"], "statistic": "sd"}, {"fedavg": [15]})
+    assert (one["ours"], one["outcome"]) == (None, "cannot be computed")
+
+
+@pytest.mark.parametrize(
+    ("statistic", "ours"),
+    [("spread", np.std([0.6, 0.8], ddof=1)), ("lowest", 0.6), ("highest", 0.8), ("range", 0.2)],
+)
+def test_a_claim_can_be_about_the_sites_of_an_arm(statistic: str, ours: float) -> None:
+    found = at_two_sites({"published": 0.1, "arms": ["fedavg"], "statistic": statistic})
+    assert found["ours"] == pytest.approx(ours)
+
+
+def test_a_claim_can_compare_by_ratio_and_by_relative_change() -> None:
+    claim = {"arms": ["fedprox"], "against": ["fedavg"], "statistic": "spread", "published": -0.56, "tolerance": 0.05}
+    before, after = np.std([0.6, 0.8], ddof=1), np.std([0.75, 0.85], ddof=1)
+    change = at_two_sites({**claim, "compare": "change"})
+    assert change["ours"] == pytest.approx(after / before - 1)
+    assert change["verdict"] == "not reproduced: -50.0 %, published -56.0 % (off by +6.00 points)"
+    assert at_two_sites({**claim, "compare": "ratio"})["ours"] == pytest.approx(after / before)
+    assert change["each"] == {"fedprox": pytest.approx(after), "fedavg": pytest.approx(before)}
+    nothing = judged({"metric": "bytes", "arms": ["fedavg"], "against": ["local"], "published": 1, "compare": "ratio"})
+    assert nothing["verdict"] == "cannot be computed: it would be a ratio to nothing"
+
+
+def test_rounds_and_weight_change_are_those_of_the_arms() -> None:
+    rounds = judged({"metric": "rounds", "arms": ["fedavg"], "published": 22, "tolerance": 2})
+    assert rounds["verdict"] == "not reproduced: 4.0 rounds, published 22.0 rounds (off by -18)"
+    less = {"metric": "weight_change", "arms": ["fedprox"], "against": ["fedavg"], "compare": "change"}
+    found = judged({**less, "published": -0.35, "tolerance": 0.05})
+    assert found["ours"] == pytest.approx(-0.25)
+    assert found["verdict"] == "not reproduced: -25.0 %, published -35.0 % (off by +10.00 points)"
+    none = judged({"metric": "weight_change", "arms": ["local"], "published": 1})
+    assert none["verdict"] == "cannot be computed"  # its sites have models of their own
+
+
+def test_seconds_count_only_where_an_arm_was_timed_by_itself() -> None:
+    claim = {"metric": "seconds", "arms": ["fedprox"], "against": ["fedavg"], "compare": "ratio", "published": 1.071}
+    found = judged({**claim, "tolerance": 0.05, "formula": "ratio", "given": [[45, 42]]})
+    assert found["ours"] == pytest.approx(45 / 42)
+    assert found["verdict"] == "reproduced: 1.071, published 1.071"
+    shared = judged({**claim, "against": ["local"]})
+    assert shared["ours"] is None
+    assert shared["verdict"].startswith("cannot be computed: the time of one arm is not known")
+    assert "--engine serial" in shared["verdict"]
+
+
+def test_seconds_of_a_busy_machine_are_no_figure() -> None:
+    claim = {"metric": "seconds", "arms": ["scaffold"], "published": 9.0, "tolerance": 1.0}
+    found = judged(claim, {"scaffold": [15, 16, 17]}, arms=[{"algorithm": "scaffold"}])
+    assert found["verdict"] == (
+        "cannot be computed: the machine was busy with other work: half of the seeds took 30 % longer than the "
+        "fastest, or more"
+    )
+
+
+@pytest.mark.parametrize(
+    ("claim", "ours"),
+    [
+        ({"metric": "rows", "site": "va"}, 80.0),
+        ({"metric": "age", "site": "cleveland"}, 54.0),
+        ({"metric": "age"}, 56.75),
+        ({"metric": "age", "statistic": "range"}, 5.5),
+        ({"metric": "prevalence", "site": "va"}, 0.75),
+        ({"metric": "prevalence", "statistic": "lowest"}, 0.46),
+        ({"metric": "prevalence", "statistic": "highest"}, 0.75),
+        ({"metric": "js", "statistic": "lowest"}, 0.01),
+        ({"metric": "js", "statistic": "highest"}, 0.03),
+        ({"metric": "js"}, 0.02),
+        ({"metric": "mmd", "statistic": "highest"}, None),  # of one pair it is not known
+        ({"metric": "age", "site": "nowhere"}, None),
+    ],
+)
+def test_a_claim_can_be_about_sites_and_pairs_of_them(claim: dict[str, Any], ours: float | None) -> None:
+    found = judged({"published": 1, **claim})
+    assert found["ours"] == (None if ours is None else pytest.approx(ours))
+
+
+def test_p_value_and_limits_are_those_of_two_independent_samples() -> None:
+    a, b = np.array(HITS["fedprox"]) / ROWS, np.array(HITS["local"]) / ROWS
+    test = stats.ttest_ind(a, b)
+    limits = test.confidence_interval(0.95)
+    for metric, ours in (("p_value", test.pvalue), ("interval_low", limits.low), ("interval_high", limits.high)):
+        found = judged({"metric": metric, "published": 0.5, "arms": ["fedprox"], "against": ["local"]})
+        assert found["ours"] == pytest.approx(ours), metric
+    low = judged({"metric": "interval_low", "published": 0.01, "arms": ["fedprox"], "against": ["local"]})
+    assert low["verdict"] == "not reproduced: +8.67 points, published +1.00 points (off by +7.67 points)"
+
+
+def test_every_quantity_has_its_measure_and_stands_in_the_reference() -> None:
+    assert set(MEASURES) == {*METRICS, *FINAL, *QUANTITIES}
+    assert set(FORMULAS) == set(get_args(Formula)) >= set(TAKES)
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "study-file.md").read_text(encoding="utf-8")
+    section = page[page.index("## `[[claims]]`") : page.index("## `[quick]`")]
+    statistics = {statistic for quantity in QUANTITIES.values() for statistic in quantity.statistics} | {"sd", "spread"}
+    for word in (*QUANTITIES, *FINAL, *FORMULAS, *statistics, "difference", "ratio", "change"):
+        assert f'`"{word}"`' in section, word
+
+
+# Figures that are computed again from others of their source
+
+
+def test_t_follows_from_means_and_sds_and_from_an_interval() -> None:
+    samples = [85.00, 1.1, 50, 83.33, 1.2, 50]
+    t, test = FORMULAS["t"].compute(samples), stats.ttest_ind_from_stats(85.00, 1.1, 50, 83.33, 1.2, 50)
+    assert t == pytest.approx(test.statistic) == pytest.approx(7.254, abs=5e-4)
+    error = np.sqrt(1.1**2 / 50 + 1.2**2 / 50)
+    low, high = (85.00 - 83.33 + side * stats.t.ppf(0.975, 98) * error for side in (-1, 1))
+    assert FORMULAS["interval_low"].compute(samples) == pytest.approx(low)
+    assert FORMULAS["interval_high"].compute(samples) == pytest.approx(high)
+    assert FORMULAS["t_from_interval"].compute([low, high, 50, 50]) == pytest.approx(t)  # there and back
+    assert FORMULAS["p_from_t"].compute([t, 50, 50]) == pytest.approx(test.pvalue)
+
+
+def test_each_list_can_have_a_formula_of_its_own_and_the_verdict_says_which() -> None:
+    claim = {
+        "metric": "t",
+        "published": 2.84,
+        "tolerance": 0.5,
+        "arms": ["fedprox"],
+        "against": ["local"],
+        "formula": ["t", "t_from_interval"],
+        "given": [[85.00, 1.1, 50, 83.33, 1.2, 50], [0.89, 2.45, 50, 50]],
+    }
+    found = judged(claim)
+    assert found["recomputed"] == pytest.approx([7.254, 4.249], abs=5e-4)
+    assert found["formula"] == ["t", "t_from_interval"]
+    assert found["reason"] == (
+        "it prints 2.840, its own figures give 7.254 (from its means and SDs) or 4.249 (from its interval)"
+    )
+    assert found["verdict"] == f"contradicted by its source: {found['reason']}; ours 4.899"
+
+
+def test_a_figure_that_rounding_of_the_others_explains_is_not_contradicted() -> None:
+    """Four figures to one place: their SD is 1.37, and 1.42 if all were rounded towards each other."""
+    given = [0.863, 0.847, 0.832, 0.858]
+    claim = {"published": 0.0142, "arms": ["fedavg"], "statistic": "spread", "formula": "sd", "given": [given]}
+    assert np.std(given, ddof=1) == pytest.approx(0.01374, abs=5e-6)
+    assert at_two_sites(claim)["outcome"] == "contradicted by its source"
+    low, high = possible("sd", given, 0.0005)
+    assert low < 0.01374 < 0.0142 < high < 0.0143
+    assert at_two_sites({**claim, "rounded": 0.0005})["outcome"] == "not reproduced"
+    other = {**claim, "published": 0.0321, "given": [[0.825, 0.782, 0.748, 0.763]], "rounded": 0.0005}
+    assert at_two_sites(other)["outcome"] == "contradicted by its source"  # from 3.29 to 3.39
+    assert possible("t", [1, 1, 50, 0, 1, 50], 0.1)[1] == pytest.approx(
+        1.2 / np.sqrt(2 * 0.9**2 / 50)
+    )  # runs are counts
+
+
+# Many claims
+
+
+def test_claims_are_counted_by_outcome_and_put_together_by_group() -> None:
+    claims = [
+        judged({"published": 0.8, "tolerance": 0.01, "arms": ["fedavg"], "group": "one"}),
+        judged({"published": 0.9, "arms": ["fedavg"], "group": "two"}),
+        judged({"published": 0.9, "arms": ["fedprox"], "group": "one"}),
+    ]
+    assert list(count_outcomes(claims)) == list(OUTCOMES)
+    assert [count for count in count_outcomes(claims).values() if count] == [1, 2]
+    assert {name: len(found) for name, found in by_group(claims).items()} == {"one": 2, "two": 1}
+    assert all(claim["verdict"].startswith(claim["outcome"]) for claim in claims)

@@ -135,7 +135,9 @@ def same_but_for_reasons(results: dict[str, Any], other: dict[str, Any]) -> list
 
 def _without(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _without(part) for name, part in value.items() if name not in (*REASONS, "seconds")}
+        return {
+            name: _without(part) for name, part in value.items() if name not in (*REASONS, "seconds", "seed_seconds")
+        }
     return [_without(part) for part in value] if isinstance(value, list) else value
 
 

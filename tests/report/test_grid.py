@@ -144,7 +144,7 @@ def test_training_alone_beside_one_partition_only(tmp_path: Path) -> None:
 
 
 def test_claims_that_are_only_set_side_by_side(evidence: Evidence) -> None:
-    side_by_side = [{"verdict": "no verdict: other images"}, {"verdict": "no verdict: other images"}]
+    side_by_side = [{"outcome": "no verdict"}, {"outcome": "no verdict"}]
     told = results_answer({**evidence.results, "claims": side_by_side})
     assert told[-1]["text"] == "Of 2 published claims, 2 are set beside ours without a verdict."
     assert told[-1]["numbers"][0]["no verdict"] == 2

@@ -107,11 +107,7 @@ def show_run(run: "StudyRun", report: str | None) -> None:
                 out.print(Text(f"{name}: {variant['text']}"), soft_wrap=True)
     for test in evidence.tests():
         out.print(Text(test["sentence"]), soft_wrap=True)
-    if results["claims"]:
-        out.print(Text("\nPublished claims", style="bold"))
-    for claim in results["claims"]:
-        out.print(Text(f"{claim['text']} ({claim['source']})"), soft_wrap=True)
-        out.print(Text(f"  {claim['verdict']}", style="bold"), soft_wrap=True)
+    _show_claims(out, evidence)
     for line in spent_lines(evidence):
         out.print(Text(line), soft_wrap=True)
     _show_warnings(out, [*([SYNTHETIC] if evidence.synthetic else []), *results["warnings"]])
@@ -123,6 +119,28 @@ def show_run(run: "StudyRun", report: str | None) -> None:
         out.print(f"Report:     {report}", soft_wrap=True, style="bold")
     if (run.folder / "bundles").is_dir():
         out.print(f"Bundles:    {run.folder / 'bundles'}", soft_wrap=True)
+
+
+def _show_claims(out: Console, evidence: "Evidence") -> None:
+    """One by one where they are few, else counted by subject."""
+    from wardround.report.claims import FEW, claim_count_table
+
+    claims, counted = evidence.results["claims"], claim_count_table(evidence)
+    if not claims:
+        return
+    out.print(Text("\nPublished claims", style="bold"))
+    if counted is None or len(claims) <= FEW:
+        for claim in claims:
+            out.print(Text(f"{claim['text']} ({claim['source']})"), soft_wrap=True)
+            out.print(Text(f"  {claim['verdict']}", style="bold"), soft_wrap=True)
+        return
+    table = Table()
+    for column in counted.columns:
+        table.add_column(column, justify="right" if counted.is_number(column) else "left")
+    for row in counted.shown():
+        table.add_row(*row)
+    out.print(table)
+    out.print("Each claim with its figures: in the report, and in tables/claims.csv beside it.", soft_wrap=True)
 
 
 def show_report(report: Path) -> None:

@@ -131,7 +131,7 @@ def kl_divergence(p: np.ndarray, q: np.ndarray) -> float:
     return float((rel_entr(p, q).sum() + rel_entr(q, p).sum()) / 2)
 
 
-def gini(sizes: Sequence[int]) -> float:
+def gini(sizes: Sequence[float]) -> float:
     """The mean absolute difference of two sites drawn with replacement, over twice the mean size."""
     values = np.asarray(sizes, dtype=np.float64)
     return float(np.abs(values[:, None] - values).mean() / (2 * values.mean()))

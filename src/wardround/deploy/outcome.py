@@ -9,6 +9,7 @@ from wardround.artifacts.folder import RunFolder, write_atomically
 from wardround.artifacts.spending import describe_spending, write_ledger
 from wardround.deploy.deployedplan import DeployedPlan
 from wardround.deploy.sitefacts import describe_deployed
+from wardround.describe import with_models
 from wardround.engines.letters import Letter
 from wardround.evaluation.deployed import deployed_results
 from wardround.evaluation.participation import participation
@@ -53,6 +54,7 @@ def write_outcome(
     records = folder.records()
     findings = plan.classes if plan.has_findings else ()
     content = deployed_results(plan.study, lines, records, sites, warnings, findings)
+    with_models(content["arms"], plan)
     ledger = write_ledger(folder, plan.study, records, AT_SITES, guarantee=True)
     spent = [] if ledger is None else ledger.entries()
     content["privacy"] = describe_spending(plan.study, spent, records, {}, guarantee=True)

@@ -6,6 +6,7 @@ They stand in `results.json`, so that terminal, report and programs read one and
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from wardround.evaluation.claims import count_outcomes
 from wardround.evaluation.compare import WORDS, figure_words, in_words, interval_words, why_unknown
 from wardround.evaluation.differences import GAINS, LOSES, UNKNOWN, is_clear
 from wardround.study import LOWER_IS_BETTER
@@ -23,10 +24,12 @@ NUMBERS = (
     "comparisons",
     "verdict",
 )
-VERDICTS = ("reproduced", "not reproduced", "contradicted by its source", "cannot be computed", "no verdict")
-OF_CLAIMS = {
-    "contradicted by its source": "contradicted by their own source",
-    "no verdict": "set beside ours without a verdict",
+IN_SENTENCES = {  # of one claim, and of several
+    "reproduced": ("is reproduced", "are reproduced"),
+    "not reproduced": ("is not reproduced", "are not reproduced"),
+    "contradicted by its source": ("is contradicted by its own source", "are contradicted by their own source"),
+    "cannot be computed": ("cannot be computed", "cannot be computed"),
+    "no verdict": ("is set beside ours without a verdict", "are set beside ours without a verdict"),
 }
 
 
@@ -167,16 +170,13 @@ def _never_called(content: Content) -> list[dict[str, Any] | None]:
 
 def _claims(content: Content) -> dict[str, Any] | None:
     claims = content["claims"]
-    if not claims:
-        return None
-    counts = {kind: sum(claim["verdict"].split(":")[0] == kind for claim in claims) for kind in VERDICTS}
-    found = [
-        f"{count} {'is' if count == 1 else 'are'} {OF_CLAIMS.get(kind, kind)}"
-        for kind, count in counts.items()
-        if count
-    ]
-    text = f"Of {len(claims)} published claim{'s' if len(claims) > 1 else ''}, {_listed(found)}."
-    return _sentence("claims", text, [counts])
+    return _sentence("claims", claim_words(claims), [dict(count_outcomes(claims))]) if claims else None
+
+
+def claim_words(claims: Sequence[Mapping[str, Any]]) -> str:
+    counts = {outcome: count for outcome, count in count_outcomes(claims).items() if count}
+    found = [f"{count} {IN_SENTENCES[outcome][count > 1]}" for outcome, count in counts.items()]
+    return f"Of {len(claims)} published claim{'s' if len(claims) > 1 else ''}, {_listed(found)}."
 
 
 def _newcomers(content: Content) -> dict[str, Any] | None:

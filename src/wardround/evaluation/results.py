@@ -130,7 +130,7 @@ def assemble(
     within = primary in RANKED and ranks_within_sites(scores, origin)
     arms = {
         name: _arm(study, arm, name in selected, name, scores, subgroups[name], of_arm[name])
-        | {"topology": _topology(arm, of_arm[name], sites), "uncertainty": None}
+        | {"topology": _topology(arm, of_arm[name], sites), "uncertainty": None, "model": None}  # known to its caller
         for name, arm in origin.items()
         if name in scores.arms
     }
@@ -333,7 +333,13 @@ def _cost(records: pd.DataFrame) -> dict[str, Any]:
     seeds = records["seed"].nunique()
     up, down, seconds = (float(np.sum(records[name])) / seeds for name in ("bytes_up", "bytes_down", "seconds"))
     rounds = int(records["round"].max())
-    return {"rounds": rounds, "bytes": up + down, "bytes_up": up, "bytes_down": down, "seconds": seconds}
+    engines = set(records["engine"]) if "engine" in records else set()
+    engine = engines.pop() if len(engines) == 1 else None
+    cost = {"rounds": rounds, "bytes": up + down, "bytes_up": up, "bytes_down": down, "seconds": seconds}
+    updates = float(records["sites"].map(len).sum()) / seeds if "sites" in records else None
+    of_seeds = records.groupby("seed")["seconds"].sum()
+    spread = {"fastest": float(of_seeds.min()), "median": float(of_seeds.median())}
+    return {**cost, "seed_seconds": spread, "engine": engine, "updates": updates}
 
 
 def _mean(values: pd.Series) -> float | None:

@@ -12,10 +12,10 @@ from wardround.artifacts.atomic import full_disk_is_told
 from wardround.artifacts.folder import RunFolder, write_atomically
 from wardround.artifacts.spending import check_ledger
 from wardround.errors import RunError, as_path
-from wardround.evaluation.claims import said
 from wardround.report.attacked import attack_words, failed_words
 from wardround.report.checklist import checklist
 from wardround.report.citations import citations
+from wardround.report.claims import subjects
 from wardround.report.evidence import Evidence, read_evidence, rows_of
 from wardround.report.figures import FIGURES, attack_figures, draw_all, left_out
 from wardround.report.parties import party_words
@@ -72,7 +72,7 @@ def _build(folder: RunFolder, workers: int) -> Path:
         sure=sure_words(evidence),
         topology=[*topology_words(evidence), *party_words(evidence)],
         per_site={site: _about(evidence, site) for site in evidence.sites[:MOST_SITES]},
-        claims=[_claim(claim) for claim in evidence.results["claims"]],
+        subjects=subjects(evidence),
         privacy=privacy(evidence),
         failed=failed_words(evidence),
         attack=attack_words(evidence),
@@ -107,15 +107,6 @@ def _about(evidence: Evidence, site: str) -> Mapping[str, Any]:
         classes = ", ".join(f"{name} {few(count)}" for name, count in counts["classes"].items())
         rows = f"{rows_of(counts)} rows ({classes}); {counts['train']} train, {counts['test']} test."
     return {"words": hospital_words(evidence, site), "rows": rows}
-
-
-def _claim(claim: Mapping[str, Any]) -> dict[str, Any]:
-    word, _, rest = claim["verdict"].partition(":")
-    variants = "; ".join(
-        f"{name or 'as it stands'} {'–' if value is None else said(value, claim['metric'], bool(claim['against']))}"
-        for name, value in claim["variants"].items()
-    )
-    return {**claim, "word": word, "rest": rest, "kind": word.split()[0], "variants": variants}
 
 
 def _template(name: str) -> Any:

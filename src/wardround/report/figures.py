@@ -14,9 +14,11 @@ from matplotlib.figure import Figure
 from wardround.report import (
     plots_curves,
     plots_data,
+    plots_federation,
     plots_findings,
     plots_grid,
     plots_images,
+    plots_pipeline,
     plots_privacy,
     plots_results,
     plots_sure,
@@ -77,6 +79,13 @@ def _words(evidence: Evidence) -> dict[str, str]:
 
 
 FIGURES = {
+    "federation": Drawing(
+        "Who sends what to whom",
+        "Each way in which arms of this study exchange. Blue goes to the sites, red leaves them.",
+        plots_federation.federation,
+        tall=True,
+    ),
+    "pipeline": Drawing("The way of a row", "From its source to this report.", plots_pipeline.pipeline, tall=True),
     "samples": Drawing(
         "Images of each site",
         "{synthetic}Some training images with the study's first seed, and their labels.",

@@ -4,6 +4,7 @@ from typing import Any
 
 from wardround.report.arms import partition_title
 from wardround.report.attacked import audit_table, inversion_table, membership_table
+from wardround.report.claims import claim_count_table, claim_table
 from wardround.report.evidence import STAY, Evidence, rows_of
 from wardround.report.headline import HEADLINES
 from wardround.report.parties import absent_table, exchange_table
@@ -102,6 +103,7 @@ def all_tables(evidence: Evidence) -> dict[str, Table]:
         all_findings_table,
         all_confusion_table,
         all_findings_at_sites_table,
+        claim_count_table,
         claim_table,
         ways_table,
         cost_table,
@@ -346,11 +348,6 @@ def other_test_table(evidence: Evidence) -> Table:
     if evidence.deployed:
         note += f" The bootstrap draws seeds anew and not patients, because {STAY}."
     return without_empty(make_table("tests-as-published", "The same by other methods", columns, rows, note))
-
-
-def claim_table(evidence: Evidence) -> Table:
-    rows = [[claim["text"], claim["source"], claim["verdict"]] for claim in evidence.results["claims"]]
-    return make_table("claims", "Published claims", {"claim": None, "source": None, "verdict": None}, rows)
 
 
 def cost_table(evidence: Evidence) -> Table:

@@ -56,7 +56,7 @@ def best_single_words(evidence: Evidence) -> list[str]:
 
     def worst(arm: str) -> float:
         found = [entry["difference"] for entry in entries if entry["arm"] == arm]
-        return min(-1.0 if difference is None else difference for difference in found)
+        return min(-1.0 if difference is None else evidence.headline.sign * difference for difference in found)
 
     closest = max(arms, key=worst)
     sentences = [
