@@ -18,7 +18,7 @@ from wardround.errors import DeployError
 from wardround.seeds import generator
 
 SITES = ("north", "south", "west")
-NAME, IDENTITY, NUMBER, TEXT = "Zbigniew Quxley", "PAT-7731-XQ", 987654.321, "allergic to quxline"
+NAME, IDENTITY, NUMBER, TEXT = "Zbigniew Quxley", "PAT-7731-XQ", 9876543210.125, "allergic to quxline"
 HEAD = ("patient", "name", "note", "age", "marker", "lab", "ward", "sick")
 
 
@@ -69,12 +69,12 @@ def planted(folder: Path, content: dict[str, Any] | None = None, count: int = 60
 
 def forms() -> Iterator[tuple[str, bytes]]:
     """Every way in which the planted values could be written."""
-    for text in (NAME, IDENTITY, TEXT, "Quxley", "PAT-7731", "quxline", "987654"):
+    for text in (NAME, IDENTITY, TEXT, "Quxley", "PAT-7731", "quxline", "9876543210"):
         yield text, text.encode()
         yield f"{text} in UTF-16", text.encode("utf-16-le")
     for kind in ("<f4", ">f4", "<f8", ">f8"):
         yield f"{NUMBER} as {kind}", np.array(NUMBER, dtype=kind).tobytes()
-    yield f"{NUMBER} as a whole number", np.array(987654, dtype="<i4").tobytes()
+    yield f"{NUMBER} as a whole number", np.array(9876543210, dtype="<i8").tobytes()
 
 
 def assert_clean(content: bytes, where: str) -> None:
@@ -87,7 +87,7 @@ def test_the_search_finds_what_is_there(tmp_path: Path) -> None:
     planted(tmp_path)
     content = (tmp_path / "data" / "north.csv").read_bytes()
     found = [what for what, form in forms() if form in content]
-    assert found == [NAME, IDENTITY, TEXT, "Quxley", "PAT-7731", "quxline", "987654"]
+    assert found == [NAME, IDENTITY, TEXT, "Quxley", "PAT-7731", "quxline", "9876543210"]
     records = own_file(tmp_path / "data" / "north.csv").load()
     assert "marker" in [column.name for column in records.columns]
     assert NUMBER in records.features["marker"].to_numpy()  # type: ignore[union-attr]

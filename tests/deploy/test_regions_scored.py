@@ -43,7 +43,7 @@ def test_figures_of_regions_are_the_simulations(tmp_path: Path) -> None:
     ]
     document = regional(
         arms,
-        evaluation={"seeds": {"first": 3, "count": 3}, "validation_share": 0.2},
+        evaluation={"seeds": {"first": 3, "count": 3}, "validation_share": 0.2, "threshold": 0.5},
         selection={"arms": ["fedprox"], "metric": "loss", "on": "validation"},
     )
     made = hierarchy(document, tmp_path / "deployed", at_sites(), known_sources=KNOWN)

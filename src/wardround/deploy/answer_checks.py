@@ -66,10 +66,11 @@ def check_facts(site: str, body: Body, plan: DeployedPlan, columns: Sequence[Col
 
 
 def check_sizes(site: str, sizes: Body, plan: DeployedPlan, key: Key, sites: Sequence[str]) -> None:
-    trains = any(
-        site in members_of(arm, sites) for arm in plan.study.trained_arms if plan.first_with_rows[arm.name] == key[0]
-    )
-    holds(sizes["train"] > 0 or not trains, "no training rows")
+    arms = [arm for arm in plan.study.trained_arms if plan.first_with_rows[arm.name] == key[0]]
+    own = [arm for arm in arms if site in members_of(arm, sites)]
+    holds(sizes["train"] > 0 or not own, "no training rows")
+    bounds = [arm.privacy.secure_sum.most_rows for arm in own if arm.privacy.secure_sum is not None]
+    holds(all(sizes["train"] <= most for most in bounds), "more training rows than the study's most_rows")
 
 
 def check_column_facts(facts: Body | None, columns: Sequence[Column]) -> None:
@@ -142,6 +143,7 @@ def check_moments(
             holds(len(one[name]) == width, "sums of another number of columns")
         for count, total, squares in zip(one["count"], one["total"], one["squares"], strict=True):
             holds(count <= rows, "sums of more rows than there are")
+            holds(count > 0 or total == squares == 0, "sums of no rows")
             least = total * total / count if count else 0.0
             holds(squares >= least * (1 - CLOSE) - CLOSE, "sums of squares that no numbers have")
 

@@ -29,6 +29,11 @@ from wardround.protocol.text import plain_text
 from wardround.trial import Trial
 
 STAGES = 5  # letters of a round with a secure sum
+TOLD = {  # what a region tells of its hospitals, unless some of them have left
+    "facts": {"kinds", "sets", "described", "directions"},
+    "lent": {"lent"},
+    "moments": {"moments"},
+}
 
 
 @dataclass
@@ -131,6 +136,7 @@ class CoordinatorOfAll(Coordinator):
             gone = answer.body.get("gone")
             holds(set(gone or ()) <= set(members[region]), "hospitals of another region")
             if not gone:
+                holds(TOLD.get(answer.kind, set()) <= set(answer.body), "nothing, although nobody left")
                 check(region, answer)
 
         found = yield from self.ask_everybody(letter, check_unless_gone)

@@ -6,6 +6,7 @@ from typing import Any
 
 from wardround.deploy.answer_checks import check_classes, holds, rows_scored
 from wardround.deploy.deployedplan import DeployedPlan
+from wardround.deploy.vertical_checks import holder_of
 from wardround.deploy.vertical_matching import messages_in
 from wardround.deploy.vertical_plan import VerticalPlan
 from wardround.engines.letters import Letter
@@ -51,12 +52,14 @@ def check_dealt(answer: Answered, plan: VerticalPlan, others: Sequence[str]) -> 
 
 
 def check_shapes(party: str, answer: Answered, plan: VerticalPlan) -> None:
-    """Who is named with columns gives numbers of every row; an image has three sizes, a table one."""
+    """Who is named with columns gives numbers of every row; an image has three sizes, a table one. The holder of the
+    labels may have nothing but these."""
     shapes = answer[0].body["shapes"]
     holds(len(shapes) == len(plan.kinds), "sizes for another number of arms")
     for shape, kind in zip(shapes, plan.kinds, strict=True):
         gives = bool(plan.study.arm(kind[0]).topology.parties[party])
-        holds(len(shape) in (1, 3) if gives else not shape, "a size that no row has")
+        may_be_empty = not gives or party == holder_of(plan.study)
+        holds((gives and len(shape) in (1, 3)) or (may_be_empty and not shape), "a size that no row has")
         holds(prod(shape) <= MOST_NUMBERS, "more numbers than a row may have")
 
 

@@ -217,7 +217,7 @@ def _arrived(
         entry = entries[assignment.site.name]
         told, update = entry.body["trials"][str(number)], entry.update(number)
         moved = update["params"] if told["moved"] else None
-        loss = torch.tensor(told["loss"] if told["loss"] is not None else float("nan"))
+        loss = torch.tensor(float("nan") if told["loss"] is None else float(told["loss"]))
         yield assignment, Outcome(update, Memory(), moved, loss, told["length"])
 
 

@@ -18,11 +18,11 @@ from wardround.protocol.values import (
     Hex,
     Key,
     Name,
-    Numbers,
     Part,
     Place,
     Positive,
     Shape,
+    Values,
     Words,
 )
 
@@ -70,9 +70,9 @@ class Lacking(Part):
 class Common(Part):
     """What sites have from each other."""
 
-    fill: Numbers
+    fill: Values
     level: Annotated[dict[Name, Name], Meta(max_length=MOST_COLUMNS)]
-    scale: tuple[Numbers, Numbers] | None
+    scale: tuple[Values, Values] | None
 
 
 Layouts = Annotated[list[Layout], Meta(max_length=MOST_TRIALS)]

@@ -17,11 +17,13 @@ from wardround.protocol.values import (
     Hex,
     Key,
     Name,
-    Numbers,
     Part,
     Place,
     Positive,
     Shape,
+    Squares,
+    Totals,
+    Values,
     Words,
 )
 
@@ -126,7 +128,7 @@ class Facts(Answer):
 
 
 class LentValues(Part):
-    fill: Numbers
+    fill: Values
     counts: Counts
     levels: Annotated[
         dict[Name, Annotated[dict[Name, Count], Meta(max_length=MOST_LEVELS)]], Meta(max_length=MOST_COLUMNS)
@@ -139,8 +141,8 @@ class Lent(Answer):
 
 class ColumnMoments(Part):
     count: Counts
-    total: Numbers
-    squares: Numbers
+    total: Totals
+    squares: Squares
 
 
 class Moments(Answer):

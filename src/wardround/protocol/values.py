@@ -26,7 +26,10 @@ Hash = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 Share = Annotated[float, Meta(ge=0, le=1 + 1e-9)]  # room for rounding
 Positive = Annotated[float, Meta(ge=0)]
 Bytes = Annotated[int, Meta(ge=0, le=2**60)]
-Numbers = Annotated[list[float], Meta(max_length=MOST_COLUMNS)]
+Value = Annotated[float, Meta(ge=-1e15, le=1e15)]  # of a column: its square is a number in single precision too
+Values = Annotated[list[Value], Meta(max_length=MOST_COLUMNS)]
+Totals = Annotated[list[Annotated[float, Meta(ge=-1e24, le=1e24)]], Meta(max_length=MOST_COLUMNS)]  # over all rows
+Squares = Annotated[list[Annotated[float, Meta(ge=0, le=1e39)]], Meta(max_length=MOST_COLUMNS)]
 Counts = Annotated[list[Count], Meta(max_length=MOST_COLUMNS)]
 Flags = Annotated[list[bool], Meta(max_length=MOST_COLUMNS)]
 Shape = Annotated[list[Annotated[int, Meta(ge=1, le=1_000_000)]], Meta(max_length=4)]
