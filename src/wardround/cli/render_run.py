@@ -66,7 +66,7 @@ def drawing_workers() -> int:
 def show_run(run: "StudyRun", report: str | None) -> None:
     from wardround.artifacts.folder import RunFolder
     from wardround.report.evidence import read_evidence
-    from wardround.report.words import SYNTHETIC, answer
+    from wardround.report.words import SYNTHETIC, answer, design
     from wardround.report.words_findings import left_out_words
     from wardround.report.words_on_data import ranking_words
     from wardround.report.words_participation import participation_words
@@ -90,6 +90,7 @@ def show_run(run: "StudyRun", report: str | None) -> None:
     )
     word = evidence.curve_headline.word
     out.print(f"{spread} Rounds: until 95 % of the final {word}. KB: tensors sent and received, one seed.")
+    out.print(Text(f"Primary metric: {design(evidence)['primary metric']}."), soft_wrap=True)
     if evidence.findings:
         out.print(f"Every figure is the mean over {len(evidence.findings)} findings.")
     if evidence.ranked_within:

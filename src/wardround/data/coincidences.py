@@ -27,7 +27,8 @@ from wardround import seeds
 from wardround.data.prepare import Encoded
 
 SAFETY = 2.0  # times the estimate: above all that was seen between the heart hospitals
-ALWAYS = 2  # equal rows that are never taken for copies
+ALWAYS = 2  # equal rows that are never taken for copies, unless not even one is to be expected
+NEVER = 1e-6  # pairs expected if columns were independent: in columns so fine no equal row is chance
 ENOUGH_PAIRS = 20  # that agree in a column, to say that another one follows from it
 MOST_PATTERNS = 30  # of gaps, the most frequent ones, that are looked at one by one
 MOST_COLUMNS = 14  # more are compared in groups, each as one column: the pairs of columns are otherwise too many
@@ -65,10 +66,25 @@ def hash_rows(table: Encoded, target: np.ndarray) -> HashedRows:
 def explained_by_chance(rows: HashedRows, here: np.ndarray, elsewhere: np.ndarray | None = None) -> float:
     """So many rows of `here` may equal one of `elsewhere`, or without that an earlier one of `here`, by chance.
 
-    Twice the number expected, and three standard deviations of a Poisson variable more; never below `ALWAYS`.
+    Twice the number expected, three standard deviations of a Poisson variable more, and `ALWAYS` more, because the
+    estimate is rough where it is small. None where columns are so fine that chance would have to be a million times
+    kinder than independent columns are.
     """
+    if _if_independent(rows, here, here if elsewhere is None else elsewhere) < NEVER:
+        return 0.0
     likely = SAFETY * expected_pairs(rows, here, elsewhere)
     return ALWAYS + likely + 3 * sqrt(likely)
+
+
+def _if_independent(rows: HashedRows, here: np.ndarray, elsewhere: np.ndarray) -> float:
+    """Equal pairs to be expected if columns had nothing to do with each other, and no row were a copy of another."""
+    chosen = np.union1d(here, elsewhere)
+    different = np.unique(rows.cells[chosen], axis=0)  # copies must not make their own values seem common
+    pairs = float(len(here)) * len(elsewhere)
+    for column in different.T:
+        shares = np.unique(column, return_counts=True)[1] / len(different)
+        pairs *= float((shares**2).sum())
+    return pairs
 
 
 def expected_pairs(rows: HashedRows, here: np.ndarray, elsewhere: np.ndarray | None = None) -> float:

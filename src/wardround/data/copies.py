@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from wardround.data.cohort import Cohort
-from wardround.data.coincidences import ALWAYS, explained_by_chance
+from wardround.data.coincidences import explained_by_chance
 from wardround.data.split import Split
 
 FEWEST = 3  # copies: a pair or two may always be, a coincidence or a slip of the pen
@@ -101,8 +101,7 @@ def copies_elsewhere(cohort: Cohort, splits: Sequence[Split]) -> dict[str, Elsew
         matched = [_matched(cohort.prints, chosen, others) for chosen in (copied, alike)]
         explained = 0.0  # no two images are equal by chance
         if cohort.records.is_table:
-            few = max(matched) <= ALWAYS  # and nothing need be estimated
-            explained = ALWAYS if few else explained_by_chance(cohort.hashed, rows[number], others)
+            explained = explained_by_chance(cohort.hashed, rows[number], others) if max(matched) else 0.0
         found[split.site] = Elsewhere(
             np.isin(split.rows, copied) & (matched[0] > explained or number in again),
             np.isin(split.rows, alike) & (matched[1] > explained),

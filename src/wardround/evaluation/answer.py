@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wardround.evaluation.claims import count_outcomes
-from wardround.evaluation.compare import WORDS, figure_words, in_words, interval_words, why_unknown
+from wardround.evaluation.compare import WORDS, figure_words, in_words, interval_words, limit_words, why_unknown
 from wardround.evaluation.differences import GAINS, LOSES, UNKNOWN, is_clear
 from wardround.study import LOWER_IS_BETTER
 
@@ -33,10 +33,19 @@ IN_SENTENCES = {  # of one claim, and of several
 }
 
 
+PROBLEMS = {
+    "constant": "it gives all test rows nearly the same score",
+    "saturated": "its test loss is above that of one answer for everybody",
+    "rising": "its training loss rose",
+    "not moving": "its training loss hardly changed",
+}
+
+
 def answer(content: Content) -> list[dict[str, Any]]:
     """`about`, `text` and `numbers` of each sentence. `content` is a whole results.json but for this."""
-    made = [_against_reference(content), _against_alone(content), *_never_called(content)]
-    made.append(_claims(content) or _newcomers(content))
+    made = [_one_hospital(content), *_not_trained(content), _against_reference(content), _against_alone(content)]
+    made += _never_called(content)
+    made.append(_claims(content))
     return [sentence for sentence in made if sentence is not None]
 
 
@@ -66,12 +75,37 @@ def _short(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{name: entry[name] for name in NUMBERS if name in entry} for entry in entries]
 
 
+def _one_hospital(content: Content) -> dict[str, Any] | None:
+    sites = {site for arm in main_arms(content).values() for site in arm["sites"]}
+    if len(sites) != 1:
+        return None
+    text = "There is one hospital, so that training together cannot be compared with training alone."
+    return _sentence("sites", text, [{"sites": sorted(sites)}])
+
+
+def _not_trained(content: Content) -> list[dict[str, Any] | None]:
+    """Arms whose training went wrong with every seed: comparing them says nothing of the way of training."""
+    made: list[dict[str, Any] | None] = []
+    for rule, arms in content["training_problems"].items():
+        broken = [name for name in main_arms(content) if arms.get(name) == len(content["seeds"])]
+        if broken:
+            text = (
+                f"Training went wrong in {_listed(broken)}, with every seed: {PROBLEMS[rule]}. What is said below of "
+                f"{'this arm' if len(broken) == 1 else 'these arms'} is about that, not about the way of training."
+            )
+            made.append(_sentence("training", text, [{"rule": rule, "arms": broken}]))
+    return made
+
+
 def _against_reference(content: Content) -> dict[str, Any]:
     metric, word, arms = content["primary_metric"], primary_word(content), main_arms(content)
     tests = [test for test in content["tests"] if test["metric"] == metric and test["arm"] in arms]
     known = [test for test in tests if test["difference"] is not None]
     if tests and not known:
-        text = f"{tests[0]['reference']} or all the others diverged, so that nothing can be compared."
+        text = (
+            f"Nothing can be compared in {word}: {tests[0]['reference']}, or every other arm, has none. Its training "
+            "diverged, or its test rows do not define it."
+        )
         return _sentence("reference", text, _short(tests))
     if not known:
         return _highest(content)
@@ -86,7 +120,7 @@ def _against_reference(content: Content) -> dict[str, Any]:
     if clear:
         found = "; ".join(
             f"{test['arm']} {'better' if test['verdict'] == GAINS else 'worse'} by "
-            f"{in_words(abs(test['difference']), metric).lstrip('+')} ({_limits(test)})"
+            f"{in_words(abs(test['difference']), metric).lstrip('+')} ({limit_words(test)})"
             for test in clear
         )
         text = f"Against {clear[0]['reference']}, in {word}: {found}{_corrected(clear[0])}."
@@ -127,11 +161,12 @@ def _against_alone(content: Content) -> dict[str, Any] | None:
     changed = f"Against training alone, {arm} changed a hospital's {word} by {in_words(mean['difference'], metric)}"
     if len(entries) > 1:
         changed += f" on average over {len(entries)} hospitals"
+    without = [e["site"] for e in content["benefit"] if (e["arm"], e["metric"]) == (arm, metric) and e not in entries]
     if mean["verdict"] != UNKNOWN:
         changed += f" ({interval_words(mean)})"
     parts = []
     for verdict, verb in ((GAINS, "gained"), (LOSES, "lost")):
-        found = [f"{e['site']} ({_limits(e)})" for e in entries if e["verdict"] == verdict]
+        found = [f"{e['site']} ({limit_words(e)})" for e in entries if e["verdict"] == verdict]
         parts += [f"{_listed(found)} {verb}"] if found else []
     if parts:
         rest = f"{' and '.join(parts)}"
@@ -139,7 +174,10 @@ def _against_alone(content: Content) -> dict[str, Any] | None:
         rest = why_unknown(entries[0])
     else:
         rest = "for no single hospital is there evidence of a gain or a loss"
-    return _sentence("alone", f"{changed}; {rest}.", _short([mean, *entries] if mean is not entries[0] else entries))
+    text = f"{changed}; {rest}."
+    if without:
+        text += f" {_listed(without)} cannot be told of: no {word} is defined on the test rows there."
+    return _sentence("alone", text, _short([mean, *entries] if mean is not entries[0] else entries))
 
 
 def _never_called(content: Content) -> list[dict[str, Any] | None]:
@@ -177,26 +215,6 @@ def claim_words(claims: Sequence[Mapping[str, Any]]) -> str:
     counts = {outcome: count for outcome, count in count_outcomes(claims).items() if count}
     found = [f"{count} {IN_SENTENCES[outcome][count > 1]}" for outcome, count in counts.items()]
     return f"Of {len(claims)} published claim{'s' if len(claims) > 1 else ''}, {_listed(found)}."
-
-
-def _newcomers(content: Content) -> dict[str, Any] | None:
-    """What a hospital that took no part would get, by how many trained."""
-    entries = [e for e in content["by_number_of_sites"] if e["outside"] and e["outside"]["mean"] is not None]
-    if len(entries) < 2:
-        return None
-    first, last = entries[0], entries[-1]
-    metric = first["metric"]
-    text = (
-        f"A model has a {WORDS.get(metric, metric)} of {figure_words(first['outside']['mean'], metric)} on average "
-        f"at hospitals that took no part when {first['sites']} hospital{'s' if first['sites'] > 1 else ''} trained it, "
-        f"and {figure_words(last['outside']['mean'], metric)} when {last['sites']} did."
-    )
-    return _sentence("newcomers", text, [{"sites": e["sites"], "mean": e["outside"]["mean"]} for e in (first, last)])
-
-
-def _limits(entry: Mapping[str, Any]) -> str:
-    low, high = (in_words(limit, entry["metric"], False) for limit in entry["interval"])
-    return f"{low} to {high}"
 
 
 def _corrected(entry: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ a mean over rows, else over seeds.
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ COMPARED = ("accuracy", "auc", "f1", "brier", "loss")  # beside the primary metr
 # of metrics that are not called what they are named
 WORDS = {"auc": "AUC", "pr_auc": "PR-AUC", "f1": "F1", "ppv": "PPV", "npv": "NPV", "brier": "Brier score"}
 IN_POINTS = tuple(metric for metric in METRICS if metric not in LOWER_IS_BETTER)  # shown as points of a hundred
+MOST_DIGITS = 6  # of a limit
 RESAMPLES = 2000
 BATCH_CELLS = 2**22  # numbers that one piece of a bootstrap may hold
 
@@ -208,9 +209,17 @@ def why_unknown(entry: dict[str, Any]) -> str:
 
 def interval_words(entry: dict[str, Any]) -> str:
     """The interval that the verdict follows from."""
-    low, high = (in_words(limit, entry["metric"], False) for limit in entry["interval"])
     count = entry["comparisons"]
-    return f"95 % CI {low} to {high}" + (f", corrected for {count} comparisons" if count > 1 else "")
+    return f"95 % CI {limit_words(entry)}" + (f", corrected for {count} comparisons" if count > 1 else "")
+
+
+def limit_words(entry: Mapping[str, Any]) -> str:
+    """Both limits. Where the interval leaves out 0, none of them is rounded to it."""
+    scale, digits = (100, 1) if entry["metric"] in IN_POINTS else (1, 3)
+    while digits < MOST_DIGITS and is_clear(entry) and any(not round(scale * x, digits) for x in entry["interval"]):
+        digits += 1
+    low, high = (signed(scale * limit, digits) for limit in entry["interval"])
+    return f"{low} to {high}"
 
 
 def in_words(value: float, metric: str, with_unit: bool = True) -> str:

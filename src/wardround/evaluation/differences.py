@@ -23,6 +23,7 @@ NO_SPREAD = 1e-12  # figures closer than this are equal but for rounding
 RULE = "Bonferroni"
 GAINS, LOSES, NO_EVIDENCE, UNKNOWN = "gains", "loses", "no evidence", "cannot be told"
 Entry = dict[str, Any]
+Identity = tuple[str | None, float, float]
 
 
 def difference_of(difference: np.ndarray, metric: str, resampling: Resampling) -> Entry:
@@ -53,11 +54,11 @@ def correct(entries: Sequence[Entry]) -> None:
     """Intervals, p-values and verdicts of one family.
 
     The same difference may stand at two places, or turned round, and arms may agree to the last digit (FedProx with a
-    small mu and FedAvg): equal entries are one comparison. What is 0 with every seed can never be claimed, and is none.
+    small mu and FedAvg): equal entries of one site are one comparison. Those of two sites are two, however equal. What
+    is 0 with every seed can never be claimed, and is none.
     """
     known = [entry for entry in entries if entry["standard_error"] is not None]
-    distinct = {_identity(entry) for entry in known} - {(0.0, 0.0)}
-    count = max(1, len(distinct))
+    count = max(1, len({_identity(entry) for entry in known if entry["difference"] or entry["standard_error"]}))
     for entry in entries:
         entry |= {"interval": None, "p_value": None, "comparisons": count, "uncorrected": None, "p_value_holm": None}
     for entry in known:
@@ -99,7 +100,7 @@ def _p_value(entry: Entry) -> float:
 
 def _holm(known: Sequence[Entry], count: int) -> None:
     """Holm's p-values, for the appendix: valid too, but no interval goes with them."""
-    highest, seen = 0.0, set[tuple[float, float]]()
+    highest, seen = 0.0, set[Identity]()
     for entry in sorted(known, key=lambda entry: entry["uncorrected"]["p_value"]):
         factor = max(1, count - len(seen - {_identity(entry)}))
         highest = max(highest, min(1.0, factor * entry["uncorrected"]["p_value"]))
@@ -107,9 +108,9 @@ def _holm(known: Sequence[Entry], count: int) -> None:
         entry["p_value_holm"] = highest
 
 
-def _identity(entry: Entry) -> tuple[float, float]:
+def _identity(entry: Entry) -> Identity:
     """The same for the same comparison, but for rounding."""
-    return round(abs(entry["difference"]), 12), round(entry["standard_error"], 12)
+    return entry.get("site"), round(abs(entry["difference"]), 12), round(entry["standard_error"], 12)
 
 
 @lru_cache(maxsize=4096)

@@ -39,7 +39,10 @@ def compare_pairs(
         place: Comparison(
             summarise_metrics(one, resampling),
             summarise_metrics(other, resampling),
-            {metric: difference_of((one - other)[:, METRICS.index(metric)], metric, resampling) for metric in metrics},
+            {
+                metric: {"site": place, **difference_of((one - other)[:, METRICS.index(metric)], metric, resampling)}
+                for metric in metrics
+            },
         )
         for place, (one, other) in pairs.items()
     }

@@ -29,6 +29,7 @@ from wardround.evaluation.scores import Scored, Scores, within_sites
 from wardround.evaluation.selection import choose, compose
 from wardround.evaluation.sureness import score_sureness
 from wardround.evaluation.thresholds import choose_thresholds, fixed_thresholds, untested
+from wardround.evaluation.training_notices import training_problems
 from wardround.study import FINAL, Arm, Study, anonymous
 
 SCHEMA_VERSION = 1
@@ -70,6 +71,7 @@ def results(
         thresholds = None
     scores = Scores.of(predictions, groups, thresholds)
     content = assemble(study, scores, choices, records, sites)
+    content["training_problems"] = training_problems(records, predictions)
     fixed = {
         name
         for name, arm in origins(study, choices).items()
@@ -160,6 +162,7 @@ def assemble(
         "by_number_of_sites": by_number_of_sites(study, scores, by_variant.get("", []), primary),
         "curves": _curves(of_arm, list(arms)),
         "selection": choices,
+        "training_problems": training_problems(records),
         "claims": [judge(claim, study, scores, arms, sites) for claim in study.claims],
     }
 

@@ -24,7 +24,7 @@ STILL = 0.999
 FEWEST_ROUNDS = 5
 AT_THE_ENDS = 1e-3  # a score so near to 0 or 1 is at its end
 WORDS = {
-    "constant": "gives every test row the same score",
+    "constant": "gives all test rows nearly the same score",
     "saturated": "has a higher test loss than the same answer for everybody would have",
     "rising": "has a higher training loss at the end than after the first round",
     "not moving": "has hardly changed its training loss",
@@ -39,16 +39,28 @@ ADVICE = {
 
 def training_notices(records: pd.DataFrame, predictions: pd.DataFrame | None = None) -> list[str]:
     """A line for each arm and rule. Across hospitals there are no predictions: only rules about losses apply."""
+    return [
+        f"{arm}: with {len(shares)} of the seeds it {WORDS[rule]}{_at_the_ends(rule, shares)}; {ADVICE[rule]}"
+        for (arm, rule), shares in _by_rule(records, predictions).items()
+    ]
+
+
+def training_problems(records: pd.DataFrame, predictions: pd.DataFrame | None = None) -> dict[str, dict[str, int]]:
+    """By rule, then arm: with how many seeds."""
+    found: dict[str, dict[str, int]] = {}
+    for (arm, rule), shares in _by_rule(records, predictions).items():
+        found.setdefault(rule, {})[arm] = len(shares)
+    return found
+
+
+def _by_rule(records: pd.DataFrame, predictions: pd.DataFrame | None) -> dict[tuple[str, str], list[float]]:
     seeds: dict[tuple[str, str], list[float]] = {}
     tested = {} if predictions is None else dict(iter(predictions.groupby(["arm", "seed"], sort=False)))
     for key, rounds in records.groupby(["arm", "seed"], sort=False):
         rule = next(_rules(rounds.sort_values("round"), tested.get(key)), None)
         if rule is not None:
             seeds.setdefault((str(rounds["arm"].iloc[0]), rule[0]), []).append(rule[1])
-    return [
-        f"{arm}: with {len(shares)} of the seeds it {WORDS[rule]}{_at_the_ends(rule, shares)}; {ADVICE[rule]}"
-        for (arm, rule), shares in seeds.items()
-    ]
+    return seeds
 
 
 def _at_the_ends(rule: str, shares: list[float]) -> str:

@@ -11,7 +11,8 @@ import pandas as pd
 
 from wardround.artifacts.folder import MISFITS, RunFolder
 from wardround.errors import RunError, as_path
-from wardround.evaluation.answer import primary_figure, primary_word
+from wardround.evaluation.answer import primary_word
+from wardround.evaluation.compare import RANKED
 from wardround.evaluation.scores import Scores, label_columns, within_sites
 from wardround.report.evidence import STAY, read_results
 from wardround.report.headline import headline_of
@@ -68,8 +69,12 @@ def _figures(
     metrics = sorted(SHOWN, key=lambda metric: metric != headline.metric)
     columns: dict[str, Format | None] = {"arm": None}
     for metric in metrics:
-        columns |= {f"{metric}, {title}": SHOWN[metric] for title in titles}
-    rows = [[arm, *(_mean(one, arm, metric) for metric in metrics for one in results)] for arm in arms]
+        name = (
+            f"{metric} within sites" if metric in RANKED and any(r["primary_within_sites"] for r in results) else metric
+        )
+        columns |= {f"{name}, {title}": SHOWN[metric] for title in titles}
+    within = any(one["primary_within_sites"] for one in results)  # in all runs alike, or they cannot be compared
+    rows = [[arm, *(_mean(one, arm, metric, within) for metric in metrics for one in results)] for arm in arms]
     figures = make_table("figures", "Means over seeds", columns, rows, "Accuracy in per cent.")
     first, notes, paired = _rows(folders[0]), [], []
     for title, folder, one in zip(titles[1:], folders[1:], results[1:], strict=True):
@@ -103,12 +108,11 @@ def _rows(folder: RunFolder) -> pd.DataFrame | None:
     return None if folder.deployed else folder.predictions()
 
 
-def _mean(results: Any, arm: str, metric: str) -> float | None:
+def _mean(results: Any, arm: str, metric: str, within: bool) -> float | None:
     if arm not in results["arms"]:
         return None
-    primary = metric == results["primary_metric"]
-    found = primary_figure(results, arm) if primary else results["arms"][arm]["metrics"][metric]
-    mean: float | None = found["mean"]
+    place = "within_sites" if within and metric in RANKED else "metrics"
+    mean: float | None = results["arms"][arm][place][metric]["mean"]
     return mean
 
 

@@ -120,8 +120,7 @@ FIGURES = {
     ),
     "differences": Drawing(
         "Differences from the reference",
-        "Paired difference with its 95 % CI, which allows for seeds sharing patients and is corrected for all "
-        "comparisons of this report.{point}",
+        "Paired difference with its 95 % CI, corrected for all comparisons of this report.{point}",
         plots_results.differences,
         one_seed="Difference on the same test rows with its 95 % CI over patients, corrected for all comparisons of "
         "this report.{point}",

@@ -161,7 +161,7 @@ def best_single_table(evidence: Evidence) -> Table | None:
                 entry[f"best_{entry['metric']}"],
                 entry["difference"],
                 *limits(entry["interval"]),
-                "yes" if entry["as_good"] else "no",
+                entry["verdict"],
             ]
         )
     columns = {
@@ -170,7 +170,7 @@ def best_single_table(evidence: Evidence) -> Table | None:
         "best single model from": None,
         headline.above(f"its {headline.word}"): headline.shown,
         **difference_columns(headline),
-        "at least as good": None,
+        "verdict": None,
     }
     note = f"The best model that one hospital alone could have trained, picked by its test {headline.word} there. "
     note += f"95 % CI, corrected for the {entries[0]['comparisons']} rows of this table."

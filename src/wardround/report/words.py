@@ -51,7 +51,7 @@ def best_single_words(evidence: Evidence) -> list[str]:
     everywhere = [arm for arm in arms if all(entry["as_good"] for entry in entries if entry["arm"] == arm)]
     if everywhere:
         return [
-            f"At every hospital at least as good as the best single-hospital model, on average: {listed(everywhere)}."
+            f"At every hospital the mean over seeds is at least that of the best single model: {listed(everywhere)}."
         ]
 
     def worst(arm: str) -> float:
@@ -60,8 +60,8 @@ def best_single_words(evidence: Evidence) -> list[str]:
 
     closest = max(arms, key=worst)
     sentences = [
-        "No federated arm is at least as good as the best single-hospital model at every hospital, on average over "
-        f"seeds. The closest is {closest}."
+        "No federated arm has a mean over seeds that is at least that of the best single model at every hospital. The "
+        f"closest is {closest}; beside each difference stands whether chance explains it."
     ]
     sizes = evidence.results["sites"][0]["sites"]
     headline = headline_of(entries[0])
@@ -97,7 +97,7 @@ def hospital_words(evidence: Evidence, site: str) -> list[str]:
     entries = [entry for entry in evidence.benefit() if entry["site"] == site and entry["difference"] is not None]
     federated = [entry for entry in entries if entry["arm"] in evidence.federated]
     if not federated:
-        why = "has no figures" if evidence.local else "is not in the study"
+        why = f"has no {evidence.headline.word} on these test rows" if evidence.local else "is not in the study"
         return [f"Training alone {why}, so that it cannot be said whether joining helped."]
     arm = evidence.reference if evidence.reference in evidence.federated else federated[0]["arm"]
     entry = next((e for e in federated if e["arm"] == arm), federated[0])

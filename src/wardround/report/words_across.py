@@ -22,7 +22,7 @@ def across_words(evidence: Evidence) -> list[str]:
     made = []
     if ahead:
         who = listed(ahead)
-        made.append(f"On average over sites, each counting the same, at least as good as training alone: {who}.")
+        made.append(f"On average over sites, each counting the same, the difference from training alone: {who}.")
     made += [_behind(evidence, name, entry) for name, entry in list(behind.items())[:MOST]]
     if len(behind) > MOST:
         made.append(f"Behind training alone are also {listed(list(behind)[MOST:])}; the table says by how much.")
@@ -61,5 +61,5 @@ def _behind(evidence: Evidence, name: str, entry: dict[str, Any]) -> str:
         return f"{one['site']} ({_points(evidence, one['difference'])}{size})"
 
     above = [one["site"] for one in sites if sign * one["difference"] > 0]
-    rest = f", better at {listed(above)}" if above else ""
-    return f"{said} It is worse at {listed([told(one) for one in lower])}{rest}."
+    rest = f", above at {listed(above)}" if above else ""
+    return f"{said} Its mean is below at {listed([told(one) for one in lower])}{rest}."
