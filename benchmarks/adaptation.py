@@ -55,7 +55,7 @@ def lines(found: dict[str, Any]) -> list[list[str]]:
         for metric in METRICS:
             low, high = one["difference"][metric]["interval"]
             line.append(f"{one['adapted'][metric]['mean']:.3f} / {one['alone'][metric]['mean']:.3f}")
-            line.append(f"{one['difference'][metric]['mean']:+.3f} ({low:+.3f} to {high:+.3f})")
+            line.append(f"{one['difference'][metric]['difference']:+.3f} ({low:+.3f} to {high:+.3f})")
         made.append(line)
     return made
 

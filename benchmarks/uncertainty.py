@@ -167,8 +167,8 @@ def images(path: Path, seeds: int = 3, rounds: int = 8) -> dict[str, Any]:
 
 
 def described(model: Any, way: Callable[[torch.Tensor], torch.Tensor], sides: dict[str, Any]) -> dict[str, Any]:
-    from wardround.evaluation.thresholds import best_threshold
     from wardround.evaluation.metrics import auc
+    from wardround.evaluation.thresholds import best_threshold
     from wardround.uncertainty.parts import about_threshold, entropy_parts, of_rows, score_spread
     from wardround.uncertainty.referral import refer, referral_curve, referral_cut
 

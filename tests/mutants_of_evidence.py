@@ -41,8 +41,8 @@ MUTANTS = (
     Mutant(
         "each difference is a family of its own",
         "evaluation/differences.py",
-        "count = max(1, len(distinct))",
-        "count = 1",
+        "count = max(1, len({_identity(entry)",
+        "count = min(1, len({_identity(entry)",
         where=("tests/evaluation/test_compare.py",),
     ),
     Mutant(

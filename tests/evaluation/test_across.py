@@ -93,14 +93,15 @@ def test_an_arm_that_is_behind_is_said_to_be_and_where() -> None:
     (said,) = across_words(evidence_of([mean], sites))
     assert said == (
         "On average over sites, fedavg is behind training alone (-1.0 points, 95 % CI -3.0 to +1.0, corrected for 3 "
-        "comparisons): no more than chance explains. It is worse at b (-4.0 points, 60 training rows), better at a."
+        "comparisons): no more than chance explains. Its mean is below at b (-4.0 points, 60 training rows), above at "
+        "a."
     )
 
 
 def test_an_arm_that_is_ahead_needs_no_reason() -> None:
     (said,) = across_words(evidence_of([entry(None, 0.02, [0.01, 0.03], "gains")], []))
     assert said == (
-        "On average over sites, each counting the same, at least as good as training alone: fedavg (+2.0 points, 95 % "
+        "On average over sites, each counting the same, the difference from training alone: fedavg (+2.0 points, 95 % "
         "CI +1.0 to +3.0, corrected for 3 comparisons)."
     )
 

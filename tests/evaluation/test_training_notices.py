@@ -40,7 +40,7 @@ def test_learning_rates_that_are_right_too_high_and_too_low(tmp_path: Path) -> N
         )
         assert "of its scores are nearly 0 or 1; the learning rate (`lr`) may be too high" in line
     (line,) = told["tiny"]
-    assert line.startswith("tiny: with 2 of the seeds it gives every test row the same score; nothing was learnt")
+    assert line.startswith("tiny: with 2 of the seeds it gives all test rows nearly the same score; nothing was learnt")
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_one_line_for_an_arm_the_first_rule_that_applies() -> None:
     falling = (0.7, 0.6, 0.5, 0.4, 0.3)
     assert training_notices(records(*falling), predictions(0.2, 0.8, 0.3, 0.7)) == []
     (line,) = training_notices(records(*falling), predictions(0.5, 0.5, 0.5, 0.5))
-    assert "gives every test row the same score" in line
+    assert "gives all test rows nearly the same score" in line
     (line,) = training_notices(records(*falling, test_loss=0.8), predictions(0.9, 0.1, 0.9, 0.1))
     assert line.endswith("would have; the learning rate (`lr`) may be too high, or the rows too few for the model")
     assert training_notices(records(*falling, test_loss=9.0), predictions(np.nan, 0.1, 0.9, 0.1)) == []  # diverged

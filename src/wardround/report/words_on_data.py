@@ -184,8 +184,9 @@ def _some_seeds(evidence: Evidence) -> list[str]:
     if not found:
         return []
     return [
-        f"With some seeds a site has no test rows of one class, and so no {evidence.headline.word}. Such a seed counts "
-        f"neither at the site nor in the mean over sites. Of {evidence.seeds} seeds count: {listed(found)}."
+        f"With some seeds a site has no test rows of one class, and so no {evidence.headline.word}. Such a seed does "
+        f"not count at the site, and the mean over sites is then over the others. Of {evidence.seeds} seeds count: "
+        f"{listed(found)}."
     ]
 
 
