@@ -28,6 +28,7 @@ SHOWN = {
 }
 OF_FINDINGS = {name: SHOWN.get(name, "PR-AUC") for name in ("auc", "pr_auc", "f1", "sensitivity", "specificity")}
 OF_FINDINGS |= {"brier": "Brier"}
+SPREAD_SHOWN = ("accuracy", "auc", "f1")  # with their SD; more would not fit a terminal
 MOST_WARNINGS = 6
 MOST_ARMS = 40
 
@@ -180,7 +181,9 @@ def _metric_table(evidence: "Evidence", title: str) -> Table:
     for name, arm in list(evidence.arms.items())[:MOST_ARMS]:
         rounds = arm["convergence"]["rounds_to_95_percent"]["mean"]
         cells = [_figure(evidence.figure(name))]
-        cells += [_figure(arm["metrics"][metric], with_sd=False) for metric in shown]  # more would not fit a terminal
+        # with a column more, those of several SDs would not fit a terminal
+        spread = () if evidence.ranked_within else SPREAD_SHOWN
+        cells += [_figure(arm["metrics"][metric], metric in spread) for metric in shown]
         table.add_row(
             Text(name), *cells, "–" if rounds is None else f"{rounds:.1f}", f"{arm['cost']['bytes'] / 1000:,.1f}"
         )
