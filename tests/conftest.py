@@ -1,6 +1,7 @@
 """What holds in every test."""
 
 from collections.abc import Iterator
+from functools import wraps
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ def no_report_contradicts_its_intervals() -> Iterator[None]:
 
     made = build._build
 
+    @wraps(made)
     def checked(folder: RunFolder, workers: int) -> Path:
         page = made(folder, workers)
         found = contradictions(folder.read_json("results.json"), page.read_text(encoding="utf-8"))

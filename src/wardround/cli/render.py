@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
 LOOKED_FOR = (
     "for leaks of two kinds: patients or copies of rows in both training and test [leak, shared-rows, copies], and "
-    "single columns that tell the outcome [target-leak]. Not seen: columns that tell it only together or in part, and "
-    "what images tell."
+    "single columns that tell the outcome [target-leak]. Not seen: columns that tell it only together or in part, any "
+    "column where fewer than 21 rows are of the rarer class, and what images tell."
 )
 MOST_SITES = 12  # a table of more is not readable in a terminal; results.json has them all
 
