@@ -111,8 +111,8 @@ def a_site_whose_clock_is_an_hour_off_is_refused(linked: Any, folder: Path, monk
 @pytest.mark.parametrize("sources", [1, 50])
 def test_500_strangers_neither_fill_the_memory_nor_delay_a_study(sources: int, tmp_path: Path) -> None:
     """60 MB each. The study does not lose a connection and is not delayed by more than a round. A round takes seconds
-    here: strangers, hospitals and coordinator share the processors of one machine, so that 500 TLS handshakes alone cost
-    the study a second."""
+    here: strangers, hospitals and coordinator share the processors of one machine, so that 500 TLS handshakes alone
+    cost the study a second."""
     document = heart_study(("fedavg",), training={"rounds": 6, "local_epochs": 2_000})
     with hospitals(document, tmp_path, ("127.0.0.2", "127.0.0.1")) as here:
         coordinator, sites = here.coordinate(), here.join_all()
