@@ -132,7 +132,8 @@ def show_check(
             out.print(Text(f"         {finding.remedy}"), soft_wrap=True)
     out.print(Text(f"looked   {LOOKED_FOR}"), soft_wrap=True)
     refused = sum(finding.level == "error" for finding in findings)
-    out.print(f"{refused} errors: this study would be refused." if refused else "Ready to run.")
+    count = f"{refused} error{'s' if refused != 1 else ''}"
+    out.print(f"{count}: this study would be refused." if refused else "Ready to run.")
 
 
 def show_estimate(kinds: Sequence["Kind"]) -> None:

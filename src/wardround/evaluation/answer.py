@@ -34,10 +34,10 @@ IN_SENTENCES = {  # of one claim, and of several
 
 
 PROBLEMS = {
-    "constant": "it gives all test rows nearly the same score",
-    "saturated": "its test loss is above that of one answer for everybody",
-    "rising": "its training loss rose",
-    "not moving": "its training loss hardly changed",
+    "constant": "all test rows get nearly the same score",
+    "saturated": "the test loss is above that of one answer for everybody",
+    "rising": "the training loss rose",
+    "not moving": "the training loss hardly changed",
 }
 
 
