@@ -4,15 +4,12 @@ Everything that knows a class of the product is in this file. The suite sees mes
 that holds all state, and the end of a run. A `Network` may be opened on a copy of such a folder and goes on from there.
 """
 
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from shutil import copytree
-from types import FrameType
 from typing import Any
 
 import orjson
@@ -20,6 +17,7 @@ import orjson
 from tests.deploy import parties, regional, together
 from tests.deploy.test_nothing_of_a_patient import IDENTITY, NUMBER, own_file, rows, write
 from tests.deploy.together import ByHand, key
+from tests.time_limit import TooLong, time_limit
 from wardround.artifacts.folder import RunFolder
 from wardround.data.sources import Source
 from wardround.engines.letters import Sealed
@@ -32,10 +30,6 @@ LIMIT = 20.0  # seconds for anything that a coordinator or a site does in this s
 HOSPITALS = ("north", "south", "west")
 REGIONS = {"coast": ["north", "south"], "inland": ["west", "east"]}
 DEADLINE = 1.0  # seconds, where the quorum lets somebody leave
-
-
-class TooLong(BaseException):
-    """Nothing on the way catches it."""
 
 
 def head_of(message: Message) -> dict[str, Any]:
@@ -59,20 +53,6 @@ def place_of(question: Message) -> Place:
 def signed(head: bytes, tensors: bytes, signer: str) -> Message:
     unsigned = Sealed(head, tensors, b"")
     return Sealed(head, tensors, key(signer).sign(unsigned.digest))
-
-
-@contextmanager
-def time_limit(seconds: float = LIMIT) -> Iterator[None]:
-    def over(number: int, frame: FrameType | None) -> None:
-        raise TooLong(f"still busy after {seconds:g} seconds")
-
-    before = signal.signal(signal.SIGALRM, over)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 @dataclass(frozen=True)
@@ -133,7 +113,7 @@ class Network:
         shown: set[str] = set()
         began, error = time.monotonic(), None
         try:
-            with time_limit():
+            with time_limit(LIMIT):
                 for step in coordinator.run():
                     lines += [step.line] if step.line else []
                     shown |= {step.title, *step.sites.values()}

@@ -27,17 +27,17 @@ from tests.hostile.mutations import (
     written,
 )
 from tests.hostile.network import (
+    LIMIT,
     Message,
     Network,
     Place,
-    TooLong,
     body_of,
     copied,
     kind_of,
-    time_limit,
     verified,
 )
 from tests.hostile.trying import Honest, Tried
+from tests.time_limit import TooLong, time_limit
 
 NO = ("refused", "failed")
 OTHER_KINDS = ("owned", "", "keys", "shares", "confirm", "unmask", "match", "deal", "embed", "judge", "ready", "update")
@@ -169,7 +169,7 @@ class Asked:
         before = self.outside()
         self.network.notices.clear()
         try:
-            with time_limit():
+            with time_limit(LIMIT):
                 answer = self.network.answer(self.name, mutation.make(self.given))
         except (Exception, TooLong) as error:
             self.restore()

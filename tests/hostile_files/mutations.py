@@ -1,16 +1,15 @@
 """Mutations of files, drawn from a seed: of bytes, and of plain data (what JSON and TOML hold)."""
 
 import resource
-import signal
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tests.time_limit import TooLong, time_limit
 from wardround.errors import WardroundError
 
 SECONDS = 20  # that any single call may take, on a busy machine
@@ -147,24 +146,6 @@ def mutated_data(data: Any, rng: np.random.Generator) -> Any:
     return changed
 
 
-class TooSlow(BaseException):
-    """Not an Exception, so that no handler takes it for a damaged file."""
-
-
-@contextmanager
-def within(seconds: float) -> Iterator[None]:
-    def stop(*_: object) -> None:
-        raise TooSlow
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
 class Tried:
     """Calls on mutated files, and what was wrong with any of them."""
 
@@ -176,7 +157,7 @@ class Tried:
         """Works, or is refused in words. Nothing may appear in or vanish from the folder `untouched` if refused."""
         before = listing(untouched)
         try:
-            with within(SECONDS):
+            with time_limit(SECONDS):
                 function()
             self.worked += 1
             self.read.append(name)
@@ -187,7 +168,7 @@ class Tried:
                 self.wrong.append(f"{name}: an error that is not fit to be shown: {str(error)[:300]!r}")
             if listing(untouched) != before:
                 self.wrong.append(f"{name}: left behind: {sorted(listing(untouched) ^ before)[:5]}")
-        except TooSlow:
+        except TooLong:
             self.wrong.append(f"{name}: took more than {SECONDS} s: {traceback.format_exc()[-600:]}")
         except BaseException as error:
             self.wrong.append(f"{name}: {type(error).__name__}: {traceback.format_exc()[-900:]}")
