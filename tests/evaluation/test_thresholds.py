@@ -77,7 +77,7 @@ def test_a_number_holds_for_every_arm_and_is_not_chosen_on_anything() -> None:
         parts = [part for _, part in test[test["arm"] == arm].groupby("seed")]
         expected = np.mean([accuracy_score(part["label"], part["score"] >= 0.1) for part in parts])
         assert content["arms"][arm]["metrics"]["accuracy"]["mean"] == pytest.approx(expected)
-        assert content["arms"][arm]["calls"]["threshold"]["mean"] == pytest.approx(0.1)
+        assert content["arms"][arm]["calls"]["threshold"] == {"mean": pytest.approx(0.1), "chosen": False}
 
 
 def test_without_validation_rows_it_is_one_half_and_the_answer_says_that_nobody_is_called() -> None:

@@ -67,7 +67,9 @@ def test_one_line_for_an_arm_the_first_rule_that_applies() -> None:
     (line,) = training_notices(records(*falling), predictions(0.5, 0.5, 0.5, 0.5))
     assert "gives all test rows nearly the same score" in line
     (line,) = training_notices(records(*falling, test_loss=0.8), predictions(0.9, 0.1, 0.9, 0.1))
-    assert line.endswith("would have; the learning rate (`lr`) may be too high, or the rows too few for the model")
+    assert line.endswith("training may have stopped too early: try more `rounds` or a higher learning rate (`lr`)")
+    (line,) = training_notices(records(*falling, test_loss=0.8), predictions(0.9999, 0.1, 0.9, 0.1))
+    assert line.endswith("the learning rate (`lr`) may be too high, or the rows too few for the model")
     assert training_notices(records(*falling, test_loss=9.0), predictions(np.nan, 0.1, 0.9, 0.1)) == []  # diverged
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.report.test_report import SECTIONS, Page, page_of
 from wardround.artifacts.folder import RunFolder
 from wardround.report.evidence import Evidence, read_evidence
 from wardround.report.headline import HEADLINES, headline_of
+from wardround.report.words_findings import finding_words
 
 ARMS = ["fedavg", "fedprox[mu=0.0]", "fedprox[mu=1.0]", "local"]
 
@@ -238,6 +240,14 @@ def test_the_terminal_speaks_of_it_too(run: wardround.StudyRun, capsys: pytest.C
     assert "because no test row has it: Rare." in out
     assert "- Synthetic data: made by a program." in out
     assert "ccuracy" not in out
+
+
+def test_a_threshold_that_the_study_gives_is_not_said_to_be_chosen(run: wardround.StudyRun) -> None:
+    evidence = read_evidence(RunFolder(run.folder))
+    study = {**evidence.study, "evaluation": {**evidence.study["evaluation"], "threshold": 0.3}}
+    assert "Every finding is called from a score of 0.3 on, as the study says." in finding_words(
+        replace(evidence, study=study)
+    )
 
 
 @pytest.mark.slow

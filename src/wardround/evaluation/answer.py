@@ -33,6 +33,7 @@ IN_SENTENCES = {  # of one claim, and of several
 }
 
 
+UNFINISHED = "unfinished"
 PROBLEMS = {
     "constant": "all test rows get nearly the same score",
     "saturated": "the test loss is above that of one answer for everybody",
@@ -88,7 +89,13 @@ def _not_trained(content: Content) -> list[dict[str, Any] | None]:
     made: list[dict[str, Any] | None] = []
     for rule, arms in content["training_problems"].items():
         broken = [name for name in main_arms(content) if arms.get(name) == len(content["seeds"])]
-        if broken:
+        if broken and rule == UNFINISHED:
+            text = (
+                f"Training may have stopped too early in {_listed(broken)}: with every seed the test loss is still "
+                "above that of one answer for everybody. More rounds may change what is said below."
+            )
+            made.append(_sentence("training", text, [{"rule": rule, "arms": broken}]))
+        elif broken:
             text = (
                 f"Training went wrong in {_listed(broken)}, with every seed: {PROBLEMS[rule]}. What is said below of "
                 f"{'this arm' if len(broken) == 1 else 'these arms'} is about that, not about the way of training."

@@ -69,7 +69,7 @@ def results(
         thresholds = choose_thresholds(untested(compose(validation, choices), predictions, groups))
     else:
         thresholds = None
-    scores = Scores.of(predictions, groups, thresholds)
+    scores = Scores.of(predictions, groups, thresholds, given=not isinstance(given, str))
     content = assemble(study, scores, choices, records, sites)
     content["training_problems"] = training_problems(records, predictions)
     fixed = {

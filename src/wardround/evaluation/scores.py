@@ -103,12 +103,17 @@ class Scores:
     findings: tuple[str, ...] = ()
     # (rows,) or (rows, findings): chosen on validation rows, or given; NaN where none was. None with several classes
     own_thresholds: np.ndarray | None = None
+    given: bool = False  # whether the study gave them, so that none was chosen
 
     @classmethod
     def of(
-        cls, predictions: pd.DataFrame, groups: pd.DataFrame | None = None, thresholds: pd.DataFrame | None = None
+        cls,
+        predictions: pd.DataFrame,
+        groups: pd.DataFrame | None = None,
+        thresholds: pd.DataFrame | None = None,
+        given: bool = False,
     ) -> "Scores":
-        """`thresholds` are those that `thresholds.choose_thresholds` chose."""
+        """`thresholds` are those that `thresholds.choose_thresholds` chose, or `given` by the study."""
         arm, arms = pd.factorize(predictions["arm"])
         seed, seeds = pd.factorize(predictions["seed"], sort=True)
         site, sites = pd.factorize(predictions["site"])
@@ -129,19 +134,25 @@ class Scores:
             groups,
             findings,
             None if thresholds is None else _for_rows(thresholds, predictions, bool(findings)),
+            given,
         )
 
     @cached_property
     def chosen(self) -> np.ndarray:
         """(rows,) or (rows, findings): whether a threshold was chosen."""
         none = np.zeros(self.score.shape, dtype=bool)
-        return none if self.own_thresholds is None else ~np.isnan(self.own_thresholds)
+        return none if self.given else self._known
 
     @cached_property
     def thresholds(self) -> np.ndarray:
         """(rows,) or (rows, findings): from which score on the positive class, or a finding, is called."""
         half = np.full(self.score.shape, THRESHOLD)
-        return half if self.own_thresholds is None else np.where(self.chosen, self.own_thresholds, THRESHOLD)
+        return half if self.own_thresholds is None else np.where(self._known, self.own_thresholds, THRESHOLD)
+
+    @cached_property
+    def _known(self) -> np.ndarray:
+        none = np.zeros(self.score.shape, dtype=bool)
+        return none if self.own_thresholds is None else ~np.isnan(self.own_thresholds)
 
     @cached_property
     def right(self) -> np.ndarray:

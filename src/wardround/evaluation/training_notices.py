@@ -4,7 +4,9 @@ The rules, by arm and seed; the first that applies is told, with the number of s
 
 * constant     scores of all test rows are within 0.001 of each other
 * saturated    the test loss after the last round is more than 5 % above that of the constant answer, which gives every
-               row the shares of the classes among the test rows: the model is sure, and wrong
+               row the shares of the classes among the test rows, and 1 % of the scores or more are nearly 0 or 1: the
+               model is sure, and wrong
+* unfinished   the same loss, without such scores: training stopped early, as it does with a rare outcome and few rounds
 * rising       the mean training loss of the last tenth of the rounds is more than 5 % above that of the first round
 * not moving   the same has fallen by less than 0.1 %
 
@@ -23,15 +25,18 @@ WORSE = 1.05
 STILL = 0.999
 FEWEST_ROUNDS = 5
 AT_THE_ENDS = 1e-3  # a score so near to 0 or 1 is at its end
+SURE = 0.01  # of the scores at their ends: the model is sure of something
 WORDS = {
     "constant": "gives all test rows nearly the same score",
     "saturated": "has a higher test loss than the same answer for everybody would have",
+    "unfinished": "has a higher test loss than the same answer for everybody would have, but is sure of nothing",
     "rising": "has a higher training loss at the end than after the first round",
     "not moving": "has hardly changed its training loss",
 }
 ADVICE = {
     "constant": "nothing was learnt; try another learning rate (`lr`)",
     "saturated": "the learning rate (`lr`) may be too high, or the rows too few for the model",
+    "unfinished": "training may have stopped too early: try more `rounds` or a higher learning rate (`lr`)",
     "rising": "the learning rate (`lr`) may be too high",
     "not moving": "the learning rate (`lr`) may be too low, or the rounds too few",
 }
@@ -78,8 +83,8 @@ def _rules(rounds: pd.DataFrame, tested: pd.DataFrame | None) -> Iterator[tuple[
             yield "constant", 0.0
         last = rounds["test_loss"].iloc[-1] if "test_loss" in rounds else np.nan
         if pd.notna(last) and last > WORSE * constant_loss(tested):
-            ends = np.minimum(scores, 1 - scores) < AT_THE_ENDS
-            yield "saturated", float(ends.mean())
+            ends = float((np.minimum(scores, 1 - scores) < AT_THE_ENDS).mean())
+            yield ("saturated", ends) if ends >= SURE else ("unfinished", 0.0)
     losses = rounds["loss"].to_numpy(dtype=float)
     if len(losses) < FEWEST_ROUNDS or np.isnan(losses).any() or not losses[0] > 0:
         return

@@ -2,6 +2,7 @@
 
 from wardround.report.evidence import Evidence
 from wardround.report.table import listed
+from wardround.study import CHOSEN
 
 
 def finding_words(evidence: Evidence) -> list[str]:
@@ -52,6 +53,9 @@ def _at_sites(evidence: Evidence) -> list[str]:
 
 
 def _thresholds(evidence: Evidence) -> list[str]:
+    given = evidence.study.get("evaluation", {}).get("threshold", CHOSEN)
+    if given != CHOSEN:
+        return [f"Every finding is called from a score of {given:g} on, as the study says."]
     sound = [arm for name, arm in evidence.arms.items() if evidence.figure(name)["mean"] is not None]  # not diverged
     chosen = {name: all(arm["findings"][name]["threshold"]["chosen"] for arm in sound) for name in evidence.findings}
     without = [name for name, was in chosen.items() if not was]
