@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from wardround import seeds
+from wardround.core import seeds
 
 ROWS = {"north": 400, "south": 300}
 SEED = 8

@@ -22,13 +22,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from wardround.catalog import load_study
-from wardround.deploy.approvals import approve
-from wardround.deploy.coordinate import deployed_folder
-from wardround.deploy.demo import prepare_site, started
-from wardround.deploy.provision import provision
-from wardround.deploy.sitefile import SiteFile
-from wardround.engines.flower.linked import free_port
+from wardround.deployment.coordinate import deployed_folder
+from wardround.deployment.demo import prepare_site, started
+from wardround.deployment.flower.linked import free_port
+from wardround.deployment.governance.approvals import approve
+from wardround.deployment.provisioning.provision import provision
+from wardround.deployment.provisioning.site_file import SiteFile
+from wardround.runs.catalog import load_study
 
 HOSPITALS = ["cleveland", "hungarian", "switzerland", "va"]
 BIN = Path(sys.executable).parent

@@ -14,8 +14,8 @@ from wardround.data.site import Rows, Site
 from wardround.engines import ENGINES
 from wardround.models import Model, Shape, from_module
 from wardround.models.logistic import logistic
-from wardround.study import Training
-from wardround.trial import Trial
+from wardround.study.schema import Training
+from wardround.training.trial import Trial
 
 
 def model_of(work: Work) -> Model:

@@ -58,7 +58,7 @@ def write_rows(folder: Path, rows: int) -> None:
 
 def predict(bundle: Path, data: Path) -> dict[str, float]:
     from wardround.bundles.bundle import load_bundle
-    from wardround.bundles.predict import predict_file
+    from wardround.bundles.predict.predict import predict_file
 
     loaded, before, used = load_bundle(bundle), peak_megabytes(), time.process_time()
     found = predict_file(loaded, data, data.with_name("out.csv"))
@@ -68,7 +68,7 @@ def predict(bundle: Path, data: Path) -> dict[str, float]:
 
 def in_memory(bundle: Path, data: Path) -> dict[str, float]:
     from wardround.bundles.bundle import load_bundle
-    from wardround.bundles.predict import predict_table
+    from wardround.bundles.predict.predict import predict_table
 
     loaded, before, used, began = load_bundle(bundle), peak_megabytes(), time.process_time(), time.perf_counter()
     table = pd.read_csv(data) if data.suffix == ".csv" else pd.read_parquet(data)

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from wardround import tree
+from wardround.core import tree
 from wardround.models import MODELS, Shape
-from wardround.privacy.example_dp import PrivateGradient, Rule
-from wardround.privacy.noise import SecretStream, SeededStream, Stream
+from wardround.privacy.dp.example_dp import PrivateGradient, Rule
+from wardround.privacy.dp.noise import SecretStream, SeededStream, Stream
 
 BATCH, STEPS, TURNS = 64, 4, 7
 CLIP, NOISE, LR = 1.0, 1.0, 0.05

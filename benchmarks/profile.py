@@ -8,14 +8,14 @@ from typing import Any
 
 from benchmarks.ours import trials_of
 from benchmarks.work import Work, read_data, write_data
-from wardround.engines.stacked import STACKED
+from wardround.engines.stacked.stacked import STACKED
 
 PARTS = {
     "gradient": ("logistic.py", "closed_gradient"),
     "batches": ("lanes.py", "between"),
     "drawing of orders": ("lanes.py", "_draw"),
     "correction": ("fedprox.py", "correct"),
-    "optimiser": ("optimisers.py", "step"),
+    "optimiser": ("training/optimisers.py", "step"),
     "records": ("stacked.py", "_records"),
 }
 

@@ -12,7 +12,7 @@ import time
 from rich.console import Console
 from rich.table import Table
 
-from wardround.privacy.psi_simulated import Matched, match_patients
+from wardround.privacy.psi.simulated_psi import Matched, match_patients
 
 PATIENTS = (10_000, 100_000)
 

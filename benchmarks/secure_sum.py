@@ -21,12 +21,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from rich.console import Console
 from rich.table import Table
 
-from wardround.deploy.signing import Key, PublicKey
-from wardround.errors import SecureSumError
-from wardround.privacy.fixed_point import Encoding
-from wardround.privacy.run_keys import check_vouchers, run_key, vouch
-from wardround.privacy.secure_sum import Collector, Member
-from wardround.privacy.secure_terms import InMemory, Terms, default_threshold
+from wardround.core.errors import SecureSumError
+from wardround.privacy.secure_sum.fixed_point import Encoding
+from wardround.privacy.secure_sum.run_keys import check_vouchers, run_key, vouch
+from wardround.privacy.secure_sum.secure_sum import Collector, Member
+from wardround.privacy.secure_sum.terms import InMemory, Terms, default_threshold
+from wardround.protocol.signing import Key, PublicKey
 
 PARAMETERS = (10_000, 100_000, 1_000_000, 25_000_000)
 SITES = (4, 10, 50)

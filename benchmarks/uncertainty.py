@@ -36,7 +36,7 @@ REFERRED = 0.2
 
 def cost(repeats: int = 9) -> dict[str, dict[str, float]]:
     """Milliseconds for 1,000 rows: one prediction, and all passes. They take turns, because others may be at work."""
-    from wardround import seeds
+    from wardround.core import seeds
     from wardround.models import MODELS, Shape
     from wardround.uncertainty.passes import mc_dropout
 
@@ -70,8 +70,8 @@ def cost(repeats: int = 9) -> dict[str, dict[str, float]]:
 def trained(path: Path, seeds: int, rounds: int, folder: Path) -> tuple[Any, list[Any]]:
     """The first seed's trial, and the weights that each seed ends with."""
     import wardround
-    from wardround.opened import Elsewhere, open_run, saved_run
-    from wardround.rounds import site_model
+    from wardround.runs.finished_run import Elsewhere, open_run, saved_run
+    from wardround.training.rounds import site_model
 
     study = {
         "name": "uncertainty",
@@ -113,7 +113,7 @@ def trained(path: Path, seeds: int, rounds: int, folder: Path) -> tuple[Any, lis
 
 def strange_images(chests: torch.Tensor) -> dict[str, torch.Tensor]:
     """What is no upright chest radiograph, scaled image by image as these are."""
-    from wardround.uncertainty.limbs import drawn_limbs
+    from wardround.uncertainty.shifted_images import drawn_limbs
 
     some = chests[:STRANGE]
     rng = np.random.default_rng(0)
@@ -140,7 +140,7 @@ def as_scaled(images: np.ndarray) -> torch.Tensor:
 
 
 def images(path: Path, seeds: int = 3, rounds: int = 8) -> dict[str, Any]:
-    from wardround.seeds import generator
+    from wardround.core.seeds import generator
     from wardround.uncertainty.laplace import choose_prior, fit_laplace, laplace_passes
     from wardround.uncertainty.passes import ensemble, mc_dropout
 
@@ -169,7 +169,7 @@ def images(path: Path, seeds: int = 3, rounds: int = 8) -> dict[str, Any]:
 def described(model: Any, way: Callable[[torch.Tensor], torch.Tensor], sides: dict[str, Any]) -> dict[str, Any]:
     from wardround.evaluation.metrics import auc
     from wardround.evaluation.thresholds import best_threshold
-    from wardround.uncertainty.parts import about_threshold, entropy_parts, of_rows, score_spread
+    from wardround.uncertainty.decomposition import about_threshold, entropy_parts, of_rows, score_spread
     from wardround.uncertainty.referral import refer, referral_curve, referral_cut
 
     label = {side: torch.cat([y for _, y, _ in parts]).numpy() for side, parts in sides.items()}
@@ -220,7 +220,7 @@ def described(model: Any, way: Callable[[torch.Tensor], torch.Tensor], sides: di
 def referred_of_halves(label: np.ndarray, p: np.ndarray, patient: np.ndarray, draws: int = 40) -> np.ndarray:
     """The share referred of one half of the patients, with thresholds and cut from the other, drawn at random."""
     from wardround.evaluation.thresholds import best_threshold
-    from wardround.uncertainty.parts import about_threshold, entropy_parts, of_rows
+    from wardround.uncertainty.decomposition import about_threshold, entropy_parts, of_rows
     from wardround.uncertainty.referral import refer, referral_cut
 
     rng, people = np.random.default_rng(0), np.unique(patient)

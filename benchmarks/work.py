@@ -157,7 +157,7 @@ def read_data(path: Path) -> tuple[Work, list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def _phantom() -> tuple[np.ndarray, ...]:
-    from wardround.data.sources.phantom import phantom  # where data are written, wardround is at hand
+    from wardround.data.sources.phantom.radiographs import phantom  # where data are written, wardround is at hand
 
     records = phantom(rows=2000, size=64).load()
     x, y = np.asarray(records.features, dtype=np.float32) / 255, records.target

@@ -12,8 +12,8 @@ from tests.agreement import contradictions
 @pytest.fixture(scope="session", autouse=True)
 def no_report_contradicts_its_intervals() -> Iterator[None]:
     """Whatever report a test makes, for whatever reason: no verdict stands beside an interval that contradicts it."""
-    from wardround.artifacts.folder import RunFolder
     from wardround.report import build
+    from wardround.runs.folder import RunFolder
 
     made = build._build
 

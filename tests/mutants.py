@@ -228,21 +228,21 @@ MUTANTS = (
     ),
     Mutant(
         "sites count alike instead of by rows",
-        "intake.py",
+        "training/intake.py",
         "return float(len(site.train)) if by_rows else 1.0",
         "return 1.0",
         "fedavg",
     ),
     Mutant(
         "sites count by the rows that they visited",
-        "intake.py",
+        "training/intake.py",
         "return weight_of(self.trial, assignment.site)",
         "return weight_of(self.trial, assignment.site) * assignment.epochs",
         "fedavg",
     ),
     Mutant(
         "a dropped site keeps its new memory",
-        "rounds.py",
+        "training/rounds.py",
         "        run, record = close(run, trial, assignments, intake)\n",
         "        late = train_sites(trial, run, [assignment for assignment in assignments if not assignment.counts])\n"
         "        intake.memories |= {one.site.name: outcome.memory for one, outcome in late}\n"
@@ -251,28 +251,28 @@ MUTANTS = (
     ),
     Mutant(
         "a dropped site's update counts",
-        "rounds.py",
+        "training/rounds.py",
         "[assignment for assignment in assignments if assignment.counts]",
         "assignments",
         "fedavg",
     ),
     Mutant(
         "the share of sites counts those that were dropped",
-        "intake.py",
+        "training/intake.py",
         "self.count / len(self.trial.sites))",
         "1.0)",
         "scaffold",
     ),
     Mutant(
         "each arm draws sites of its own",
-        "trial.py",
+        "training/trial.py",
         "self.training, len(self.sites), self.batch_seed, round_number, by_chance",
         "self.training, len(self.sites), self.batch_seed + len(self.algorithm.sound_with), round_number, by_chance",
         "two_arms",
     ),
     Mutant(
         "batch norm's statistics are averaged",
-        "rounds.py",
+        "training/rounds.py",
         "    memories = {**run.memories, **intake.memories}\n",
         "    memories = {**run.memories, **intake.memories}\n"
         "    kept = [memory.buffers for memory in intake.memories.values()]\n"
@@ -284,7 +284,7 @@ MUTANTS = (
     ),
     Mutant(
         "batch norm's statistics are sent",
-        "local.py",
+        "training/local.py",
         "    update, kept = algorithm.finish(point.params, shared, memory.algorithm, work)\n",
         "    update, kept = algorithm.finish(point.params, shared, memory.algorithm, work)\n"
         '    update = {**update, "buffers": point.buffers} if point.buffers else update\n',
@@ -292,7 +292,7 @@ MUTANTS = (
     ),
     Mutant(
         "batch norm's statistics start anew in each round",
-        "local.py",
+        "training/local.py",
         "Memory(kept, point.private, point.buffers, protection)",
         "Memory(kept, point.private, memory.buffers, protection)",
         "norm or statistics",
@@ -306,49 +306,49 @@ MUTANTS = (
     ),
     Mutant(
         "private leaves are forgotten after each round",
-        "local.py",
+        "training/local.py",
         "Memory(kept, point.private, point.buffers, protection)",
         "Memory(kept, memory.private, point.buffers, protection)",
         "private",
     ),
     Mutant(
         "the correction is computed and not used",
-        "local.py",
+        "training/local.py",
         "{**grad, **corrected}",
         "{**corrected, **grad}",
         "fedprox or scaffold",
     ),
     Mutant(
         "the correction is taken where the site began",
-        "local.py",
+        "training/local.py",
         "algorithm.correct({name: grad[name] for name in params}, params, shared, memory)",
         "algorithm.correct({name: grad[name] for name in params}, point.params, shared, memory)",
         "fedprox or mu",
     ),
     Mutant(
         "momentum damps the gradient",
-        "optimisers.py",
+        "training/optimisers.py",
         "torch.add(g, velocity, alpha=momentum)",
         "torch.add((1 - momentum) * g, velocity, alpha=momentum)",
         "momentum or optimisers",
     ),
     Mutant(
         "the weight of gradients ignores momentum",
-        "optimisers.py",
+        "training/optimisers.py",
         "velocity = momentum * velocity + 1",
         "velocity = 1.0",
         "fednova or weight",
     ),
     Mutant(
         "weight decay is forgotten",
-        "optimisers.py",
+        "training/optimisers.py",
         "torch.add(g, leaf, alpha=decay)",
         "g",
         "optimisers",
     ),
     Mutant(
         "adam does not correct its bias",
-        "optimisers.py",
+        "training/optimisers.py",
         "unbias_m, unbias_v = 1 / (1 - beta1**steps), 1 / (1 - beta2**steps)",
         "unbias_m, unbias_v = 1.0, 1.0",
         "optimisers",

@@ -26,14 +26,14 @@ MUTANTS = (
     ),
     Mutant(
         "rows are drawn instead of patients",
-        "evaluation/patients.py",
+        "evaluation/comparisons/patients.py",
         "np.unique(scores.patient, return_inverse=True)",
         "np.unique(np.arange(len(scores.row)), return_inverse=True)",
         where=("tests/evaluation/test_patients.py",),
     ),
     Mutant(
         "ties in a resample are called one by one",
-        "evaluation/patients.py",
+        "evaluation/comparisons/patients.py",
         "np.flatnonzero(np.append(True, s[1:] != s[:-1]))",
         "np.arange(len(s))",
         where=("tests/evaluation/test_patients.py",),
@@ -96,7 +96,7 @@ MUTANTS = (
     ),
     Mutant(
         "MONOCHROME1 stays inverted",
-        "data/images/dicom.py",
+        "data/imaging/dicom.py",
         'data.PhotometricInterpretation == "MONOCHROME1"',
         'data.PhotometricInterpretation == "MONOCHROME9"',
         where=("tests/data/test_chest_xray_dicom.py",),
@@ -110,7 +110,7 @@ MUTANTS = (
     ),
     Mutant(
         "weights to start from do not count in a run's identity",
-        "plan.py",
+        "runs/plan.py",
         "        prints += dict.fromkeys(digest for digest in found if digest is not None)\n",
         "",
         where=("tests/test_weights_to_start_from.py",),

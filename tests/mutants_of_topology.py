@@ -11,84 +11,84 @@ PSI = (
 SPLIT = ("tests/engines/test_split.py",)
 VERTICAL = ("tests/test_vertical.py",)
 REGIONS = ("tests/algorithms/test_hierarchical.py",)
-SEALED = ("tests/deploy/test_vertical_private.py",)
-PARTIES = ("tests/deploy/test_vertical_private.py", "tests/deploy/test_vertical_parity.py")
-DEPLOYED_REGIONS = ("tests/deploy/test_regions_parity.py",)
+SEALED = ("tests/deployment/test_vertical_private.py",)
+PARTIES = ("tests/deployment/test_vertical_private.py", "tests/deployment/test_vertical_parity.py")
+DEPLOYED_REGIONS = ("tests/deployment/test_regions_parity.py",)
 
 MATCHING = (
     Mutant(
         "ids leave without a key",
-        "privacy/psi_group.py",
+        "privacy/psi/group.py",
         "times(key, add(mapped(wide[:POINT]), mapped(wide[POINT:])))",
         "add(mapped(wide[:POINT]), mapped(wide[POINT:]))",
         where=PSI,
     ),
     Mutant(
         "a hidden id is the same in every matching",
-        "privacy/psi_group.py",
+        "privacy/psi/group.py",
         'sha512(pack(b"wardround patient", context))',
         'sha512(pack(b"wardround patient"))',
         where=PSI,
     ),
     Mutant(
         "a list keeps the order of the ids",
-        "privacy/psi.py",
+        "privacy/psi/psi.py",
         "pairs = sorted(zip(points, numbers, strict=True))",
         "pairs = list(zip(points, numbers, strict=True))",
         where=PSI,
     ),
     Mutant(
         "a list that names somebody twice is passed on",
-        "privacy/psi.py",
+        "privacy/psi/psi.py",
         "if message.kind == LIST and message.keys == 1 and not _increasing(points):",
         "if message.kind == LIST and message.keys == 1 and not points:",
         where=PSI,
     ),
     Mutant(
         "others know the entries that fill a list up",
-        "privacy/psi.py",
+        "privacy/psi/psi.py",
         "points += psi_group.hidden(self._filling, self._key,",
         "points += psi_group.hidden(self.terms.digest, self._key,",
         where=PSI,
     ),
     Mutant(
         "the coordinator sees points with all keys",
-        "privacy/psi.py",
+        "privacy/psi/psi.py",
         'prints = b"".join(self.terms.print_of(product) for product in products)',
         'prints = b"".join(product[:PRINT] for product in products)',
         where=PSI,
     ),
     Mutant(
         "a party adds its key to a second list",
-        "privacy/psi.py",
+        "privacy/psi/psi.py",
         'if self._commitments.commit(f"matching {kind}", context, found) != found:',
         'if not self._commitments.commit(f"matching {kind}", context, found):',
         where=PSI,
     ),
     Mutant(
         "parties that were told different patients go on",
-        "privacy/psi.py",
+        "privacy/psi/psi.py",
         "if len(set(self._sums.values())) > 1:",
         "if not self._sums:",
         where=PSI,
     ),
     Mutant(
         "a few common patients are told to a party",
-        "privacy/psi.py",
+        "privacy/psi/psi.py",
         "if len(numbers) < self.terms.least_common:",
         "if len(numbers) < 1:",
         where=PSI,
     ),
     Mutant(
         "a few common patients are told by the coordinator",
-        "privacy/psi.py",
+        "privacy/psi/psi.py",
         "if len(common) < self.terms.least_common:",
         "if len(common) < 1:",
         where=PSI,
     ),
     Mutant(
         "a party may try out as many ids as it likes",
-        "privacy/psi_terms.py",
+        "privacy/psi/psi_terms.py",
         "if not entries or entries > terms.most_patients or",
         "if not entries or",
         where=PSI,
@@ -98,7 +98,7 @@ MATCHING = (
 EMBEDDINGS = (
     Mutant(
         "embeddings leave without a clip",
-        "engines/exchange.py",
+        "engines/split/exchange.py",
         "cut = clipped(embedding, settings.clip)",
         "cut = embedding.clone()",
         "noise",
@@ -106,7 +106,7 @@ EMBEDDINGS = (
     ),
     Mutant(
         "noise on embeddings forgets the clip",
-        "engines/exchange.py",
+        "engines/split/exchange.py",
         'with_noise(stream, {"": cut}, settings.noise * settings.clip)',
         'with_noise(stream, {"": cut}, settings.noise)',
         "noise",
@@ -114,7 +114,7 @@ EMBEDDINGS = (
     ),
     Mutant(
         "noise on embeddings that are predicted from forgets the clip",
-        "engines/exchange.py",
+        "engines/split/exchange.py",
         "cut.width) * (settings.noise * settings.clip)",
         "cut.width) * settings.noise",
         "noise",
@@ -122,7 +122,7 @@ EMBEDDINGS = (
     ),
     Mutant(
         "noise on embeddings is the same in every round",
-        "engines/split.py",
+        "engines/split/split.py",
         "seeded_streams(trial.batch_seed, run.round, party)",
         "seeded_streams(trial.batch_seed, 0, party)",
         "noise",
@@ -130,7 +130,7 @@ EMBEDDINGS = (
     ),
     Mutant(
         "two parties have the same noise",
-        "engines/split.py",
+        "engines/split/split.py",
         "seeded_streams(trial.batch_seed, run.round, party)",
         'seeded_streams(trial.batch_seed, run.round, "")',
         "noise",
@@ -138,7 +138,7 @@ EMBEDDINGS = (
     ),
     Mutant(
         "two parties have the same noise on predictions",
-        "engines/exchange.py",
+        "engines/split/exchange.py",
         'seeds.number(seed, "noise on predictions", site=part.party)',
         'seeds.number(seed, "noise on predictions")',
         "noise",
@@ -146,7 +146,7 @@ EMBEDDINGS = (
     ),
     Mutant(
         "bytes of a block are those of its first batch",
-        "engines/exchange.py",
+        "engines/split/exchange.py",
         "for i, one in enumerate(batch)}",
         "for i, one in enumerate(batch[:1])}",
         "travels",
@@ -154,7 +154,7 @@ EMBEDDINGS = (
     ),
     Mutant(
         "exchanges are counted by batch",
-        "engines/split.py",
+        "engines/split/split.py",
         "exchanges + 1",
         "exchanges + len(block)",
         "travels",
@@ -178,7 +178,7 @@ EMBEDDINGS = (
     ),
     Mutant(
         "a missing party counts as there",
-        "evaluation/absent.py",
+        "evaluation/missing_party.py",
         "emptied[:, part.present - skipped] = 0",
         "emptied[:, part.present - skipped] = 1",
         "without_a_party",
@@ -186,7 +186,7 @@ EMBEDDINGS = (
     ),
     Mutant(
         "patients whom only some parties have train",
-        "verticalplan.py",
+        "runs/vertical_plan.py",
         "np.logical_and.reduce(list(present.values()))",
         "np.logical_or.reduce(list(present.values()))",
         "matched",
@@ -210,7 +210,7 @@ EMBEDDINGS = (
     ),
     Mutant(
         "how often rows are drawn tells labels to parties",
-        "verticalplan.py",
+        "runs/vertical_plan.py",
         "if training.oversample:",
         "if training.oversample and training.share < 1:",
         "refused",
@@ -218,7 +218,7 @@ EMBEDDINGS = (
     ),
     Mutant(
         "epsilon of embeddings as if a patient were only left out",
-        "evaluation/absent.py",
+        "evaluation/missing_party.py",
         'epsilon(charges, DELTA, "replace")',
         'epsilon(charges, DELTA, "add-remove")',
         "noise or epoch",
@@ -226,7 +226,7 @@ EMBEDDINGS = (
     ),
     Mutant(
         "epsilon of embeddings forgets local epochs",
-        "evaluation/absent.py",
+        "evaluation/missing_party.py",
         "return arm.training.rounds * arm.training.local_epochs",
         "return arm.training.rounds",
         "noise or epoch",
@@ -234,7 +234,7 @@ EMBEDDINGS = (
     ),
     Mutant(
         "epsilon of deployed embeddings is that of one seed",
-        "evaluation/absent.py",
+        "evaluation/missing_party.py",
         "seeds * releases_of(other)",
         "releases_of(other)",
         "noise or epoch",
@@ -242,7 +242,7 @@ EMBEDDINGS = (
     ),
     Mutant(
         "an arm without noise is left out of epsilon",
-        "evaluation/absent.py",
+        "evaluation/missing_party.py",
         "[(0.0 if one is None else one.noise, count) for one, count in left]",
         "[(one.noise, count) for one, count in left if one is not None]",
         "as_they_are",
@@ -309,7 +309,7 @@ IN_REGIONS = (
     ),
     Mutant(
         "a region's mean is over the weight of all regions",
-        "engines/stacked_regions.py",
+        "engines/stacked/stacked_regions.py",
         "torch.where(total > 0, total, torch.ones_like(total))[:, None]",
         "weights.sum(1, keepdim=True)",
         "fast_engine",
@@ -317,7 +317,7 @@ IN_REGIONS = (
     ),
     Mutant(
         "a region that diverged spoils the others",
-        "engines/stacked_regions.py",
+        "engines/stacked/stacked_regions.py",
         "torch.where(tree.align(inside, leaf), weighted, torch.zeros_like(weighted)).sum(1)",
         "weighted.sum(1)",
         "diverges",
@@ -325,7 +325,7 @@ IN_REGIONS = (
     ),
     Mutant(
         "lanes are sent the model of the first region",
-        "engines/stacked_regions.py",
+        "engines/stacked/stacked_regions.py",
         "region_of = torch.tensor(regions.of_site)[site_of]",
         "region_of = 0 * torch.tensor(regions.of_site)[site_of]",
         "fast_engine",
@@ -336,7 +336,7 @@ IN_REGIONS = (
 DEPLOYED = (
     Mutant(
         "whoever carries a sealed message can open it",
-        "deploy/vertical_sealing.py",
+        "protocol/party_sealing.py",
         'derive(self._shared[other], b"sealed between parties", route)',
         'derive(bytes(32), b"sealed between parties", route)',
         "channel or secret",
@@ -344,7 +344,7 @@ DEPLOYED = (
     ),
     Mutant(
         "a key that no kit vouches for is taken",
-        "deploy/vertical_sealing.py",
+        "protocol/party_sealing.py",
         "return X25519PublicKey.from_public_bytes(key) if known else None",
         "return X25519PublicKey.from_public_bytes(key) if key else None",
         "channel",
@@ -352,7 +352,7 @@ DEPLOYED = (
     ),
     Mutant(
         "a block's gradients may be sent once more",
-        "deploy/vertical_training.py",
+        "deployment/vertical/party_training.py",
         "        said = sha256(b\"\".join(sha256(content).digest() for content in contents)).digest()\n",
         "        said = bytes(32)\n",
         "came_first",
@@ -360,7 +360,7 @@ DEPLOYED = (
     ),
     Mutant(
         "deployed noise can be drawn by everybody",
-        "deploy/vertical_training.py",
+        "deployment/vertical/party_training.py",
         "site_key(self.session.secret, self.session.run,",
         "site_key(bytes(32), self.session.run,",
         "noise",
@@ -368,7 +368,7 @@ DEPLOYED = (
     ),
     Mutant(
         "deployed noise is the same in every block",
-        "deploy/vertical_training.py",
+        "deployment/vertical/party_training.py",
         "self.trial.arm, self.trial.seed, step)",
         "self.trial.arm, self.trial.seed, 0)",
         "noise",
@@ -376,7 +376,7 @@ DEPLOYED = (
     ),
     Mutant(
         "validation and test rows have the same noise",
-        "deploy/vertical_judging.py",
+        "deployment/vertical/party_scoring.py",
         'f"noise on embeddings of {side} rows"',
         '"noise on embeddings of rows"',
         "noise",
@@ -384,7 +384,7 @@ DEPLOYED = (
     ),
     Mutant(
         "embeddings of test rows leave without noise",
-        "deploy/vertical_judging.py",
+        "deployment/vertical/party_scoring.py",
         "return protect(torch.cat(made)).cpu()",
         "return torch.cat(made).cpu()",
         "noise",
@@ -392,7 +392,7 @@ DEPLOYED = (
     ),
     Mutant(
         "a party that is missing is predicted with",
-        "deploy/vertical_judging.py",
+        "deployment/vertical/party_scoring.py",
         "there[missing] = torch.zeros_like(there[missing])",
         "there[missing] = there[missing].clone()",
         "lost_without",
@@ -400,21 +400,21 @@ DEPLOYED = (
     ),
     Mutant(
         "deployed regions count alike",
-        "deploy/region_rounds.py",
+        "deployment/regional/region_rounds.py",
         "weights[region] = torch.full_like(server[WEIGHT][region], weight)",
         "weights[region] = torch.full_like(server[WEIGHT][region], float(weight > 0))",
         where=DEPLOYED_REGIONS,
     ),
     Mutant(
         "a deployed region's weight is that of its last round",
-        "deploy/region_rounds.py",
+        "deployment/regional/region_rounds.py",
         'weights.get(record["trial"], 0.0) + record["weight"]',
         '0.0 + record["weight"]',
         where=DEPLOYED_REGIONS,
     ),
     Mutant(
         "deployed regions send a model up in every round",
-        "deploy/region_rounds.py",
+        "deployment/regional/region_rounds.py",
         "up = len(heard) if merged else 0",
         "up = len(heard)",
         where=DEPLOYED_REGIONS,

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from wardround.algorithms import Algorithm
+from wardround.core.tree import State, Tree
 from wardround.data.site import Rows, Site, join
 from wardround.engines import serial
 from wardround.models import Model, Shape
 from wardround.models.logistic import logistic
-from wardround.rounds import rounds, start
-from wardround.study import Training
-from wardround.tree import State, Tree
-from wardround.trial import RoundRecord, Run, Trial
+from wardround.study.schema import Training
+from wardround.training.rounds import rounds, start
+from wardround.training.trial import RoundRecord, Run, Trial
 
 RAGGED = (5, 23, 8, 14, 11, 19)  # rows per site: no two alike, and no batch size divides them all
 NOWHERE = np.array([], dtype=np.int64)

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 import wardround
-from wardround.artifacts.folder import RunFolder
-from wardround.claim import Claim
 from wardround.evaluation.answer import claim_words
-from wardround.evaluation.claim_formulas import FORMULAS
+from wardround.evaluation.claims.claim_formulas import FORMULAS
 from wardround.report.claims import claim_count_table
 from wardround.report.evidence import read_evidence
+from wardround.runs.folder import RunFolder
+from wardround.study.claims import Claim
 
 ROOT = Path(__file__).parents[1]
 HOW_TO = (ROOT / "docs" / "how-to" / "check-a-published-claim.md").read_text(encoding="utf-8")

@@ -12,14 +12,14 @@ from sklearn.metrics import accuracy_score, roc_auc_score
 from torch import equal
 
 import wardround
-from wardround.artifacts.folder import RunFolder
-from wardround.errors import StudyError
+from wardround.core.errors import StudyError
 from wardround.evaluation.regional import cost_of_links
-from wardround.execute import StudyRun
 from wardround.report.evidence import read_evidence
 from wardround.report.plots_topology import regional_models, regions_tree
 from wardround.report.topology import link_table, privacy_words, region_table, topology_words
-from wardround.study import METRICS
+from wardround.runs.execute import StudyRun
+from wardround.runs.folder import RunFolder
+from wardround.study.schema import METRICS
 
 REGIONS = {"europe": ["hungarian", "switz*"], "america": ["cleveland", "va"]}
 HEART: dict[str, Any] = {

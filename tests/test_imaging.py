@@ -16,11 +16,11 @@ from sklearn import metrics as sk
 import wardround
 from tests.evaluation.made_findings import by_scikit_learn, macro_by_scikit_learn
 from wardround.algorithms import ALGORITHMS
-from wardround.artifacts import checkpoint
-from wardround.artifacts.folder import RunFolder
-from wardround.execute import StudyRun, execute
-from wardround.plan import Plan
-from wardround.study import METRICS
+from wardround.runs import checkpoint
+from wardround.runs.execute import StudyRun, execute
+from wardround.runs.folder import RunFolder
+from wardround.runs.plan import Plan
+from wardround.study.schema import METRICS
 
 STUDY: dict[str, Any] = {
     "name": "phantoms",

@@ -8,10 +8,10 @@ import pytest
 from torch import nn
 
 import wardround
-from wardround.data.sources.csv import csv
-from wardround.errors import CheckError, RunError, StudyError
+from wardround.core.errors import CheckError, RunError, StudyError
+from wardround.data.sources.csv.hospital_files import csv
 from wardround.models import Model, ModelBuilder, Shape, from_module
-from wardround.plan import check_study, rehearse
+from wardround.runs.plan import check_study, rehearse
 
 HEART: dict[str, Any] = {
     "name": "trap",

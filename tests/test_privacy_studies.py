@@ -12,14 +12,14 @@ import torch
 from typer.testing import CliRunner
 
 import wardround
-from wardround.artifacts.ledger import Ledger
-from wardround.artifacts.spending import EACH_SITE
-from wardround.catalog import load_study
 from wardround.cli.main import app
-from wardround.errors import RunError, StudyError, WardroundError
-from wardround.plan import load_plan
-from wardround.privacy.accountant import Charge, epsilon
-from wardround.privacyplan import planned_spending, planned_total
+from wardround.core.errors import RunError, StudyError, WardroundError
+from wardround.privacy.dp.accountant import Charge, epsilon
+from wardround.runs.catalog import load_study
+from wardround.runs.ledger import Ledger
+from wardround.runs.plan import load_plan
+from wardround.runs.privacy_plan import planned_spending, planned_total
+from wardround.runs.spending import EACH_SITE
 
 EXAMPLE = {"epsilon": 4.0, "delta": 1e-5, "clip": 1.0}
 STUDY: dict[str, Any] = {

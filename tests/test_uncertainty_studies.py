@@ -11,13 +11,9 @@ import wardround
 from tests.cli.test_commands import wardround as command
 from tests.report.image_studies import SOURCES, findings_study
 from tests.shared_data import shared_data
-from wardround.artifacts.folder import RunFolder
-from wardround.catalog import load_study
-from wardround.deploy.deployable import refuse_undeployable
-from wardround.errors import StudyError
+from wardround.core.errors import StudyError
+from wardround.deployment.common.deployable import refuse_undeployable
 from wardround.evaluation.thresholds import class_threshold
-from wardround.execute import StudyRun
-from wardround.plan import load_plan, rehearse
 from wardround.report import build
 from wardround.report.citations import citations
 from wardround.report.evidence import read_evidence
@@ -25,6 +21,10 @@ from wardround.report.figures import FIGURES
 from wardround.report.plots_sure import strange
 from wardround.report.sure import sure_words
 from wardround.report.tables_sure import referral_table, strange_table, sure_sites_table, sureness_table
+from wardround.runs.catalog import load_study
+from wardround.runs.execute import StudyRun
+from wardround.runs.folder import RunFolder
+from wardround.runs.plan import load_plan, rehearse
 
 HEART: dict[str, Any] = {
     "name": "sure",

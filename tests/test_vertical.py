@@ -9,28 +9,28 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from wardround.catalog import load_study
+from wardround.core.errors import DataError, RunError, StudyError, WardroundError
 from wardround.data.parties import holdings_of, known_patients
 from wardround.data.site import Rows
-from wardround.describeparties import describe_matching, matched_findings, matched_notes
 from wardround.engines import ENGINES
-from wardround.errors import DataError, RunError, StudyError, WardroundError
-from wardround.evaluation.absent import (
+from wardround.evaluation.missing_party import (
     describe_deployed_noise,
     describe_noise,
     predict_absent,
     releases_of,
     rows_without,
 )
-from wardround.evaluation.predict import predict
-from wardround.execute import run_study
+from wardround.evaluation.prediction import predict
 from wardround.models import Shape
 from wardround.models.joined import joined
-from wardround.plan import Plan, load_plan
-from wardround.privacy import psi_simulated
-from wardround.privacy.psi_simulated import match_patients
-from wardround.study import EmbeddingNoise
-from wardround.units import cut
+from wardround.privacy.psi import simulated_psi as psi_simulated
+from wardround.privacy.psi.simulated_psi import match_patients
+from wardround.runs.catalog import load_study
+from wardround.runs.execute import run_study
+from wardround.runs.plan import Plan, load_plan
+from wardround.runs.site_descriptions import describe_matching, matched_findings, matched_notes
+from wardround.runs.units import cut
+from wardround.study.schema import EmbeddingNoise
 
 PARTIES = {"clinic": ["age", "sex", "cp"], "laboratory": ["chol", "fbs"], "cardiology": ["thalach", "oldpeak"]}
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import wardround
-from wardround.artifacts.folder import RunFolder
-from wardround.catalog import load_study
-from wardround.errors import RunError
-from wardround.plan import load_plan
-from wardround.rounds import first_weights
+from wardround.core.errors import RunError
+from wardround.runs.catalog import load_study
+from wardround.runs.folder import RunFolder
+from wardround.runs.plan import load_plan
+from wardround.training.rounds import first_weights
 
 
 def study(**model: Any) -> dict[str, Any]:

@@ -14,44 +14,44 @@ os.environ.setdefault("MKL_CBWR", "AUTO")
 
 if TYPE_CHECKING:
     from wardround.adaptation.adapt import adapt as adapt
+    from wardround.bundles.build.make import make_bundle as make_bundle
+    from wardround.bundles.build.make_all import make_bundles as make_bundles
+    from wardround.bundles.build.shared_part import load_shared as load_shared
+    from wardround.bundles.build.shared_part import make_shared as make_shared
     from wardround.bundles.bundle import load_bundle as load_bundle
-    from wardround.bundles.every import make_bundles as make_bundles
-    from wardround.bundles.make import make_bundle as make_bundle
-    from wardround.bundles.predict import How as How
-    from wardround.bundles.predict import predict_file as predict_file
-    from wardround.bundles.predict import predict_images as predict_images
-    from wardround.bundles.predict import predict_table as predict_table
-    from wardround.bundles.shared import load_shared as load_shared
-    from wardround.bundles.shared import make_shared as make_shared
-    from wardround.catalog import load_study as load_study
-    from wardround.execute import StudyRun as StudyRun
-    from wardround.execute import resume_study as resume_study
-    from wardround.execute import run_study as run_study
-    from wardround.plan import check_study as check_study
-    from wardround.plan import load_plan as load_plan
+    from wardround.bundles.predict.predict import How as How
+    from wardround.bundles.predict.predict import predict_file as predict_file
+    from wardround.bundles.predict.predict import predict_images as predict_images
+    from wardround.bundles.predict.predict import predict_table as predict_table
     from wardround.report.build import build_report as build_report
     from wardround.report.compare import compare_runs as compare_runs
+    from wardround.runs.catalog import load_study as load_study
+    from wardround.runs.execute import StudyRun as StudyRun
+    from wardround.runs.execute import resume_study as resume_study
+    from wardround.runs.execute import run_study as run_study
+    from wardround.runs.plan import check_study as check_study
+    from wardround.runs.plan import load_plan as load_plan
 
 # Where each public name lives. They are imported on first use, so that `wardround --help` does not wait for torch.
 _HOMES = {
-    "StudyRun": "wardround.execute",
+    "StudyRun": "wardround.runs.execute",
     "adapt": "wardround.adaptation.adapt",
     "build_report": "wardround.report.build",
-    "check_study": "wardround.plan",
+    "check_study": "wardround.runs.plan",
     "compare_runs": "wardround.report.compare",
     "load_bundle": "wardround.bundles.bundle",
-    "load_plan": "wardround.plan",
-    "load_shared": "wardround.bundles.shared",
-    "load_study": "wardround.catalog",
-    "make_bundle": "wardround.bundles.make",
-    "make_bundles": "wardround.bundles.every",
-    "make_shared": "wardround.bundles.shared",
-    "How": "wardround.bundles.predict",
-    "predict_file": "wardround.bundles.predict",
-    "predict_images": "wardround.bundles.predict",
-    "predict_table": "wardround.bundles.predict",
-    "resume_study": "wardround.execute",
-    "run_study": "wardround.execute",
+    "load_plan": "wardround.runs.plan",
+    "load_shared": "wardround.bundles.build.shared_part",
+    "load_study": "wardround.runs.catalog",
+    "make_bundle": "wardround.bundles.build.make",
+    "make_bundles": "wardround.bundles.build.make_all",
+    "make_shared": "wardround.bundles.build.shared_part",
+    "How": "wardround.bundles.predict.predict",
+    "predict_file": "wardround.bundles.predict.predict",
+    "predict_images": "wardround.bundles.predict.predict",
+    "predict_table": "wardround.bundles.predict.predict",
+    "resume_study": "wardround.runs.execute",
+    "run_study": "wardround.runs.execute",
 }
 __all__ = [
     "How",

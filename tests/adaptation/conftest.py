@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from wardround.bundles.shared import SharedPart, load_shared, make_shared
-from wardround.execute import run_study
+from wardround.bundles.build.shared_part import SharedPart, load_shared, make_shared
+from wardround.runs.execute import run_study
 
 OTHERS = ("cleveland", "hungarian", "switzerland")
 NEW = "va"

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from wardround import seeds
+from wardround.core import seeds
 from wardround.data.records import Column, Records
 from wardround.data.sources import Source
 

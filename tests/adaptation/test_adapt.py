@@ -17,14 +17,14 @@ from wardround import load_bundle
 from wardround.adaptation import adapt as module
 from wardround.adaptation.adapt import Adapted, adapt
 from wardround.adaptation.curve import caution, conclusion, curve_of, sentence, verdict
-from wardround.bundles.cardtext import plain
-from wardround.bundles.files import seal
-from wardround.bundles.shared import load_shared
+from wardround.bundles.build.shared_part import load_shared
+from wardround.bundles.card.markdown import plain
+from wardround.bundles.sealed_files import seal
+from wardround.cli.bundles.render_adapt import show_adapted
 from wardround.cli.main import app
-from wardround.cli.render_adapt import show_adapted
-from wardround.errors import BundleError, CheckError, DataError, DeployError, StudyError
-from wardround.evaluation.differences import verdict_of
-from wardround.execute import run_study
+from wardround.core.errors import BundleError, CheckError, DataError, DeployError, StudyError
+from wardround.evaluation.comparisons.differences import verdict_of
+from wardround.runs.execute import run_study
 
 
 @pytest.fixture(scope="module")

@@ -13,14 +13,14 @@ from tests.adaptation.conftest import NEW, OTHERS, PRIVATE, hearts
 from wardround.adaptation.constant import with_constants
 from wardround.adaptation.newcomer import Newcomer, read_newcomer
 from wardround.adaptation.train import train, within
-from wardround.bundles.shared import SharedPart, part_of_run
-from wardround.catalog import load_study
+from wardround.bundles.build.shared_part import SharedPart, part_of_run
 from wardround.data.sources.heart import heart
-from wardround.execute import run_study
 from wardround.models.adapter import FIRST, in_space
-from wardround.plan import load_plan
-from wardround.rounds import first_weights, start
-from wardround.study import Training
+from wardround.runs.catalog import load_study
+from wardround.runs.execute import run_study
+from wardround.runs.plan import load_plan
+from wardround.study.schema import Training
+from wardround.training.rounds import first_weights, start
 
 
 def newcomer(part: SharedPart, repeats: int = 1) -> Newcomer:

@@ -11,11 +11,11 @@ import pytest
 from tests.adaptation.made import records
 from wardround.adaptation.newcomer import FRACTIONS, fraction, read_newcomer
 from wardround.adaptation.train import prepared
-from wardround.bundles.shared import SharedPart
+from wardround.bundles.build.shared_part import SharedPart
+from wardround.core.errors import CheckError, DataError, StudyError
 from wardround.data.records import Records
 from wardround.data.sources import Source
 from wardround.data.sources.heart import heart
-from wardround.errors import CheckError, DataError, StudyError
 
 VA = heart(("va",))
 

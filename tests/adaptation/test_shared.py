@@ -10,14 +10,14 @@ import torch
 from safetensors.torch import load_file, save
 
 from tests.adaptation.conftest import OTHERS, PRIVATE, SHARED, hearts
-from tests.deploy.compared import KNOWN
-from tests.deploy.hospitals import at_sites, study
-from tests.deploy.together import federation
-from wardround import seeds
-from wardround.bundles.files import seal
-from wardround.bundles.shared import ABOUT, WEIGHTS, load_shared, make_shared, part_of_run
-from wardround.errors import BundleError, RunError, StudyError
-from wardround.execute import run_study
+from tests.deployment.compared import KNOWN
+from tests.deployment.hospitals import at_sites, study
+from tests.deployment.together import federation
+from wardround.bundles.build.shared_part import ABOUT, WEIGHTS, load_shared, make_shared, part_of_run
+from wardround.bundles.sealed_files import seal
+from wardround.core import seeds
+from wardround.core.errors import BundleError, RunError, StudyError
+from wardround.runs.execute import run_study
 
 
 def saved(run: Path, arm: str, seed: int = 5) -> dict[str, torch.Tensor]:

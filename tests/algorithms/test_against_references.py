@@ -16,13 +16,13 @@ import torch
 from torch import nn
 
 from tests.support import after, each_round, ragged_sites, trial
-from wardround import seeds
 from wardround.algorithms import ALGORITHMS
-from wardround.engines.threads import torch_threads
-from wardround.local import batches
-from wardround.study import Decay, Stragglers
-from wardround.tree import Tree
-from wardround.trial import Run, Trial, assign
+from wardround.core import seeds
+from wardround.core.threads import torch_threads
+from wardround.core.tree import Tree
+from wardround.study.schema import Decay, Stragglers
+from wardround.training.local import batches
+from wardround.training.trial import Run, Trial, assign
 
 L2 = 0.01  # as in tests.support.trial
 ROUNDS = 6

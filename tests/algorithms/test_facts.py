@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from tests.support import after, assert_same, assert_same_tree, each_round, ragged_sites, site, trial
-from wardround import tree
 from wardround.algorithms import ALGORITHMS, Algorithm
 from wardround.algorithms.algorithm import Work
 from wardround.algorithms.clustered import bipartition, clustered
@@ -22,13 +21,14 @@ from wardround.algorithms.fedprox_adaptive import fedprox_adaptive
 from wardround.algorithms.local_only import local
 from wardround.algorithms.pooled import pooled
 from wardround.algorithms.scaffold import scaffold
+from wardround.core import tree
+from wardround.core.tree import State, Tree
 from wardround.data.site import Site
 from wardround.models import Model, Shape
 from wardround.models.mlp import mlp
-from wardround.rounds import site_model, start
-from wardround.study import Stragglers
-from wardround.tree import State, Tree
-from wardround.trial import Run, Trial, assign
+from wardround.study.schema import Stragglers
+from wardround.training.rounds import site_model, start
+from wardround.training.trial import Run, Trial, assign
 
 DROPPED = Stragglers(0.5, "drop")
 LATE = Stragglers(0.5, "keep")

@@ -13,16 +13,16 @@ from wardround.algorithms.fedavg import fedavg
 from wardround.algorithms.fedprox import fedprox
 from wardround.algorithms.hierarchical import as_merged, as_regional, heard, hierarchical, part_of
 from wardround.algorithms.regions import Regions, Sent, between_regions, form_regions
+from wardround.core.errors import StudyError
+from wardround.core.tree import State
 from wardround.engines.serial import SERIAL, train_sites
-from wardround.engines.stacked import STACKED
-from wardround.errors import StudyError
-from wardround.intake import Intake
-from wardround.privacy.simulated_sum import sum_securely
-from wardround.rounds import site_model, start
-from wardround.study import Privacy, SecureSum, Stragglers
-from wardround.studycheck import IN_REGIONS
-from wardround.tree import State
-from wardround.trial import Run, Trial, assign
+from wardround.engines.stacked.stacked import STACKED
+from wardround.privacy.secure_sum.simulated_sum import sum_securely
+from wardround.study.schema import Privacy, SecureSum, Stragglers
+from wardround.study.validation import IN_REGIONS
+from wardround.training.intake import Intake
+from wardround.training.rounds import site_model, start
+from wardround.training.trial import Run, Trial, assign
 
 WITHIN: dict[str, Algorithm] = {"fedavg": fedavg(0.8), "fedprox": fedprox(0.3)}
 CIRCUMSTANCES: dict[str, dict[str, Any]] = {
@@ -234,7 +234,7 @@ def test_a_region_whose_sum_comes_to_nothing_leaves_the_others_as_they_are(monke
         return sum_securely(((site, vector) for site, vector in vectors if site != "site-2"), *rest)
 
     whole = after(arm, 1)
-    monkeypatch.setattr("wardround.privacy.simulated_sum.sum_securely", without_one)
+    monkeypatch.setattr("wardround.privacy.secure_sum.simulated_sum.sum_securely", without_one)
     (run, record), *_ = each_round(arm, 1)
     assert_same_tree(run.server[part_of("r1")], start(arm).server["params"])
     assert_same_tree(run.server[part_of("r0")], whole.server[part_of("r0")])

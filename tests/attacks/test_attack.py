@@ -18,7 +18,6 @@ from tests.support import trial as small_trial
 from wardround.algorithms.fedavg import fedavg
 from wardround.algorithms.local_only import local
 from wardround.algorithms.pooled import pooled
-from wardround.artifacts.folder import RunFolder
 from wardround.attacks import canary
 from wardround.attacks.attack import attack_run, chosen_sites, measured
 from wardround.attacks.figures import draw
@@ -26,15 +25,16 @@ from wardround.attacks.inversion import Picture
 from wardround.attacks.membership import auc, confidence_scores, likelihood_ratio
 from wardround.attacks.shadows import Everyone, losses, shadow_losses, subset, train
 from wardround.attacks.target import Target, open_target, total_charges
+from wardround.core.errors import RunError
 from wardround.data.site import Rows, Site
-from wardround.errors import RunError
-from wardround.evaluation.predict import predict
-from wardround.execute import run_study
+from wardround.evaluation.prediction import predict
 from wardround.models import Shape
 from wardround.models.mlp import mlp
-from wardround.privacy.accountant import Charge
-from wardround.privacy.example_dp import PrivateGradient
-from wardround.trial import Trial
+from wardround.privacy.dp.accountant import Charge
+from wardround.privacy.dp.example_dp import PrivateGradient
+from wardround.runs.execute import run_study
+from wardround.runs.folder import RunFolder
+from wardround.training.trial import Trial
 
 
 @pytest.fixture(scope="module")

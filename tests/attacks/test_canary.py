@@ -9,10 +9,10 @@ import torch
 from tests.privacy.source_report import MOVED, ROUNDS, WRITTEN_NOISE, epsilon_of, stated_noise
 from wardround.attacks.bounds import epsilon_bound
 from wardround.attacks.canary import LENGTH, audit, canary_model, evidence
-from wardround.privacy.accountant import Charge, noise_for
-from wardround.privacy.example_dp import Adaptation, Rule, clipped_sum
-from wardround.privacy.noise import SecretStream
-from wardround.privacy.protection import seeded_streams
+from wardround.privacy.dp.accountant import Charge, noise_for
+from wardround.privacy.dp.example_dp import Adaptation, Rule, clipped_sum
+from wardround.privacy.dp.noise import SecretStream
+from wardround.privacy.dp.protection import seeded_streams
 
 DELTA = 1e-5
 RATE, STEPS = 0.25, 32  # 100 patients in batches of 25, for 8 epochs

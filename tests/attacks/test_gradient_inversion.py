@@ -15,16 +15,16 @@ from wardround.algorithms.scaffold import scaffold
 from wardround.attacks.gradient_inversion import Effort, by_matching, from_first_layer, label_of, reconstruct
 from wardround.attacks.likeness import likeness, psnr, ssim
 from wardround.attacks.one_step import seen
-from wardround.catalog import load_study
 from wardround.models import Model, Shape
 from wardround.models.cnn import cnn
 from wardround.models.logistic import logistic
 from wardround.models.mlp import mlp
-from wardround.plan import load_plan
-from wardround.privacy.example_dp import Rule
-from wardround.privacy.protection import seeded_streams
-from wardround.rounds import start
-from wardround.trial import Trial
+from wardround.privacy.dp.example_dp import Rule
+from wardround.privacy.dp.protection import seeded_streams
+from wardround.runs.catalog import load_study
+from wardround.runs.plan import load_plan
+from wardround.training.rounds import start
+from wardround.training.trial import Trial
 
 STREAMS = seeded_streams(1, 0, "attack")
 NO_SEARCH = Effort(steps=0)

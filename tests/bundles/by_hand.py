@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import save
 
 from wardround.bundles.bundle import Bundle, build_model, load_bundle
-from wardround.bundles.files import ABOUT, CARD, PREPARATION, VOCABULARY, WEIGHTS, as_text, seal
+from wardround.bundles.sealed_files import ABOUT, CARD, PREPARATION, VOCABULARY, WEIGHTS, as_text, seal
 from wardround.data.prepare import Fit, Layout, Recipe
 from wardround.data.records import Column
-from wardround.data.written import write_recipe
-from wardround.study import Preparation
+from wardround.data.serialization import write_recipe
+from wardround.study.schema import Preparation
 
 
 def numeric_recipe(columns: tuple[str, ...]) -> Recipe:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from wardround.bundles.build.make import Opened, make_bundle, open_for_bundles
 from wardround.bundles.bundle import Bundle, load_bundle
-from wardround.bundles.make import Opened, make_bundle, open_for_bundles
-from wardround.execute import run_study
+from wardround.runs.execute import run_study
 
 SITES = ("cleveland", "hungarian", "switzerland", "va")
 ARMS: dict[str, dict[str, Any]] = {

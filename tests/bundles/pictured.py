@@ -8,10 +8,10 @@ import pandas as pd
 from PIL import Image
 
 from tests.with_findings import a_study, some_radiographs, source_of
-from wardround.bundles.make import Opened, open_for_bundles
+from wardround.bundles.build.make import Opened, open_for_bundles
+from wardround.core.threads import torch_threads
 from wardround.data.records import Records
-from wardround.engines.threads import torch_threads
-from wardround.execute import run_study
+from wardround.runs.execute import run_study
 
 NETWORK = {"kind": "cnn", "channels": [2, 3], "hidden": 8, "kernel": 3, "norm": "group", "dropout": 0.3}
 PARTIES = {"radiology": ["image"], "records": ["age", "sex", "view"]}

@@ -10,21 +10,21 @@ import pandas as pd
 import pytest
 
 from tests.cli.test_commands import wardround
-from tests.deploy import hospitals, protected
-from tests.deploy.compared import KNOWN, Both, deploy
-from tests.deploy.together import OpenGate
-from wardround.artifacts.ledger import charges_of
+from tests.deployment import hospitals, protected
+from tests.deployment.compared import KNOWN, Both, deploy
+from tests.deployment.together import OpenGate
+from wardround.bundles.build.make import make_bundle
 from wardround.bundles.bundle import load_bundle
-from wardround.bundles.make import make_bundle
-from wardround.catalog import load_study
+from wardround.core.errors import BundleError, DeployError, RunError, StudyError
 from wardround.data.records import Column, Records
-from wardround.deploy import sitebundle
-from wardround.deploy.deployedplan import in_agreed_columns, own_records
-from wardround.deploy.session import Session
-from wardround.deploy.sitebundle import bundle_of, make_site_bundle
-from wardround.errors import BundleError, DeployError, RunError, StudyError
-from wardround.execute import run_study
-from wardround.privacy.accountant import epsilon
+from wardround.deployment.common.deployed_plan import in_agreed_columns, own_records
+from wardround.deployment.flat import site_bundle as sitebundle
+from wardround.deployment.flat.site_bundle import bundle_of, make_site_bundle
+from wardround.deployment.flat.site_session import Session
+from wardround.privacy.dp.accountant import epsilon
+from wardround.runs.catalog import load_study
+from wardround.runs.execute import run_study
+from wardround.runs.ledger import charges_of
 
 DOCUMENT: dict[str, Any] = hospitals.study(
     [

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wardround.artifacts.folder import RunFolder
+from wardround.bundles.build.make import Opened, bundle_from, open_for_bundles
 from wardround.bundles.bundle import Bundle, load_bundle
-from wardround.bundles.card import share_of
-from wardround.bundles.cardtext import plain, render
-from wardround.bundles.concerning import Whose, concerning
-from wardround.bundles.make import Opened, bundle_from, open_for_bundles
-from wardround.bundles.words import gap_words
-from wardround.execute import run_study
+from wardround.bundles.card.card import share_of
+from wardround.bundles.card.card_words import gap_words
+from wardround.bundles.card.concerning import Whose, concerning
+from wardround.bundles.card.markdown import plain, render
+from wardround.runs.execute import run_study
+from wardround.runs.folder import RunFolder
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit, logit
 
+from wardround.bundles.build.operating_point import RIDGE, choose, recalibrate
 from wardround.bundles.bundle import Calibration
-from wardround.bundles.choose import RIDGE, choose, recalibrate
-from wardround.bundles.far import RIDGE as FAR_RIDGE
-from wardround.bundles.far import Far, by_distance, by_ranges
+from wardround.bundles.out_of_distribution import RIDGE as FAR_RIDGE
+from wardround.bundles.out_of_distribution import Far, by_distance, by_ranges
 from wardround.evaluation.thresholds import LEAST_EACH, LEAST_ROWS, youden
 
 

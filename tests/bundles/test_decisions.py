@@ -20,14 +20,14 @@ from tests.bundles.pictured import garments, radiographs, run_of
 from tests.bundles.test_same_referral import FEDAVG, heart_run, measured
 from tests.serving.test_serve import Client
 from tests.test_vertical import study as vertical_study
+from wardround.bundles.build.make import Opened, bundle_from, open_for_bundles
 from wardround.bundles.bundle import Bundle, Finding, load_bundle
-from wardround.bundles.make import Opened, bundle_from, open_for_bundles
-from wardround.bundles.predict import How, predict_file, predict_images, predict_table
-from wardround.bundles.scored import predict_block
-from wardround.bundles.sent import block_of_arrays
-from wardround.bundles.unsure import SHARES, Referral
-from wardround.engines.threads import torch_threads
-from wardround.execute import run_study
+from wardround.bundles.predict.image_request import block_of_arrays
+from wardround.bundles.predict.predict import How, predict_file, predict_images, predict_table
+from wardround.bundles.predict.scoring import predict_block
+from wardround.bundles.uncertainty import SHARES, Referral
+from wardround.core.threads import torch_threads
+from wardround.runs.execute import run_study
 from wardround.serving.app import make_app
 from wardround.uncertainty.decision import CALL_ADDED, DOUBT, NO_ANSWER_FITS, REASONS, TEXTS
 
@@ -292,7 +292,7 @@ def test_a_model_in_onnx_is_called_by_the_threshold_that_stands_in_it(tmp_path: 
     runtime = pytest.importorskip("onnxruntime")
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxscript")
-    from wardround.bundles.onnx import export
+    from wardround.bundles.build.onnx import export
 
     bundle = by_hand(tmp_path / "b", threshold={"value": 0.37})
     export(bundle, tmp_path / "model.onnx")

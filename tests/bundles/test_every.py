@@ -7,12 +7,12 @@ import pytest
 
 from tests.bundles.conftest import hearts
 from tests.cli.test_commands import wardround
+from wardround.bundles.build.make import Opened, bundle_from
+from wardround.bundles.build.make_all import bundles_from, make_bundles
 from wardround.bundles.bundle import load_bundle
-from wardround.bundles.every import bundles_from, make_bundles
-from wardround.bundles.make import Opened, bundle_from
-from wardround.catalog import load_study
-from wardround.errors import BundleError, StudyError
-from wardround.execute import run_study
+from wardround.core.errors import BundleError, StudyError
+from wardround.runs.catalog import load_study
+from wardround.runs.execute import run_study
 
 
 def test_a_study_that_asks_for_them_has_them_in_its_run(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_one_arm_that_gives_none_does_not_keep_the_others(
             raise BundleError("here", "refused for a test", "None.")
         return bundle_from(opened, arm=arm, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("wardround.bundles.every.bundle_from", without_fedavg)
+    monkeypatch.setattr("wardround.bundles.build.make_all.bundle_from", without_fedavg)
     made = bundles_from(opened, ["va"], tmp_path)
     assert set(made.refused) == {("fedavg", "va")}
     assert "refused for a test" in made.refused["fedavg", "va"]

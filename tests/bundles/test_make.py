@@ -17,14 +17,14 @@ import wardround as package
 from tests.attacks.studies import heart as private_hearts
 from tests.bundles.conftest import hearts
 from tests.cli.test_commands import wardround
-from wardround.bundles import onnx as exporting
-from wardround.bundles import origin
+from wardround.bundles.build import assemble as origin
+from wardround.bundles.build import onnx as exporting
+from wardround.bundles.build.assemble import plain_name
+from wardround.bundles.build.make import Opened, bundle_from, make_bundle, open_for_bundles
 from wardround.bundles.bundle import Bundle, load_bundle
-from wardround.bundles.make import Opened, bundle_from, make_bundle, open_for_bundles
-from wardround.bundles.origin import plain_name
-from wardround.errors import BundleError, RunError, StudyError
-from wardround.execute import run_study
+from wardround.core.errors import BundleError, RunError, StudyError
 from wardround.models import Model, ModelBuilder, Shape, from_module
+from wardround.runs.execute import run_study
 
 
 def test_the_same_bundle_twice_but_for_the_moment(opened: Opened, tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_a_fresh_process_loads_it_without_run_or_data(heart_bundle: Path, bundle
         "import sys, numpy as np, wardround\n"
         f"bundle = wardround.load_bundle({str(moved)!r})\n"
         f"np.save({str(tmp_path / 'scores.npy')!r}, bundle.scores(np.load({str(tmp_path / 'x.npy')!r})))\n"
-        "assert 'wardround.execute' not in sys.modules and 'fastapi' not in sys.modules\n"
+        "assert 'wardround.runs.execute' not in sys.modules and 'fastapi' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120, cwd=tmp_path)
     assert np.array_equal(np.load(tmp_path / "scores.npy"), bundle.scores(x))

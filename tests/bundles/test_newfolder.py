@@ -8,14 +8,14 @@ from threading import Barrier, Thread
 
 import pytest
 
-from wardround.bundles.newfolder import new_folder, partial_of
-from wardround.errors import BundleError
+from wardround.bundles.new_folder import new_folder, partial_of
+from wardround.core.errors import BundleError
 
 FILLING = """
 import sys
 from pathlib import Path
-from wardround.bundles.newfolder import new_folder
-from wardround.errors import BundleError
+from wardround.bundles.new_folder import new_folder
+from wardround.core.errors import BundleError
 try:
     with new_folder(Path(sys.argv[1])) as folder:
         (folder / "first").write_text(sys.argv[2])

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from tests.bundles.by_hand import made
-from wardround.bundles import onnx as exporting
+from wardround.bundles.build import onnx as exporting
+from wardround.bundles.build.onnx import RANDOM_ROWS, TOLERANCE, export, largest_difference, trial_rows
 from wardround.bundles.bundle import Bundle
-from wardround.bundles.onnx import RANDOM_ROWS, TOLERANCE, export, largest_difference, trial_rows
-from wardround.errors import BundleError, MachineError
+from wardround.core.errors import BundleError, MachineError
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")

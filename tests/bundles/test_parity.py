@@ -8,12 +8,12 @@ import pandas as pd
 import pytest
 
 from tests.bundles.conftest import ARMS, SITES, hearts
-from wardround.artifacts.folder import RunFolder
-from wardround.bundles import origin
+from wardround.bundles.build import assemble as origin
+from wardround.bundles.build.make import Opened, bundle_from, open_for_bundles
 from wardround.bundles.bundle import Bundle, load_bundle
-from wardround.bundles.make import Opened, bundle_from, open_for_bundles
-from wardround.errors import BundleError
-from wardround.execute import run_study
+from wardround.core.errors import BundleError
+from wardround.runs.execute import run_study
+from wardround.runs.folder import RunFolder
 
 
 def saved(run: Path, arm: str, seed: int, site: str) -> pd.DataFrame:

@@ -7,14 +7,14 @@ import pandas as pd
 import pytest
 
 from tests.test_vertical import PARTIES, study
-from wardround.bundles.blocks import Wanted
+from wardround.bundles.build.make import Opened, bundle_from, open_for_bundles
 from wardround.bundles.bundle import Bundle, load_bundle
 from wardround.bundles.inputs import Inputs, read_inputs, write_inputs
-from wardround.bundles.make import Opened, bundle_from, open_for_bundles
-from wardround.bundles.predict import How, predict_file, predict_rows, predict_table, wanted
-from wardround.engines.threads import torch_threads
-from wardround.errors import DataError, StudyError
-from wardround.execute import run_study
+from wardround.bundles.predict.blocks import Wanted
+from wardround.bundles.predict.predict import How, predict_file, predict_rows, predict_table, wanted
+from wardround.core.errors import DataError, StudyError
+from wardround.core.threads import torch_threads
+from wardround.runs.execute import run_study
 
 SITE = "hungarian"
 

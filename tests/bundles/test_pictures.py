@@ -11,13 +11,13 @@ import torch
 from PIL import Image
 
 from tests.bundles.pictured import ARMS, as_files, garments, radiographs, run_of
+from wardround.bundles.build.make import Opened, bundle_from
 from wardround.bundles.bundle import Bundle, load_bundle
 from wardround.bundles.inputs import LOOKS, looks_of
-from wardround.bundles.make import Opened, bundle_from
-from wardround.bundles.predict import How, predict_file, predict_images, predict_table
-from wardround.bundles.scored import IMAGES
+from wardround.bundles.predict.predict import How, predict_file, predict_images, predict_table
+from wardround.bundles.predict.scoring import IMAGES
+from wardround.core.errors import BundleError, DataError, StudyError
 from wardround.data.records import Records
-from wardround.errors import BundleError, DataError, StudyError
 
 SITE = "hospital-1"
 

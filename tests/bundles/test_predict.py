@@ -22,19 +22,19 @@ from hypothesis import strategies as st
 
 from tests.bundles.by_hand import made as by_hand
 from tests.bundles.conftest import SITES
-from wardround.artifacts.folder import RunFolder
-from wardround.bundles.blocks import opened
+from wardround.bundles.build.make import Opened, bundle_from, open_for_bundles
 from wardround.bundles.bundle import Bundle, load_bundle
-from wardround.bundles.far import by_ranges
-from wardround.bundles.make import Opened, bundle_from, open_for_bundles
-from wardround.bundles.predict import TILE, Done, in_words, predict_file, predict_rows, predict_table
+from wardround.bundles.out_of_distribution import by_ranges
+from wardround.bundles.predict.blocks import opened
+from wardround.bundles.predict.predict import TILE, Done, in_words, predict_file, predict_rows, predict_table
 from wardround.cli.main import main
+from wardround.core.errors import BundleError, DataError, StudyError
 from wardround.data.prepare import Fit, Layout, Recipe
 from wardround.data.records import Column
 from wardround.data.sources.heart import read_hospital
-from wardround.errors import BundleError, DataError, StudyError
-from wardround.execute import run_study
-from wardround.study import Preparation
+from wardround.runs.execute import run_study
+from wardround.runs.folder import RunFolder
+from wardround.study.schema import Preparation
 from wardround.uncertainty.decision import FAR, TOO_LARGE
 
 HEADER = "row,score,call,far,why\n"
@@ -194,7 +194,7 @@ def test_blocks_leave_no_seam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     table = pd.DataFrame(np.random.default_rng(0).normal(size=(500, 3)).round(3), columns=["age", "crp", "sodium"])
     table.to_csv(tmp_path / "rows.csv", index=False)
     predict_file(bundle, tmp_path / "rows.csv", tmp_path / "whole.csv")
-    monkeypatch.setattr("wardround.bundles.predict.opened", lambda source, wanted: opened(source, wanted, 64))
+    monkeypatch.setattr("wardround.bundles.predict.predict.opened", lambda source, wanted: opened(source, wanted, 64))
     told: list[Done] = []
     predict_file(bundle, tmp_path / "rows.csv", tmp_path / "cut.csv", progress=told.append)
     assert (tmp_path / "cut.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
@@ -205,7 +205,7 @@ def test_blocks_leave_no_seam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_blank_lines_are_no_rows_even_where_they_fill_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wardround.bundles.predict.opened", lambda source, wanted: opened(source, wanted, 64))
+    monkeypatch.setattr("wardround.bundles.predict.predict.opened", lambda source, wanted: opened(source, wanted, 64))
     (tmp_path / "rows.csv").write_text("age,crp,sodium\n1,2,3\n" + "\n" * 200 + "4,5,6\n" + " \n" * 100)
     found = predict_file(by_hand(tmp_path / "b"), tmp_path / "rows.csv", tmp_path / "out.csv")
     assert found.rows == 2

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from wardround.bundles.blocks import Block, Wanted, opened
-from wardround.bundles.reading import Read, Signs, judge, read_block, together
+from wardround.bundles.predict.blocks import Block, Wanted, opened
+from wardround.bundles.predict.reading import Read, Signs, judge, read_block, together
+from wardround.core.errors import DataError
 from wardround.data.prepare import Fit, Layout, Recipe
 from wardround.data.records import Column
-from wardround.data.sources.table import checked_names, read_table
-from wardround.errors import DataError
-from wardround.study import Preparation
+from wardround.data.sources.csv.text_table import checked_names, read_table
+from wardround.study.schema import Preparation
 
 NAMES = ("a", "b", "c")
 quick = settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -38,7 +38,7 @@ def by_training(path: Path) -> list[tuple[str | None, ...]] | str:
 
 
 def in_pieces(path: Path, size: int, names: tuple[str, ...] = NAMES) -> list[tuple[str | None, ...]] | str:
-    from wardround.bundles.reading import cells_of
+    from wardround.bundles.predict.reading import cells_of
 
     rows: list[tuple[str | None, ...]] = []
     try:

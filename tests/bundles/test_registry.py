@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from tests.bundles.by_hand import write_bundle
-from wardround.artifacts.audit import AuditLog
-from wardround.artifacts.audit import verify as verify_log
-from wardround.bundles import registry as registries
 from wardround.bundles.bundle import load_bundle
-from wardround.bundles.listing import listing
-from wardround.bundles.registry import Registry, find_bundle
-from wardround.bundles.versions import default_name, parse_name
-from wardround.errors import BundleError
+from wardround.bundles.registry import registry as registries
+from wardround.bundles.registry.listing import listing
+from wardround.bundles.registry.registry import Registry, find_bundle
+from wardround.bundles.registry.versions import default_name, parse_name
+from wardround.core.errors import BundleError
+from wardround.runs.audit import AuditLog
+from wardround.runs.audit import verify as verify_log
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ import torch
 from tests.bundles.by_hand import made, write_bundle
 from tests.cli.test_commands import as_json, wardround
 from wardround.bundles.bundle import Bundle
-from wardround.bundles.differences import differences, headline
-from wardround.bundles.registry import Registry
-from wardround.cli.render_bundles import shown
+from wardround.bundles.registry.bundle_differences import differences, headline
+from wardround.bundles.registry.registry import Registry
+from wardround.cli.bundles.render_registry import shown
+from wardround.core.errors import BundleError, RunError
 from wardround.data.prepare import Fit, Layout, Recipe
 from wardround.data.records import Column
-from wardround.errors import BundleError, RunError
-from wardround.study import Preparation
+from wardround.study.schema import Preparation
 
 
 def found(a: Bundle, b: Bundle) -> dict[str, tuple[Any, Any]]:

@@ -10,14 +10,14 @@ import pytest
 
 from tests.bundles.conftest import hearts
 from tests.bundles.pictured import radiographs, run_of
+from wardround.bundles.build.make import Opened, bundle_from, open_for_bundles
 from wardround.bundles.bundle import Bundle, load_bundle
-from wardround.bundles.make import Opened, bundle_from, open_for_bundles
-from wardround.bundles.predict import predict_images, predict_table
+from wardround.bundles.predict.predict import predict_images, predict_table
+from wardround.core.threads import torch_threads
 from wardround.data.site import Site
-from wardround.engines.threads import torch_threads
-from wardround.evaluation.sure_rows import SeedRows, seeds_of
-from wardround.evaluation.sure_use import reasons_of
-from wardround.execute import run_study
+from wardround.evaluation.uncertainty.uncertainty_rows import SeedRows, seeds_of
+from wardround.evaluation.uncertainty.uncertainty_use import reasons_of
+from wardround.runs.execute import run_study
 from wardround.uncertainty.decision import referred
 
 FEDAVG = [{"name": "fedavg", "algorithm": "fedavg"}]

@@ -13,10 +13,20 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from wardround import seeds
 from wardround.bundles.bundle import load_bundle
-from wardround.bundles.files import ABOUT, CARD, NEEDED, PREPARATION, UNCERTAINTY, VOCABULARY, WEIGHTS, as_text, seal
-from wardround.errors import BundleError
+from wardround.bundles.sealed_files import (
+    ABOUT,
+    CARD,
+    NEEDED,
+    PREPARATION,
+    UNCERTAINTY,
+    VOCABULARY,
+    WEIGHTS,
+    as_text,
+    seal,
+)
+from wardround.core import seeds
+from wardround.core.errors import BundleError
 
 
 @pytest.fixture

@@ -16,33 +16,26 @@ from torch import nn
 from tests.attacks.studies import heart as private_hearts
 from tests.bundles.by_hand import made as by_hand
 from tests.bundles.conftest import hearts
-from wardround.bundles import choose_unsure
-from wardround.bundles.arrays import as_array
-from wardround.bundles.blocks import Block
+from wardround.bundles.build import choose_uncertainty as choose_unsure
+from wardround.bundles.build.labelled_rows import Side
+from wardround.bundles.build.make import Opened, bundle_from, make_bundle
 from wardround.bundles.bundle import Bundle, load_bundle
-from wardround.bundles.files import ABOUT, UNCERTAINTY, WEIGHTS, as_text, seal
-from wardround.bundles.make import Opened, bundle_from, make_bundle
-from wardround.bundles.predict import How, predict_file, predict_table, wanted
-from wardround.bundles.reading import read_block
-from wardround.bundles.side import Side
-from wardround.bundles.unsure import (
-    SHARES,
-    Referral,
-    Uncertainty,
-    in_sets,
-    read_uncertainty,
-    write_uncertainty,
-)
+from wardround.bundles.predict.arrow import as_array
+from wardround.bundles.predict.blocks import Block
+from wardround.bundles.predict.predict import How, predict_file, predict_table, wanted
+from wardround.bundles.predict.reading import read_block
+from wardround.bundles.sealed_files import ABOUT, UNCERTAINTY, WEIGHTS, as_text, seal
+from wardround.bundles.uncertainty import SHARES, Referral, Uncertainty, in_sets, read_uncertainty, write_uncertainty
+from wardround.core.errors import BundleError, StudyError
 from wardround.data.site import Block as Part
 from wardround.data.site import Rows
-from wardround.errors import BundleError, StudyError
-from wardround.execute import run_study
 from wardround.models import Model, ModelBuilder, Shape, from_module
 from wardround.models.joined import joined
+from wardround.runs.execute import run_study
 from wardround.uncertainty.conformal import Cuts
 from wardround.uncertainty.decision import DOUBT
-from wardround.uncertainty.fits import has_dropout
 from wardround.uncertainty.laplace import plausible_priors
+from wardround.uncertainty.validation import has_dropout
 
 SITE = "hungarian"
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.test_commands import as_json, wardround
 from wardround.data.sources.chest_xray import chest_xray
-from wardround.data.sources.phantom import phantom
+from wardround.data.sources.phantom.radiographs import phantom
 
 STUDY = """name = "phantoms"
 [data]

@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from wardround.engines.threads import torch_threads
+from wardround.core.threads import torch_threads
 
 
 @pytest.fixture(autouse=True)

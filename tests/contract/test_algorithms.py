@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from tests.support import after, assert_same, each_round, parts_of, ragged_sites, trial
-from wardround import tree
 from wardround.algorithms import ALGORITHMS, Algorithm, Arrival
 from wardround.algorithms.algorithm import Work
+from wardround.core import tree
+from wardround.core.tree import State, Tree
 from wardround.engines.serial import SERIAL
-from wardround.rounds import site_model, start
-from wardround.study import Stragglers
-from wardround.tree import State, Tree
-from wardround.trial import Run, Trial
+from wardround.study.schema import Stragglers
+from wardround.training.rounds import site_model, start
+from wardround.training.trial import Run, Trial
 
 EVERY_ALGORITHM = pytest.mark.parametrize("name", ALGORITHMS)
 PRECISIONS = pytest.mark.parametrize("precision", ["float32", "float64"])

@@ -12,18 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from tests.support import after, assert_same, assert_same_tree, each_round, parts_of, ragged_sites, trial
-from wardround import seeds, tree
 from wardround.algorithms import ALGORITHMS
 from wardround.algorithms.fedavg import fedavg
+from wardround.core import seeds, tree
+from wardround.core.errors import StudyError
+from wardround.core.tree import Tree
 from wardround.data.site import Block
-from wardround.errors import StudyError
-from wardround.local import batches
 from wardround.models import MODELS, Dropout, Model, Shape, from_module
 from wardround.models.logistic import logistic
-from wardround.rounds import site_model, start
-from wardround.study import Stragglers
-from wardround.tree import Tree
-from wardround.trial import Run, Trial
+from wardround.study.schema import Stragglers
+from wardround.training.local import batches
+from wardround.training.rounds import site_model, start
+from wardround.training.trial import Run, Trial
 
 TABLE, IMAGES = (4,), (1, 8, 8)
 START_AT_ZERO = {"logistic"}

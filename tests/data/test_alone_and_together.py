@@ -12,8 +12,8 @@ import wardround
 from wardround.data.agreement import own_recipe
 from wardround.data.prepare import encode
 from wardround.data.records import Column, Records
-from wardround.data.sources.csv import csv
-from wardround.study import Preparation
+from wardround.data.sources.csv.hospital_files import csv
+from wardround.study.schema import Preparation
 
 # Nearly every name means something else at another hospital. `grade` is declared to be a category everywhere: it holds
 # codes in the north, words in the south and nothing in the west. `gender` is the sex in the west alone.

@@ -13,15 +13,15 @@ from tests.support import trial
 from tests.with_findings import a_study, some_radiographs, source_of
 from wardround import load_plan, load_study
 from wardround.algorithms.fedavg import fedavg
+from wardround.core.errors import StudyError
+from wardround.core.seeds import generator
 from wardround.data.augment import _warped, augmenter
 from wardround.data.site import Rows, Site
 from wardround.engines.serial import order_of, train_site
-from wardround.errors import StudyError
-from wardround.rounds import start
-from wardround.seeds import generator
-from wardround.study import Augmentation
-from wardround.trial import assign
-from wardround.units import cut
+from wardround.runs.units import cut
+from wardround.study.schema import Augmentation
+from wardround.training.rounds import start
+from wardround.training.trial import assign
 
 
 class Fixed:

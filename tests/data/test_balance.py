@@ -11,9 +11,9 @@ from tests.support import site, trial
 from wardround.algorithms.fedavg import fedavg
 from wardround.data.balance import HEAVIEST, class_weights, row_odds
 from wardround.engines.serial import order_of
-from wardround.local import batches, orders
 from wardround.models import Shape
 from wardround.models.logistic import logistic
+from wardround.training.local import batches, orders
 
 
 def test_a_finding_counts_as_often_as_it_is_outnumbered() -> None:

@@ -8,14 +8,14 @@ import pytest
 
 import wardround
 from tests.shared_data import shared_data
-from wardround.data.check import CHECKS, Finding, check_splits, refuse_errors
+from wardround.core.errors import CheckError
+from wardround.data.checks.before_training import CHECKS, Finding, check_splits, refuse_errors
 from wardround.data.cohort import Cohort, load_cohort
 from wardround.data.records import Column, Records
-from wardround.data.sources.csv import csv
+from wardround.data.sources.csv.hospital_files import csv
 from wardround.data.split import Split, fingerprints
-from wardround.errors import CheckError
-from wardround.plan import check_study, load_plan
-from wardround.study import Preparation
+from wardround.runs.plan import check_study, load_plan
+from wardround.study.schema import Preparation
 
 
 def cohort(rows: int = 80, **columns: np.ndarray) -> Cohort:

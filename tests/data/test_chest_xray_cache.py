@@ -16,10 +16,11 @@ import torch
 from PIL import Image
 
 from tests.data.made_radiographs import NAMES, first_pixels, grey, images, nih_folder
-from wardround.data.images import convert, store
-from wardround.data.images.pixels import Picture
+from wardround.core.errors import DataError, MachineError
+from wardround.data.imaging import cache as store
+from wardround.data.imaging import convert
+from wardround.data.imaging.decode import Picture
 from wardround.data.sources.chest_xray import chest_xray
-from wardround.errors import DataError, MachineError
 
 
 @pytest.fixture
@@ -212,7 +213,7 @@ def test_a_killed_first_run_leaves_nothing_that_counts(tmp_path: Path) -> None:
     folder = nih_folder(tmp_path)
     code = (
         "import sys, time; from pathlib import Path\n"
-        "from wardround.data.images import convert\n"
+        "from wardround.data.imaging import convert\n"
         "from wardround.data.sources.chest_xray import chest_xray\n"
         "convert.decode = lambda *arguments: time.sleep(600)\n"
         "chest_xray(Path(sys.argv[1]), size=8).load()\n"

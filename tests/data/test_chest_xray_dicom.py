@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from tests.data.made_radiographs import images, note
-from wardround.data.images.dicom import RANGE, grey_levels, read_dicom, turn
-from wardround.data.images.store import read_facts
+from wardround.core.errors import DataError, MachineError
+from wardround.data.imaging.cache import read_facts
+from wardround.data.imaging.dicom import RANGE, grey_levels, read_dicom, turn
 from wardround.data.sources.chest_xray import chest_xray
-from wardround.errors import DataError, MachineError
 
 pydicom = pytest.importorskip("pydicom", reason="the extra `imaging` is not installed")
 

@@ -8,12 +8,12 @@ from PIL import Image
 
 from tests.data.made_radiographs import HEADER, NAMES, ROWS, first_pixels, grey, images, nih_folder, note
 from tests.shared_data import shared_data
-from wardround.data.images.findings import FINDINGS
-from wardround.data.images.labels import read_listing
+from wardround.core.errors import DataError, MachineError, StudyError
+from wardround.core.settings import parse_settings, settings_of
+from wardround.data.imaging.finding_names import FINDINGS
+from wardround.data.imaging.labels import read_listing
 from wardround.data.sources.chest_xray import chest_xray
 from wardround.data.split import fingerprints
-from wardround.errors import DataError, MachineError, StudyError
-from wardround.settings import parse_settings, settings_of
 
 LATER_HEADER = HEADER.replace("Gender", "Sex").rstrip(",")
 LATER_ROWS = [row.replace("058Y", "58").replace("081Y", "81").replace("412Y", "3").rstrip(",") for row in ROWS]

@@ -10,12 +10,12 @@ import pytest
 
 from tests.data.made_radiographs import first_pixels, images, note
 from tests.shared_data import shared_data
-from wardround.data.images import npz
-from wardround.data.images.findings import FINDINGS
+from wardround.core.errors import DataError, MachineError, StudyError
+from wardround.data.imaging import npz
+from wardround.data.imaging.finding_names import FINDINGS
 from wardround.data.records import Records
 from wardround.data.sources.chest_xray import chest_xray
 from wardround.data.split import fingerprints
-from wardround.errors import DataError, MachineError, StudyError
 
 
 def arrays(sides: tuple[str, ...] = ("train", "val", "test"), count: int = 4, side: int = 28) -> dict[str, np.ndarray]:
@@ -153,7 +153,7 @@ def test_clahe_goes_through_the_cache_which_may_be_elsewhere(tmp_path: Path) -> 
 
 def test_reading_holds_the_result_and_little_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path / "a.npz", **arrays(("train", "test"), count=100, side=256))
-    monkeypatch.setattr("wardround.data.images.store.CHUNK", 2**20)
+    monkeypatch.setattr("wardround.data.imaging.cache.CHUNK", 2**20)
     tracemalloc.start()
     try:
         records = chest_xray(path, size=256).load()

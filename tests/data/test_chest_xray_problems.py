@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from tests.data.made_radiographs import HEADER, NAMES, ROWS, first_pixels, grey, images, nih_folder, note
-from wardround.data.images.pixels import read_picture
+from wardround.core.errors import DataError
+from wardround.data.imaging.decode import read_picture
 from wardround.data.sources.chest_xray import chest_xray
-from wardround.errors import DataError
 
 DEFAULT = '"16-bit", "colour", "other-size"'
 

@@ -9,12 +9,12 @@ from PIL import Image
 
 from tests.data.made_radiographs import NAMES, first_pixels, grey, nih_folder, note
 from tests.shared_data import shared_data
-from wardround.data.images.boxes import read_boxes
-from wardround.data.images.files import matched
-from wardround.data.images.findings import FINDINGS
-from wardround.data.images.people import groups, years
+from wardround.core.errors import DataError, StudyError
+from wardround.data.imaging.boxes import read_boxes
+from wardround.data.imaging.demographics import groups, years
+from wardround.data.imaging.file_lookup import matched
+from wardround.data.imaging.finding_names import FINDINGS
 from wardround.data.sources.chest_xray import chest_xray
-from wardround.errors import DataError, StudyError
 
 CHEXPERT = """Path,Sex,Age,Frontal/Lateral,AP/PA,No Finding,Cardiomegaly,Edema,Pleural Effusion
 CheXpert-v1.0-small/train/patient00001/study1/view1_frontal.jpg,Female,68,Frontal,AP,1.0,,,

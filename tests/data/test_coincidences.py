@@ -10,12 +10,12 @@ import pytest
 import wardround
 from tests.data.honest_and_planted import by_hospital, coarse_federation, cohort_of, with_copies_elsewhere
 from tests.shared_data import shared_data
-from wardround.data.check import Finding, check_splits
+from wardround.data.checks.before_training import Finding, check_splits
+from wardround.data.checks.coincidences import ALWAYS, expected_pairs, explained_by_chance
 from wardround.data.cohort import Cohort, load_cohort
-from wardround.data.coincidences import ALWAYS, expected_pairs, explained_by_chance
-from wardround.data.sources.csv import csv
+from wardround.data.sources.csv.hospital_files import csv
 from wardround.data.sources.heart import heart
-from wardround.study import Preparation
+from wardround.study.schema import Preparation
 
 EQUAL_ROWS = ("shared-rows", "leak", "copies")
 
@@ -166,5 +166,5 @@ def test_shared_numbers_of_files_are_compared_and_own_numbers_are_not(tmp_path: 
         data = {"source": "csv", "files": {k: str(v) for k, v in files.items()}, "target": "died", "patient": "mrn"}
         raw = {"name": "ids", "data": {**data, "shared_ids": shared}, "arms": [{"algorithm": "fedavg"}]}
         plan = wardround.load_plan(*wardround.load_study(raw))
-        shown = [one for one in wardround.plan.check_study(plan) if one.check == "shared-rows"]
+        shown = [one for one in wardround.runs.plan.check_study(plan) if one.check == "shared-rows"]
         assert {one.level for one in shown} == {expected}

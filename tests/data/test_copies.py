@@ -6,14 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from wardround.data.check import check_splits, refuse_errors
+from wardround.core.errors import CheckError
+from wardround.data.checks.before_training import check_splits, refuse_errors
+from wardround.data.checks.coincidences import ALWAYS
+from wardround.data.checks.duplicates import copies
 from wardround.data.cohort import Cohort
-from wardround.data.coincidences import ALWAYS
-from wardround.data.copies import copies
 from wardround.data.records import Column, Records
 from wardround.data.sources.heart import heart
 from wardround.data.split import Split, fingerprints
-from wardround.errors import CheckError
 
 
 def cohort(table: pd.DataFrame, patient: np.ndarray | None = None) -> Cohort:

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from wardround.core.errors import DataError, StudyError, WardroundError
+from wardround.core.settings import parse_settings, settings_of
+from wardround.data.describe import describe_file
 from wardround.data.records import Column, Records
-from wardround.data.sources.columns import SEX_WORDS
-from wardround.data.sources.csv import csv
-from wardround.data.sources.describe import describe_file
-from wardround.data.sources.table import MISSING_WORDS
-from wardround.errors import DataError, StudyError, WardroundError
-from wardround.settings import parse_settings, settings_of
+from wardround.data.sources.csv.columns import SEX_WORDS
+from wardround.data.sources.csv.hospital_files import csv
+from wardround.data.sources.csv.text_table import MISSING_WORDS
 
 SECRET = "PATIENT-SECRET-7731"
 

@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 
 from tests.shared_data import shared_data
 from wardround.cli.main import app
-from wardround.data.describe import describe_data
-from wardround.data.sources.describe import describe_file
+from wardround.data.describe import describe_data, describe_file
 
 CLEVELAND = "age,sex,cp,trestbps,chol,fbs,restecg,thalach,exang,oldpeak,slope,ca,thal,num\n"
 

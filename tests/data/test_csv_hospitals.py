@@ -9,9 +9,9 @@ import pytest
 
 import wardround
 from benchmarks.csv_hospitals import ROWS, admissions, text_of
-from wardround.catalog import find_study
+from wardround.core.errors import DataError
 from wardround.data.records import Records
-from wardround.errors import DataError
+from wardround.runs.catalog import find_study
 
 STUDY = find_study("csv-hospitals")
 SHARED = ("age", "sex", "heart_rate", "temperature", "systolic", "sodium", "potassium", "lactate")

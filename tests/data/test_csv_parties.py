@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from wardround.core.errors import DataError, StudyError, WardroundError
 from wardround.data.parties import holdings_of
 from wardround.data.records import Column, Records
 from wardround.data.sources import SOURCES
-from wardround.errors import DataError, StudyError, WardroundError
-from wardround.study import Topology
+from wardround.study.schema import Topology
 
 CLINIC = """pid,age,sex,sick
 A1,50,f,yes

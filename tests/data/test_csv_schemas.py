@@ -7,14 +7,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from wardround.core.errors import DataError, StudyError
 from wardround.data.agreement import recipes
 from wardround.data.cohort import load_cohort
 from wardround.data.prepare import encode
 from wardround.data.records import Column, Records
-from wardround.data.sources.columns import SEX_WORDS
-from wardround.data.sources.csv import csv
-from wardround.errors import DataError, StudyError
-from wardround.study import Preparation
+from wardround.data.sources.csv.columns import SEX_WORDS
+from wardround.data.sources.csv.hospital_files import csv
+from wardround.study.schema import Preparation
 
 NORTH = """age,sex,stage,smoker,lactate,admitted,died
 50,m,1,yes,1.5,2020-01-01,yes

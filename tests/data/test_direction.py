@@ -8,11 +8,9 @@ import pandas as pd
 import pytest
 
 from tests.shared_data import shared_data
-from wardround import seeds
-from wardround.data.check import Finding, check_splits
-from wardround.data.clinicalnames import common_name
-from wardround.data.cohort import Cohort, split_sites
-from wardround.data.direction import (
+from wardround.core import seeds
+from wardround.data.checks.before_training import Finding, check_splits
+from wardround.data.checks.label_direction import (
     BETWEEN,
     MOST_SITES,
     USUAL,
@@ -24,12 +22,14 @@ from wardround.data.direction import (
     total,
     uncompared,
 )
+from wardround.data.clinical_names import common_name
+from wardround.data.cohort import Cohort, split_sites
 from wardround.data.partition.by_hospital import by_hospital
 from wardround.data.records import Column, Records
-from wardround.data.sources.csv import csv
+from wardround.data.sources.csv.hospital_files import csv
 from wardround.data.sources.heart import heart
 from wardround.data.split import fingerprints
-from wardround.study import Evaluation
+from wardround.study.schema import Evaluation
 
 
 def cohort_of(records: Records) -> Cohort:

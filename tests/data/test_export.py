@@ -9,14 +9,14 @@ import pandas as pd
 import pytest
 
 from tests.with_findings import NAMES, SIZE, cohort_of, some_radiographs
+from wardround.core.errors import RunError
 from wardround.data.cohort import split_sites
 from wardround.data.export import export_split
 from wardround.data.partition.by_hospital import by_hospital
 from wardround.data.records import SIDES, Records
 from wardround.data.sources.chest_xray import chest_xray
 from wardround.data.split import Split
-from wardround.errors import RunError
-from wardround.study import Evaluation
+from wardround.study.schema import Evaluation
 
 ALIKE = {"train": "train", "validation": "val", "test": "test"}
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from wardround.core.errors import DataError, MachineError, StudyError
+from wardround.core.seeds import generator
+from wardround.core.settings import parse_settings, settings_of
 from wardround.data.records import Records
 from wardround.data.sources.fashion_mnist import CLASSES, balanced, fashion_mnist
-from wardround.errors import DataError, MachineError, StudyError
-from wardround.seeds import generator
-from wardround.settings import parse_settings, settings_of
 
 TRAIN_IMAGES, TRAIN_LABELS = "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"
 TEST_IMAGES, TEST_LABELS = "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from tests.with_findings import NAMES, SHARES, a_study, cohort_of, some_radiographs, source_of
 from wardround import load_plan, load_study
-from wardround.data.check import check_splits, refuse_errors
+from wardround.core.errors import CheckError, DataError, StudyError
+from wardround.core.seeds import generator
+from wardround.data.checks.before_training import check_splits, refuse_errors
 from wardround.data.cohort import split_sites
 from wardround.data.heterogeneity import class_counts, measure
 from wardround.data.partition import PARTITIONERS, Partitioner
@@ -23,9 +25,7 @@ from wardround.data.partition.partition import patient_classes
 from wardround.data.partition.specialty import specialty
 from wardround.data.records import BOX_COLUMNS, NO_FINDING, UNKNOWN, Records, label_counts
 from wardround.data.split import Split, split_site, strata
-from wardround.errors import CheckError, DataError, StudyError
-from wardround.seeds import generator
-from wardround.study import Evaluation
+from wardround.study.schema import Evaluation
 
 MASS, FLUID, AIR, NOTHING = range(4)
 

@@ -2,11 +2,11 @@
 
 import pytest
 
+from wardround.core.errors import DataError, StudyError
 from wardround.data.cohort import load_cohort
 from wardround.data.prepare import complete_rows
 from wardround.data.sources.heart import COLUMNS, HOSPITALS, heart, read_hospital
-from wardround.errors import DataError, StudyError
-from wardround.study import Preparation
+from wardround.study.schema import Preparation
 
 ROWS = {"cleveland": 303, "hungarian": 294, "switzerland": 123, "va": 200}
 DISEASE_PERCENT = {"cleveland": 45.9, "hungarian": 36.1, "switzerland": 93.5, "va": 74.5}

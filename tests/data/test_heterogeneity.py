@@ -4,9 +4,9 @@ import math
 import numpy as np
 import pytest
 
+from wardround.core.errors import DataError
+from wardround.core.seeds import generator
 from wardround.data.heterogeneity import gini, js_divergence, kl_divergence, label_distributions, measure, mmd_of_pairs
-from wardround.errors import DataError
-from wardround.seeds import generator
 
 
 def rng() -> np.random.Generator:

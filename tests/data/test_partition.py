@@ -11,6 +11,9 @@ import pytest
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
+from wardround.core.errors import DataError, StudyError
+from wardround.core.seeds import generator
+from wardround.core.settings import parse, settings_of
 from wardround.data.heterogeneity import measure
 from wardround.data.partition import PARTITIONERS, Partitioner
 from wardround.data.partition.age_windows import age_windows
@@ -22,9 +25,6 @@ from wardround.data.partition.partition import site_names
 from wardround.data.partition.quantity import quantity
 from wardround.data.partition.specialty import specialty
 from wardround.data.records import Column, Records
-from wardround.errors import DataError, StudyError
-from wardround.seeds import generator
-from wardround.settings import parse, settings_of
 
 REQUIRED: dict[str, dict[str, Any]] = {"by-column": {"column": "sex"}}  # settings without a default
 REFUSES_REPEATED_PATIENTS = {"age-windows"}

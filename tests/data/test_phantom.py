@@ -16,12 +16,13 @@ from sklearn.metrics import roc_auc_score
 from torch import nn
 
 from tests.shared_data import shared_data
-from wardround.data.images.findings import FINDINGS
+from wardround.core.errors import StudyError
+from wardround.core.seeds import generator
+from wardround.core.settings import parse_settings, settings_of
+from wardround.data.imaging.finding_names import FINDINGS
 from wardround.data.records import BOX_COLUMNS, Records
-from wardround.data.sources.phantom import phantom
-from wardround.data.sources.phantom_drawing import TRAITS, Chest, clouds, draw_chest, stand, vessel_trees, wall_at
-from wardround.data.sources.phantom_findings import CHANCES, add_findings, place, reshape
-from wardround.data.sources.phantom_labels import (
+from wardround.data.sources.phantom.drawing import TRAITS, Chest, clouds, draw_chest, stand, vessel_trees, wall_at
+from wardround.data.sources.phantom.label_draws import (
     AGE_PULL,
     IMAGES,
     SHARE_AP,
@@ -31,11 +32,10 @@ from wardround.data.sources.phantom_labels import (
     draw_labels,
     prevalence,
 )
-from wardround.data.sources.phantom_scanner import CORNERS, expose, mark, scanner_of
+from wardround.data.sources.phantom.placement import CHANCES, add_findings, place, reshape
+from wardround.data.sources.phantom.radiographs import phantom
+from wardround.data.sources.phantom.scanner import CORNERS, expose, mark, scanner_of
 from wardround.data.split import fingerprints
-from wardround.errors import StudyError
-from wardround.seeds import generator
-from wardround.settings import parse_settings, settings_of
 
 TOTAL = 112_120
 SIZE = 64
@@ -225,7 +225,7 @@ def test_more_rows_leave_the_first_ones_as_they_were(records: Records) -> None:
 @pytest.mark.slow
 def test_threads_change_no_byte() -> None:
     program = (
-        "from hashlib import sha256; from wardround.data.sources.phantom import phantom;"
+        "from hashlib import sha256; from wardround.data.sources.phantom.radiographs import phantom;"
         "print(sha256(phantom(rows=100, size=96).load().features.tobytes()).hexdigest())"
     )
     digests = {

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from tests.with_findings import cohort_of, some_radiographs
+from wardround.data.brightness import CHUNK, LEAST_SPREAD, brightness, levels
 from wardround.data.cohort import load_cohort, prepare_sites
-from wardround.data.pixels import CHUNK, LEAST_SPREAD, brightness, levels
 from wardround.data.records import Records
 from wardround.data.site import Rows, Site, join
 from wardround.data.sources import Source
 from wardround.data.split import Split
-from wardround.engines.lanes import RowPool
-from wardround.study import Preparation
+from wardround.engines.stacked.lanes import RowPool
+from wardround.study.schema import Preparation
 
 NONE = np.array([], dtype=np.int64)
 # training rows, and after them test rows; the third site is darker than the others

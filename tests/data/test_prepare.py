@@ -4,11 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from wardround.core.errors import DataError
 from wardround.data.agreement import agree, fit
 from wardround.data.prepare import encode, transform
 from wardround.data.records import Column, Records
-from wardround.errors import DataError
-from wardround.study import Preparation
+from wardround.study.schema import Preparation
 
 NAN = float("nan")
 

@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 from scipy.spatial.distance import jensenshannon
 
+from wardround.core.errors import StudyError
+from wardround.core.seeds import generator
+from wardround.core.settings import parse_settings, settings_of
 from wardround.data.records import Records
 from wardround.data.sources.synthetic import SiteModel, draw_site, shared_model, site_model, site_size, synthetic
-from wardround.errors import StudyError
-from wardround.seeds import generator
-from wardround.settings import parse_settings, settings_of
 
 
 def table(records: Records) -> pd.DataFrame:

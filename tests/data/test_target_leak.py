@@ -7,10 +7,10 @@ from scipy.stats import binom
 from sklearn.datasets import load_iris
 
 from tests.data.honest_and_planted import PLANTS, by_hospital, cohort_of, honest_data
-from wardround.data.check import check_splits, refuse_errors
+from wardround.core.errors import CheckError
+from wardround.data.checks.before_training import check_splits, refuse_errors
+from wardround.data.checks.target_leak import MARKER, UNLIKELY, TargetLeak, _chance
 from wardround.data.cohort import Cohort
-from wardround.data.target_leak import MARKER, UNLIKELY, TargetLeak, _chance
-from wardround.errors import CheckError
 
 
 def errors(data: Cohort) -> dict[str, TargetLeak]:

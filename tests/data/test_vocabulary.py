@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from tests.shared_data import shared_data
+from wardround.core.errors import DataError, StudyError
 from wardround.data.records import Records
-from wardround.data.sources.csv import csv
-from wardround.data.sources.misspelt import one_slip_apart
-from wardround.data.sources.vocabulary import MEANINGS, PAIRS
-from wardround.errors import DataError, StudyError
+from wardround.data.sources.csv.hospital_files import csv
+from wardround.data.sources.csv.target_words import MEANINGS, PAIRS
+from wardround.data.sources.csv.typos import one_slip_apart
 
 TWO = ("no disease", "disease")
 TURNED = {"0": "disease", "1": "no disease"}

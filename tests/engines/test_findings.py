@@ -10,15 +10,15 @@ from tests.with_findings import a_study, finding_sites, some_radiographs, source
 from wardround import load_plan, load_study
 from wardround.algorithms import ALGORITHMS
 from wardround.algorithms.fedprox import fedprox
+from wardround.core.errors import RunError
 from wardround.data.records import Records
 from wardround.engines.serial import SERIAL
-from wardround.engines.stacked import STACKED
-from wardround.errors import RunError
+from wardround.engines.stacked.stacked import STACKED
 from wardround.evaluation.curves import Curves
 from wardround.models import MODELS, Shape
-from wardround.plan import Plan
-from wardround.trial import Run, Trial
-from wardround.units import cut, one_at_a_time
+from wardround.runs.plan import Plan
+from wardround.runs.units import cut, one_at_a_time
+from wardround.training.trial import Run, Trial
 
 EXACT = 1e-12
 
@@ -149,7 +149,7 @@ def test_sites_of_a_large_model_side_by_side_give_the_same_bits_on_any_number_of
 ) -> None:
     _, (one,) = planned(training={"augment": {"rotate": 10.0, "noise": 0.1}}, model={"kind": "mlp", "dropout": 0.3})
     (alone,), _ = finished(SERIAL, [one])
-    monkeypatch.setattr("wardround.trial.SMALL_MODEL", 0)  # so that this one counts as large
+    monkeypatch.setattr("wardround.training.trial.SMALL_MODEL", 0)  # so that this one counts as large
     for threads in (1, 2, 3):
         before = torch.get_num_threads()
         torch.set_num_threads(threads)

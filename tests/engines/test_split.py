@@ -13,7 +13,8 @@ from tests.support import after, assert_same, ragged_sites, site, trial
 from wardround.algorithms.pooled import pooled
 from wardround.algorithms.split import split
 from wardround.data.site import Block, Rows
-from wardround.engines.exchange import (
+from wardround.engines.serial import order_of
+from wardround.engines.split.exchange import (
     LabelHolder,
     Labelled,
     Own,
@@ -24,14 +25,13 @@ from wardround.engines.exchange import (
     through_channel,
     whole_of,
 )
-from wardround.engines.serial import order_of
-from wardround.engines.split import SPLIT, blocks, cut_of
+from wardround.engines.split.split import SPLIT, blocks, cut_of
 from wardround.models import Model, Shape
 from wardround.models.joined import joined
-from wardround.optimisers import optimiser_for
-from wardround.privacy.noise import SeededStream
-from wardround.study import EmbeddingNoise, Topology, Training
-from wardround.trial import Run, Trial
+from wardround.privacy.dp.noise import SeededStream
+from wardround.study.schema import EmbeddingNoise, Topology, Training
+from wardround.training.optimisers import optimiser_for
+from wardround.training.trial import Run, Trial
 
 # numbers 0 and 1 are the clinic's, 2 to 4 the laboratory's, 5 and 6 the registry's; 7 and 8: whether those have them
 CLINIC, LABORATORY, REGISTRY = (
@@ -320,7 +320,7 @@ def test_every_party_has_other_noise_in_every_round_and_batch(monkeypatch: pytes
         drawn.extend(float(protect(torch.zeros(1, 1, dtype=torch.float64))) for _ in range(2))
         return protect
 
-    monkeypatch.setattr("wardround.engines.split.protection", watched)
+    monkeypatch.setattr("wardround.engines.split.split.protection", watched)
     _, parted = both(network())
     trained(replace(parted, topology=Topology(embeddings=EmbeddingNoise(1.0, 1.0))))
     assert len(set(drawn)) == len(drawn) == 2 * 2 * 3  # draws, parties, rounds

@@ -8,11 +8,11 @@ import torch
 from wardround import load_plan, load_study
 from wardround.algorithms import ALGORITHMS
 from wardround.engines.serial import SERIAL
-from wardround.engines.stacked import STACKED
+from wardround.engines.stacked.stacked import STACKED
 from wardround.evaluation.curves import Curves
-from wardround.plan import Plan
-from wardround.trial import RoundRecord, Run, Trial
-from wardround.units import cut
+from wardround.runs.plan import Plan
+from wardround.runs.units import cut
+from wardround.training.trial import RoundRecord, Run, Trial
 
 CIRCUMSTANCES: dict[str, dict[str, Any]] = {
     "everyone": {},
@@ -172,14 +172,14 @@ def test_the_rule_of_auto_large_models_and_buffers_run_on_the_reference_engine(m
     assert [unit.engine for unit in cut(plan, "stacked")] == ["stacked"]
     small, _ = planned(study("fedavg", "mlp", {}))
     assert [unit.engine for unit in cut(small, "auto")] == ["stacked"]
-    monkeypatch.setattr("wardround.units.STACK_BYTES", 1)
+    monkeypatch.setattr("wardround.runs.units.STACK_BYTES", 1)
     assert [len(unit.members) for unit in cut(small, "auto")] == [1, 1]
 
 
 def test_batch_norm_runs_on_the_reference_engine_and_refuses_a_batch_of_one() -> None:
     from torch import nn
 
-    from wardround.errors import RunError
+    from wardround.core.errors import RunError
     from wardround.models import Model, ModelBuilder, Shape, from_module
 
     def normed() -> ModelBuilder:

@@ -9,7 +9,7 @@ from scipy.special import expit
 from sklearn import metrics as sk
 
 import wardround
-from wardround.study import METRICS, Study
+from wardround.study.schema import METRICS, Study
 
 NAMES = ("mass", "fluid", "air")
 SITES = ("north", "south")

@@ -7,8 +7,8 @@ import pytest
 
 import wardround
 from tests.evaluation.test_benefit import FEDAVG, LOCAL, corrected_interval, scores, study
-from wardround.evaluation.across import across_sites
-from wardround.evaluation.benefit import BENEFIT
+from wardround.evaluation.comparisons.benefit import BENEFIT
+from wardround.evaluation.comparisons.site_differences import across_sites
 from wardround.report.evidence import Evidence
 from wardround.report.words_across import across_words
 from wardround.report.words_on_data import _compared

@@ -9,8 +9,8 @@ import pytest
 import wardround
 from tests.evaluation.known_truth import World, content_of
 from wardround.evaluation.answer import answer
-from wardround.evaluation.compare import limit_words
-from wardround.evaluation.differences import correct
+from wardround.evaluation.comparisons.compare import limit_words
+from wardround.evaluation.comparisons.differences import correct
 
 HEART: dict[str, Any] = {
     "name": "answers",

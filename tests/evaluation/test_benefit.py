@@ -12,9 +12,9 @@ from sklearn.metrics import accuracy_score, brier_score_loss, roc_auc_score
 import wardround
 from tests.evaluation.made_up import with_accuracy
 from tests.support import after, assert_same_tree
-from wardround.evaluation.benefit import BENEFIT, benefit, best_single, by_number_of_sites, spread
+from wardround.evaluation.comparisons.benefit import BENEFIT, benefit, best_single, by_number_of_sites, spread
 from wardround.evaluation.scores import Scores
-from wardround.study import METRICS, Study
+from wardround.study.schema import METRICS, Study
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 EXTRA = 0.25  # 20 % test rows, 80 % training rows

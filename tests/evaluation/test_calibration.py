@@ -12,7 +12,7 @@ from statsmodels.discrete.discrete_model import Logit
 from statsmodels.genmod.families import Binomial
 from statsmodels.genmod.generalized_linear_model import GLM
 
-from wardround.evaluation.calibration import BINS, calibration, decision_curve, reliability
+from wardround.evaluation.calibration_curves import BINS, calibration, decision_curve, reliability
 from wardround.evaluation.metrics import THRESHOLDS
 
 MANY = 20_000

@@ -12,12 +12,12 @@ from scipy import stats
 
 import wardround
 from tests.evaluation.made_up import with_accuracy
-from wardround.claim import QUANTITIES, TAKES, Formula
-from wardround.evaluation.claim_formulas import FORMULAS, possible
-from wardround.evaluation.claim_metrics import MEASURES
-from wardround.evaluation.claims import OUTCOMES, by_group, count_outcomes, judge
+from wardround.evaluation.claims.claim_formulas import FORMULAS, possible
+from wardround.evaluation.claims.claim_metrics import MEASURES
+from wardround.evaluation.claims.verdicts import OUTCOMES, by_group, count_outcomes, judge
 from wardround.evaluation.scores import Scores
-from wardround.study import FINAL, METRICS, Study
+from wardround.study.claims import QUANTITIES, TAKES, Formula
+from wardround.study.schema import FINAL, METRICS, Study
 
 ROWS = 20
 HITS = {"fedavg": [15, 16, 17], "fedprox": [16, 18, 17], "local": [12, 13, 14]}  # right of 20 rows, with seeds 1 to 3

@@ -12,12 +12,12 @@ from sklearn import metrics as sk
 from statsmodels.stats.multitest import multipletests
 
 from tests.evaluation.made_up import by_skill, with_accuracy
-from wardround.evaluation import compare
-from wardround.evaluation.compare import COMPARED, RESAMPLES, WORDS, Pair, sentence
-from wardround.evaluation.differences import correct, verdict_of
+from wardround.evaluation.comparisons import compare
+from wardround.evaluation.comparisons.compare import COMPARED, RESAMPLES, WORDS, Pair, sentence
+from wardround.evaluation.comparisons.differences import correct, verdict_of
 from wardround.evaluation.intervals import Resampling
 from wardround.evaluation.scores import Scores
-from wardround.study import METRICS
+from wardround.study.schema import METRICS
 
 SEEDS = 10
 EXTRA = 0.25  # 20 % test rows and 80 % training rows

@@ -13,17 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.evaluation.made_findings import NAMES, a_study, label_names, predictions, records_of, score_names
-from wardround.deploy.sitefacts import without_small_findings
-from wardround.evaluation.deployed import deployed_results, withheld
-from wardround.evaluation.finding_summaries import own_metrics, put_together
-from wardround.evaluation.finding_summary import curve_figures, own_thresholds, tell
+from wardround.deployment.common.site_facts import without_small_findings
+from wardround.evaluation.deployed_results import deployed_results, withheld
 from wardround.evaluation.findings import describe_findings
 from wardround.evaluation.intervals import Resampling
 from wardround.evaluation.metrics import auc, finding_metrics, mean_auc, metrics
-from wardround.evaluation.predict import SitePrediction
+from wardround.evaluation.prediction import SitePrediction
 from wardround.evaluation.scores import Scores
+from wardround.evaluation.summaries.finding_summary import curve_figures, own_thresholds, tell
+from wardround.evaluation.summaries.merged_finding_summaries import own_metrics, put_together
 from wardround.evaluation.thresholds import best_threshold
-from wardround.study import METRICS
+from wardround.study.schema import METRICS
 
 SMALLEST = 5
 RANKED = ("auc", "pr_auc")

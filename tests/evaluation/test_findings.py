@@ -28,7 +28,7 @@ from wardround.evaluation.metrics import mean_auc, metrics
 from wardround.evaluation.results import results
 from wardround.evaluation.scores import Scores
 from wardround.evaluation.thresholds import best_threshold, choose_thresholds, untested
-from wardround.study import METRICS
+from wardround.study.schema import METRICS
 
 FIXED = Resampling(0.0)
 

@@ -11,7 +11,7 @@ from tests.evaluation.made_up import by_skill
 from wardround.evaluation.grouped import grouped_metrics
 from wardround.evaluation.metrics import PAIRS, metrics
 from wardround.evaluation.scores import Scores
-from wardround.study import METRICS
+from wardround.study.schema import METRICS
 
 GROUPS = 5
 NAN = float("nan")

@@ -3,7 +3,7 @@ import pytest
 from scipy import stats
 
 from wardround.evaluation.intervals import Resampling, mean_interval, p_value, summarise
-from wardround.study import Evaluation, Seeds
+from wardround.study.schema import Evaluation, Seeds
 
 
 def test_without_resampling_it_is_the_ordinary_t_interval() -> None:

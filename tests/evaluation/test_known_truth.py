@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import binom
 
 from tests.evaluation.known_truth import World, claims_in, content_of
-from wardround.evaluation import compare
+from wardround.evaluation.comparisons import compare
 
 NOTHING = {
     "1 hospital": World(1, 10),

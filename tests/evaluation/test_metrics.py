@@ -5,7 +5,7 @@ import pytest
 from sklearn import metrics as sk
 
 from wardround.evaluation.metrics import metrics
-from wardround.study import METRICS
+from wardround.study.schema import METRICS
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -11,12 +11,12 @@ from scipy.stats import norm, t
 import wardround
 from tests.evaluation.made_findings import NAMES, NAN, a_study, predictions, records_of
 from tests.evaluation.made_up import by_skill
-from wardround.evaluation import patients
+from wardround.evaluation.comparisons import patients
+from wardround.evaluation.comparisons.patients import METHOD, Resamples
 from wardround.evaluation.metrics import finding_metrics, metrics
-from wardround.evaluation.patients import METHOD, Resamples
 from wardround.evaluation.results import results
 from wardround.evaluation.scores import Scores
-from wardround.study import METRICS, Study
+from wardround.study.schema import METRICS, Study
 
 CHECKED = 40  # resamples that are repeated row by row
 

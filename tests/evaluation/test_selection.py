@@ -12,15 +12,15 @@ from sklearn.metrics import accuracy_score
 import wardround
 from tests.evaluation.made_up import with_accuracy
 from tests.support import after, assert_same
-from wardround.artifacts.folder import RunFolder
+from wardround.core.errors import StudyError
 from wardround.data.records import Records
 from wardround.data.sources import Source
 from wardround.data.sources.heart import heart
-from wardround.errors import StudyError
+from wardround.evaluation.comparisons.selection import choose, compose
 from wardround.evaluation.results import results
-from wardround.evaluation.selection import choose, compose
-from wardround.plan import Plan
-from wardround.study import Arm, Study
+from wardround.runs.folder import RunFolder
+from wardround.runs.plan import Plan
+from wardround.study.schema import Arm, Study
 
 NAN = float("nan")
 MUS = [0.3, 0.1, 0.0]  # in this order, so that ties between small values go to the larger

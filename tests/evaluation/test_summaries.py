@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 
 import wardround
 from tests.evaluation.told import as_deployed, facts_of, lines_of, prediction
-from wardround.deploy.sitefacts import describe_deployed, without_small
-from wardround.evaluation.calibration import decision_curve
-from wardround.evaluation.deployed import diverged, withheld
+from wardround.deployment.common.site_facts import describe_deployed, without_small
+from wardround.evaluation.calibration_curves import decision_curve
+from wardround.evaluation.deployed_results import diverged, withheld
 from wardround.evaluation.metrics import THRESHOLDS, metrics
 from wardround.evaluation.participation import participation, was_there
 from wardround.evaluation.scores import Scores
-from wardround.evaluation.summaries import Summaries, together
-from wardround.evaluation.summary import EDGES, score_cells, summarise
-from wardround.study import METRICS
+from wardround.evaluation.summaries.merged_summaries import Summaries, together
+from wardround.evaluation.summaries.site_summary import EDGES, score_cells, summarise
+from wardround.study.schema import METRICS
 
 RANKED = ("auc", "pr_auc")  # need the order of all sites' rows
 SMALLEST = 5

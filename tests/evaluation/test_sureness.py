@@ -8,15 +8,20 @@ import pytest
 from scipy import stats
 from scipy.special import expit
 
-from wardround.catalog import load_study
 from wardround.evaluation.intervals import Resampling
-from wardround.evaluation.sure_rows import MEASURES, SeedRows, put_together, seeds_of
-from wardround.evaluation.sure_scores import coverage_moments, describe_calibration, describe_sets, expected_coverage
-from wardround.evaluation.sure_use import describe_errors, describe_referral, describe_shifted
-from wardround.evaluation.sureness import describe_arm, score_sureness
-from wardround.study import Uncertainty
+from wardround.evaluation.uncertainty.uncertainty_results import describe_arm, score_sureness
+from wardround.evaluation.uncertainty.uncertainty_rows import MEASURES, SeedRows, put_together, seeds_of
+from wardround.evaluation.uncertainty.uncertainty_scores import (
+    coverage_moments,
+    describe_calibration,
+    describe_sets,
+    expected_coverage,
+)
+from wardround.evaluation.uncertainty.uncertainty_use import describe_errors, describe_referral, describe_shifted
+from wardround.runs.catalog import load_study
+from wardround.study.schema import Uncertainty
 from wardround.uncertainty.conformal import coverage_interval
-from wardround.uncertainty.parts import entropy_parts
+from wardround.uncertainty.decomposition import entropy_parts
 
 FEW = pd.DataFrame({"row": []})  # patients are not known: each row is one
 ONE = Resampling(0.0)

@@ -10,9 +10,9 @@ from sklearn.metrics import accuracy_score, f1_score, roc_curve
 import wardround
 from tests.evaluation.made_findings import records_of
 from tests.evaluation.made_up import by_skill
-from wardround.evaluation.finding_summary import own_thresholds, tell
-from wardround.evaluation.predict import SitePrediction
+from wardround.evaluation.prediction import SitePrediction
 from wardround.evaluation.results import results
+from wardround.evaluation.summaries.finding_summary import own_thresholds, tell
 from wardround.evaluation.thresholds import LEAST_EACH, LEAST_ROWS, choose_thresholds, class_threshold
 
 SKILL = {"fedavg": 2.0, "local": 0.7}

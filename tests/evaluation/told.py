@@ -9,14 +9,14 @@ import numpy as np
 import pandas as pd
 
 import wardround
-from wardround.artifacts.folder import RunFolder
-from wardround.deploy.sitefacts import describe_deployed, own_counts
-from wardround.evaluation.deployed import deployed_results
+from wardround.deployment.common.site_facts import describe_deployed, own_counts
+from wardround.evaluation.deployed_results import deployed_results
 from wardround.evaluation.metrics import calls
-from wardround.evaluation.predict import SitePrediction
+from wardround.evaluation.prediction import SitePrediction
 from wardround.evaluation.scores import score_columns
-from wardround.evaluation.summary import summarise
-from wardround.plan import Plan
+from wardround.evaluation.summaries.site_summary import summarise
+from wardround.runs.folder import RunFolder
+from wardround.runs.plan import Plan
 
 
 def prediction(label: np.ndarray, score: np.ndarray, site: str = "north") -> SitePrediction:

@@ -15,10 +15,10 @@ import typer
 from tests.data.made_radiographs import nih_folder
 from tests.data.test_chest_xray_dicom import written
 from tests.extras.environments import EXTRAS
-from wardround.catalog import load_study, shipped_studies
 from wardround.cli.main import app
-from wardround.errors import MachineError
-from wardround.study import Privacy, Study
+from wardround.core.errors import MachineError
+from wardround.runs.catalog import load_study, shipped_studies
+from wardround.study.schema import Privacy, Study
 
 SMALL = """name = "small"
 [data]

@@ -13,10 +13,10 @@ import pytest
 
 from tests.extras.environments import EXTRAS, ROOT, installed_with, make_environment, requirements, top_level_names
 from tests.extras.scenario import done_in, every_check, every_help, says_what_to_install, step, wrong
-from wardround import extras
-from wardround.cli import render
-from wardround.errors import MachineError
-from wardround.extras import examine_extras, load, missing_extra, needs
+from wardround.cli import rendering as render
+from wardround.core import extras
+from wardround.core.errors import MachineError
+from wardround.core.extras import examine_extras, load, missing_extra, needs
 
 SOURCE = ROOT / "src" / "wardround"
 FLOWER = SOURCE / "engines" / "flower"  # its __init__ refuses before anything below it is imported
@@ -157,6 +157,6 @@ def test_a_missing_package_is_an_error_that_names_the_extra() -> None:
 
 def test_a_mistake_of_wardround_itself_is_not_taken_for_a_missing_extra() -> None:
     with pytest.raises(ImportError, match="no_such_name"), needs("onnx", "here"):
-        from wardround.tree import no_such_name  # type: ignore[attr-defined]  # noqa: F401
+        from wardround.core.tree import no_such_name  # type: ignore[attr-defined]  # noqa: F401
     with pytest.raises(ModuleNotFoundError, match=r"wardround\.no_such_part"):
         load("wardround.no_such_part", "onnx", "here")

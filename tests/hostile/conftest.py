@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import pytest
 
-from wardround.artifacts import environment
+from wardround.runs import environment
 
 
 @pytest.fixture(autouse=True, scope="session")

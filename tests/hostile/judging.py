@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tests.deploy.test_nothing_of_a_patient import assert_clean
+from tests.deployment.test_nothing_of_a_patient import assert_clean
 from tests.hostile.network import Ended, Network
 
 UNIT = ("accuracy", "auc", "pr_auc", "f1", "sensitivity", "specificity", "ppv", "npv", "brier")

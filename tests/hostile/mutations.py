@@ -21,7 +21,7 @@ import torch
 from safetensors.torch import load, save
 
 from tests.hostile.network import Message, body_of, head_of, kind_of, signed
-from wardround.seeds import generator
+from wardround.core.seeds import generator
 
 Expect = Literal["refused", "safe", "closed", "sealed", "bends"]
 Path = tuple[str | int, ...]

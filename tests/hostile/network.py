@@ -14,13 +14,13 @@ from typing import Any
 
 import orjson
 
-from tests.deploy import parties, regional, together
-from tests.deploy.test_nothing_of_a_patient import IDENTITY, NUMBER, own_file, rows, write
-from tests.deploy.together import ByHand, key
+from tests.deployment import parties, regional, together
+from tests.deployment.test_nothing_of_a_patient import IDENTITY, NUMBER, own_file, rows, write
+from tests.deployment.together import ByHand, key
 from tests.time_limit import TooLong, time_limit
-from wardround.artifacts.folder import RunFolder
 from wardround.data.sources import Source
-from wardround.engines.letters import Sealed
+from wardround.protocol.messages import Sealed
+from wardround.runs.folder import RunFolder
 
 Message = Sealed  # head (JSON), tensors (safetensors), signature
 Answer = Callable[[str, Message, Message], Message | None]  # sender, question, honest answer -> what is sent instead

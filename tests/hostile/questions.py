@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from safetensors.torch import load
 
-from tests.deploy.test_nothing_of_a_patient import assert_clean
+from tests.deployment.test_nothing_of_a_patient import assert_clean
 from tests.hostile.judging import CONTROL, LONGEST, same_but_for_reasons
 from tests.hostile.mutations import (
     FORGED_TEXT,

@@ -21,7 +21,7 @@ from tests.hostile.suite import (
     where_some_may_leave,
 )
 from tests.hostile.trying import Honest, honest_run, lying
-from wardround.errors import WardroundError
+from wardround.core.errors import WardroundError
 
 AGREEING = ("hello", "facts", "lend", "moments", "prepare")
 HOSPITAL = (*AGREEING, "train", "evaluate", "goodbye")

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.test_nothing_of_a_patient import IDENTITY
+from tests.deployment.test_nothing_of_a_patient import IDENTITY
 from tests.hostile.judging import harm, hurt_others, leaks, named, same_but_for_reasons, texts_are_plain
 from tests.hostile.mutations import FORGED_TEXT, Given, Many, Raw, at, changed, sample, written
 from tests.hostile.network import Ended, Network, body_of, flat, kind_of, signed, verified
 from tests.hostile.trying import honest_run
-from wardround.errors import DeployError
+from wardround.core.errors import DeployError
 
 Results = dict[str, Any]
 

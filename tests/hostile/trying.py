@@ -14,7 +14,7 @@ from typing import Any
 from tests.hostile.judging import harm, hurt_others, leaks, named, same_but_for_reasons, texts_are_plain
 from tests.hostile.mutations import Given, Mutation
 from tests.hostile.network import REGIONS, Answer, Ended, Message, Network, Open, Place, copied, kind_of, place_of
-from wardround.errors import WardroundError
+from wardround.core.errors import WardroundError
 
 
 @dataclass(frozen=True)

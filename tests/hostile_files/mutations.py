@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tests.time_limit import TooLong, time_limit
-from wardround.errors import WardroundError
+from wardround.core.errors import WardroundError
 
 SECONDS = 20  # that any single call may take, on a busy machine
 MEGABYTES = 700  # by which a kind of mutation may let memory grow, over all its calls

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_commands import wardround, write_hospitals
-from tests.deploy.test_crashes_in_process import begin, digest
-from tests.deploy.together import kind_of
-from wardround.artifacts.atomic import as_os_error, full_disk_is_told, write_atomically
-from wardround.artifacts.audit import verify
-from wardround.artifacts.checkpoint import write_leaves
-from wardround.engines.letters import Sealed
-from wardround.errors import MachineError, RunError
-from wardround.execute import resume_study, run_study
+from tests.deployment.test_crashes_in_process import begin, digest
+from tests.deployment.together import kind_of
+from wardround.core.atomic_files import as_os_error, full_disk_is_told, write_atomically
+from wardround.core.errors import MachineError, RunError
+from wardround.protocol.messages import Sealed
+from wardround.runs.audit import verify
+from wardround.runs.checkpoint import write_leaves
+from wardround.runs.execute import resume_study, run_study
 
 SMALL = {"training.rounds": 3, "evaluation.seeds": {"first": 1, "count": 2}}
 
@@ -193,7 +193,7 @@ def test_a_folder_that_was_open_to_others_is_closed_when_a_run_is_repeated(tmp_p
 
 
 def test_records_that_were_cut_off_are_not_filled_with_zeros(tmp_path: Path) -> None:
-    from wardround.artifacts.folder import JsonLines
+    from wardround.runs.folder import JsonLines
 
     (tmp_path / "a.jsonl").write_bytes(b"{}\n")
     with pytest.raises(RunError, match="is shorter than it was"), JsonLines(tmp_path / "a.jsonl", 10):

@@ -27,14 +27,14 @@ from tests.bundles.pictured import radiographs
 from tests.cli.test_commands import write_hospitals
 from tests.hostile_files.mutations import Tried, mutated_bytes, mutated_data
 from tests.with_findings import a_study, source_of
-from wardround.artifacts.audit import AuditLog, changed_files, file_hash, verify
 from wardround.bundles.bundle import load_bundle
-from wardround.bundles.files import ABOUT, PREPARATION, WEIGHTS, as_text, seal
-from wardround.bundles.registry import Registry
+from wardround.bundles.registry.registry import Registry
+from wardround.bundles.sealed_files import ABOUT, PREPARATION, WEIGHTS, as_text, seal
+from wardround.core.seeds import generator
 from wardround.data.sources.chest_xray import chest_xray
-from wardround.data.sources.csv import csv
+from wardround.data.sources.csv.hospital_files import csv
 from wardround.report import build
-from wardround.seeds import generator
+from wardround.runs.audit import AuditLog, changed_files, file_hash, verify
 
 KINDS = {"study": 700, "csv": 500, "images": 500, "npz": 300, "bundle": 600, "run": 400}
 assert sum(KINDS.values()) == 3000

@@ -22,9 +22,9 @@ from tests.cli.test_commands import wardround as command
 from tests.cli.test_commands import write_hospitals
 from tests.hostile_files.planted import DAY, NAME, NUMBER, SIGNS, leaks, planted, raised_by
 from wardround.bundles.bundle import Bundle, load_bundle
-from wardround.bundles.predict import predict_rows
-from wardround.bundles.registry import Registry, find_bundle
-from wardround.errors import DataError, StudyError, WardroundError, as_path, shown
+from wardround.bundles.predict.predict import predict_rows
+from wardround.bundles.registry.registry import Registry, find_bundle
+from wardround.core.errors import DataError, StudyError, WardroundError, as_path, shown
 
 SOURCE = Path(wardround.__file__).parent
 ERRORS = {kind.__name__ for kind in WardroundError.__subclasses__()} | {"WardroundError"}

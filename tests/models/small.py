@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wardround.core.tree import Tree
 from wardround.models import Model, Shape
-from wardround.tree import Tree
 
 FINDINGS, DIGITS, TWO = Shape((1, 28, 28), 14, findings=True), Shape((1, 28, 28), 10), Shape((1, 28, 28), 2)
 TINY: dict[str, Any] = {"widths": (4, 8), "reduce": 2}  # of a residual network

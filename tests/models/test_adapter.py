@@ -8,17 +8,17 @@ import torch
 from torch import Tensor
 
 import wardround
+from wardround.core.errors import StudyError
+from wardround.core.seeds import generator
+from wardround.core.tree import Tree
 from wardround.engines.serial import train_sites
-from wardround.errors import StudyError
-from wardround.local import batches, local_train
 from wardround.models import MODELS, Model, Shape
 from wardround.models.adapter import ALL, FIRST, FOLLOW_ALL, OWN, in_space, latent_of, running_mean, statistic_of
-from wardround.optimisers import optimiser_for
-from wardround.plan import Plan
-from wardround.privacy.example_dp import clipped_sum, row_gradients
-from wardround.rounds import rounds, site_model, start
-from wardround.seeds import generator
-from wardround.tree import Tree
+from wardround.privacy.dp.example_dp import clipped_sum, row_gradients
+from wardround.runs.plan import Plan
+from wardround.training.local import batches, local_train
+from wardround.training.optimisers import optimiser_for
+from wardround.training.rounds import rounds, site_model, start
 
 LATENT = 6
 

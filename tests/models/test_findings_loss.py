@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tests.with_findings import finding_sites
+from wardround.core.tree import Tree
 from wardround.models import MODELS, Model, Shape
 from wardround.models.logistic import logistic
-from wardround.tree import Tree
 
 FINDINGS = 3
 LABELS = torch.tensor([[1, 0, -1], [-1, -1, -1], [0, 1, 1], [-1, 1, -1]])

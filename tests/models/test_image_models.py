@@ -14,18 +14,17 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from tests.models.small import DIGITS, FINDINGS, TINY, TWO, at, plain, scores_of, some_images
 from tests.support import after, assert_same, assert_same_tree, each_round, parts_of, ragged_sites, trial
 from wardround.algorithms.fedavg import fedavg
+from wardround.core.errors import MachineError, StudyError
+from wardround.core.threads import torch_threads
+from wardround.core.tree import Tree
 from wardround.engines.serial import SERIAL
-from wardround.engines.stacked import STACKED
-from wardround.engines.threads import torch_threads
-from wardround.errors import MachineError, StudyError
+from wardround.engines.stacked.stacked import STACKED
 from wardround.models import MODELS, Model, Shape
 from wardround.models.cnn import cnn
-from wardround.models.densenet import densenet
+from wardround.models.monai import densenet, resnet
 from wardround.models.norms import Norm, groups_for, normalised_by
 from wardround.models.residual import ResidualNetwork, residual
-from wardround.models.resnet import resnet
-from wardround.rounds import start
-from wardround.tree import Tree
+from wardround.training.rounds import start
 
 HEAVY = ("resnet", "densenet")
 
@@ -90,7 +89,7 @@ def test_monai_is_imported_only_for_its_own_networks_and_missed_in_plain_words()
     code = """
 import sys
 sys.modules["monai"] = None  # as if it were not installed
-from wardround.errors import MachineError
+from wardround.core.errors import MachineError
 from wardround.models import MODELS, Shape
 for kind in ("cnn", "residual"):
     MODELS[kind]()(Shape((1, 28, 28), 10))

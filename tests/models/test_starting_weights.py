@@ -11,16 +11,16 @@ from safetensors.torch import save_file
 
 from tests.models.small import DIGITS, FINDINGS, TINY, TWO, at, plain, scores_of, some_images
 from tests.support import after, assert_same_tree, ragged_sites, trial
-from wardround import tree
 from wardround.algorithms.fedavg import fedavg
-from wardround.artifacts.tables import saved_leaves
-from wardround.errors import StudyError
+from wardround.core import tree
+from wardround.core.errors import StudyError
+from wardround.core.tree import Tree
 from wardround.models import MODELS, Shape, weights_digest
 from wardround.models.cnn import cnn
-from wardround.models.densenet import own_name
+from wardround.models.monai import own_name
 from wardround.models.norms import Norm
 from wardround.models.residual import residual
-from wardround.tree import Tree
+from wardround.runs.prediction_tables import saved_leaves
 
 
 def written(folder: Path, leaves: Tree, name: str = "weights.safetensors") -> Path:

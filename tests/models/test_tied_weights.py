@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from wardround.core.tree import Tree
 from wardround.models import from_module
-from wardround.tree import Tree
 
 
 class Twice(nn.Module):

@@ -8,8 +8,8 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
+from wardround.core.tree import Tree
 from wardround.models import MODELS, Dropout, Model, Shape, from_module
-from wardround.tree import Tree
 
 DOUBLE = torch.float64
 

@@ -8,7 +8,7 @@ per round: four rounds of epsilon 2 are called 8. Batches that are shuffled earn
 
 import math
 
-from wardround.privacy.accountant import Charge, epsilon
+from wardround.privacy.dp.accountant import Charge, epsilon
 
 WRITTEN_NOISE = 0.72  # what the report writes where its own formula gives 2.42
 ROUNDS = 4

@@ -5,10 +5,10 @@ from hashlib import sha256
 
 import numpy as np
 
-from wardround.privacy.fixed_point import Whole
-from wardround.privacy.secure_sum import Collector, Member
-from wardround.privacy.secure_terms import Commitments, InMemory, Terms, default_threshold
-from wardround.privacy.simulated_sum import simulated_key
+from wardround.privacy.secure_sum.fixed_point import Whole
+from wardround.privacy.secure_sum.secure_sum import Collector, Member
+from wardround.privacy.secure_sum.simulated_sum import simulated_key
+from wardround.privacy.secure_sum.terms import Commitments, InMemory, Terms, default_threshold
 
 STAGES = ("advertise", "share", "mask", "confirm", "reveal")
 

@@ -13,16 +13,9 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from tests.privacy import source_report
-from wardround.errors import StudyError
-from wardround.privacy import accountant
-from wardround.privacy.accountant import (
-    Adjacency,
-    Charge,
-    affordable,
-    epsilon,
-    epsilon_curve,
-    noise_for,
-)
+from wardround.core.errors import StudyError
+from wardround.privacy.dp import accountant
+from wardround.privacy.dp.accountant import Adjacency, Charge, affordable, epsilon, epsilon_curve, noise_for
 
 DELTA = 1e-5
 ABOVE = 1.005  # how far an epsilon may lie above the true one: the grid costs at most 0.4 %, mostly 0.05 %
@@ -321,7 +314,7 @@ def test_what_cannot_be_accounted_for_is_refused(wrong: Callable[[], object], fo
 
 def test_the_slow_libraries_are_loaded_when_they_are_needed() -> None:
     slow = "{'dp_accounting', 'opacus', 'scipy'}"
-    code = f"import sys, wardround.privacy.accountant; sys.exit(bool({slow} & set(sys.modules)))"
+    code = f"import sys, wardround.privacy.dp.accountant; sys.exit(bool({slow} & set(sys.modules)))"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 

@@ -25,18 +25,18 @@ from tests.privacy.rows import (
     params_of,
 )
 from tests.support import assert_same_tree
-from wardround import tree
 from wardround.algorithms.fedavg import fedavg
 from wardround.algorithms.fedprox import fedprox
+from wardround.core import tree
+from wardround.core.threads import torch_threads
+from wardround.core.tree import Tree
 from wardround.data.site import Rows
-from wardround.engines.threads import torch_threads
-from wardround.local import Memory, local_train
 from wardround.models import MODELS, Model, Shape
-from wardround.optimisers import sgd
-from wardround.privacy import example_dp
-from wardround.privacy.example_dp import Adaptation, PrivateGradient, Rule, adapted, clipped_sum, poisson_order
-from wardround.privacy.noise import SecretStream, SeededStream
-from wardround.tree import Tree
+from wardround.privacy.dp import example_dp
+from wardround.privacy.dp.example_dp import Adaptation, PrivateGradient, Rule, adapted, clipped_sum, poisson_order
+from wardround.privacy.dp.noise import SecretStream, SeededStream
+from wardround.training.local import Memory, local_train
+from wardround.training.optimisers import sgd
 
 SHAPES = [Shape((6,), 2), Shape((6,), 3), Shape((6,), 14, True), Shape((6,), 1, True)]
 

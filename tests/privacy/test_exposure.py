@@ -12,15 +12,15 @@ from typer.testing import CliRunner
 
 import wardround
 from tests.privacy.test_validate import EXAMPLE, plan_of, study
-from wardround.artifacts.folder import RunFolder
 from wardround.cli.main import app
-from wardround.privacy.exposure import exposure_words, planned_exposure
-from wardround.privacyplan import as_plain, counted_exposure, planned_spending
+from wardround.privacy.dp.exposure import exposure_words, planned_exposure
 from wardround.report import plots_privacy
 from wardround.report.evidence import read_evidence
 from wardround.report.spent import epsilon_lines
 from wardround.report.tables_privacy import protection_table, spent_table, total_table
 from wardround.report.words_privacy import protection_words, spent_lines
+from wardround.runs.folder import RunFolder
+from wardround.runs.privacy_plan import as_plain, counted_exposure, planned_spending
 
 
 def seeds(count: int, **more: Any) -> dict[str, Any]:

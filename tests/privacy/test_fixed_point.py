@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wardround.errors import SecureSumError, StudyError
-from wardround.privacy.fixed_point import CHUNK, Encoding
+from wardround.core.errors import SecureSumError, StudyError
+from wardround.privacy.secure_sum.fixed_point import CHUNK, Encoding
 
 caps = st.builds(
     Encoding,

@@ -15,22 +15,22 @@ import wardround
 from tests.privacy.rows import length_of
 from tests.support import assert_same, assert_same_tree, ragged_sites, site, trial
 from tests.test_resume import numbers
-from wardround import tree
 from wardround.algorithms import ALGORITHMS, Algorithm
 from wardround.algorithms.fedavg import fedavg
 from wardround.algorithms.scaffold import scaffold
-from wardround.artifacts import checkpoint
-from wardround.artifacts.folder import RunFolder
+from wardround.core import tree
 from wardround.data.site import Rows
 from wardround.engines import serial
 from wardround.engines.serial import leaves_of_run, restore_run
-from wardround.execute import execute
 from wardround.models import MODELS, Shape
-from wardround.privacy.accountant import Charge, epsilon
-from wardround.privacy.vectors import encoding_of
-from wardround.rounds import rounds, start
-from wardround.study import AdaptiveClip, Augmentation, ExamplePrivacy, Privacy, SecureSum, Stragglers
-from wardround.trial import RoundRecord, Run, Trial
+from wardround.privacy.dp.accountant import Charge, epsilon
+from wardround.privacy.secure_sum.vectors import encoding_of
+from wardround.runs import checkpoint
+from wardround.runs.execute import execute
+from wardround.runs.folder import RunFolder
+from wardround.study.schema import AdaptiveClip, Augmentation, ExamplePrivacy, Privacy, SecureSum, Stragglers
+from wardround.training.rounds import rounds, start
+from wardround.training.trial import RoundRecord, Run, Trial
 
 DELTA = 1e-5
 EXAMPLE = ExamplePrivacy(4.0, DELTA, 0.5)
@@ -70,7 +70,7 @@ def test_every_algorithm_trains_and_charges(name: str) -> None:
 def test_losses_are_in_no_outcome() -> None:
     made = private_trial()
     run = start(made)
-    for _, outcome in serial.train_sites(made, run, wardround.trial.assign(made, 0)):
+    for _, outcome in serial.train_sites(made, run, wardround.training.trial.assign(made, 0)):
         assert outcome.loss.isnan()
 
 

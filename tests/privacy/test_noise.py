@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from tests.privacy.rows import looks_standard_normal
-from wardround.privacy.noise import SecretStream, SeededStream, Stream, chosen, site_key, with_noise
+from wardround.privacy.dp.noise import SecretStream, SeededStream, Stream, chosen, site_key, with_noise
 
 KEY = bytes(range(32))
 DRAWS = 40_000

@@ -10,11 +10,11 @@ import torch
 
 from tests.support import ragged_sites, trial
 from wardround.algorithms.fedavg import fedavg
+from wardround.core.errors import MachineError, StudyError
 from wardround.data.site import Site
-from wardround.errors import MachineError, StudyError
-from wardround.promises import refuse_unkept
-from wardround.study import AdaptiveClip, ExamplePrivacy, Privacy, SecureSum, SitePrivacy
-from wardround.trial import Trial
+from wardround.study.schema import AdaptiveClip, ExamplePrivacy, Privacy, SecureSum, SitePrivacy
+from wardround.training.trial import Trial
+from wardround.training.validation import refuse_unkept
 
 EXAMPLE = ExamplePrivacy(epsilon=4.0, delta=1e-5, clip=1.0)
 

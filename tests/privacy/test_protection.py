@@ -11,11 +11,11 @@ import torch
 from tests.privacy.rows import length_of
 from tests.support import assert_same_state, ragged_sites, trial
 from wardround.algorithms.fedavg import fedavg
+from wardround.core.errors import StudyError
 from wardround.data.site import Rows
-from wardround.errors import StudyError
-from wardround.privacy.accountant import Charge, epsilon
-from wardround.privacy.noise import SecretStream
-from wardround.privacy.protection import (
+from wardround.privacy.dp.accountant import Charge, epsilon
+from wardround.privacy.dp.noise import SecretStream
+from wardround.privacy.dp.protection import (
     Sampling,
     charges_within,
     clipped_update,
@@ -24,8 +24,8 @@ from wardround.privacy.protection import (
     rule_of,
     seeded_streams,
 )
-from wardround.study import AdaptiveClip, ExamplePrivacy, Privacy, Stragglers
-from wardround.trial import Trial, assign, stopped
+from wardround.study.schema import AdaptiveClip, ExamplePrivacy, Privacy, Stragglers
+from wardround.training.trial import Trial, assign, stopped
 
 DELTA = 1e-5
 

@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.shared_data import shared_data
-from wardround.errors import DataError, DeployError, StudyError
-from wardround.privacy.psi import Party
-from wardround.privacy.psi_simulated import match_patients
-from wardround.privacy.psi_terms import Message, Terms
-from wardround.privacy.secure_terms import InMemory
-from wardround.privacy.simulated_sum import simulated_key
+from wardround.core.errors import DataError, DeployError, StudyError
+from wardround.privacy.psi.psi import Party
+from wardround.privacy.psi.psi_terms import Message, Terms
+from wardround.privacy.psi.simulated_psi import match_patients
+from wardround.privacy.secure_sum.simulated_sum import simulated_key
+from wardround.privacy.secure_sum.terms import InMemory
 
 SETS = st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=20), min_size=2, max_size=4)
 

@@ -4,9 +4,9 @@ from hashlib import sha512
 
 import pytest
 
-from wardround.errors import MachineError
-from wardround.privacy import psi_group
-from wardround.privacy.masks import pack
+from wardround.core.errors import MachineError
+from wardround.privacy.psi import group as psi_group
+from wardround.privacy.secure_sum.masks import pack
 
 PRIME = 2**255 - 19
 ORDER = 2**252 + 27742317777372353535851937790883648493

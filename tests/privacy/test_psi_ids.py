@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wardround.errors import DataError
-from wardround.privacy.psi_ids import DIGITS, LEADING_ZEROS, TEXT, read_ids
+from wardround.core.errors import DataError
+from wardround.privacy.psi.patient_ids import DIGITS, LEADING_ZEROS, TEXT, read_ids
 
 
 @pytest.mark.parametrize(

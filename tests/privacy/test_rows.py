@@ -9,11 +9,11 @@ from torch.nn import functional as F
 
 from tests.privacy.rows import IMAGES, TABLES, Batch, batch_for, length_of, params_of, patient_gradients
 from tests.support import assert_same_tree
-from wardround.engines.threads import torch_threads
+from wardround.core.threads import torch_threads
+from wardround.core.tree import Tree
 from wardround.models import Model, Shape, from_module
-from wardround.models.patients import Patients
-from wardround.privacy.example_dp import BELOW, clipped_sum
-from wardround.tree import Tree
+from wardround.models.patient_gradients import Patients
+from wardround.privacy.dp.example_dp import BELOW, clipped_sum
 
 PEOPLE = [4, 9, 4, 2, 9, 9, 7]  # in no order, with one to three rows each
 ALONE = [4, 9, 1, 2, 8, 6, 7]

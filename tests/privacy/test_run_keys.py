@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from wardround.errors import SecureSumError
-from wardround.privacy.run_keys import PublicRunKey, Voucher, check_vouchers, run_key, vouch
-from wardround.privacy.simulated_sum import SimulatedKey
+from wardround.core.errors import SecureSumError
+from wardround.privacy.secure_sum.run_keys import PublicRunKey, Voucher, check_vouchers, run_key, vouch
+from wardround.privacy.secure_sum.simulated_sum import SimulatedKey
 
 KITS = {site: SimulatedKey() for site in ("north", "south")}
 

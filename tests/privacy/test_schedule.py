@@ -9,16 +9,16 @@ import torch
 
 from tests.privacy.rows import batch_for, params_of
 from tests.privacy.test_protection import private_trial
+from wardround.core.errors import StudyError
 from wardround.engines.serial import work
-from wardround.errors import StudyError
 from wardround.models import MODELS, Shape
-from wardround.privacy.accountant import Charge, epsilon, scheduled_noise_for
-from wardround.privacy.example_dp import PrivateGradient, Rule
-from wardround.privacy.noise import SeededStream
-from wardround.privacy.protection import LEVELS, Sampling, charges_within, multiples, noise_by_round
-from wardround.rounds import start
-from wardround.study import ExamplePrivacy, NoiseSchedule
-from wardround.trial import assign
+from wardround.privacy.dp.accountant import Charge, epsilon, scheduled_noise_for
+from wardround.privacy.dp.example_dp import PrivateGradient, Rule
+from wardround.privacy.dp.noise import SeededStream
+from wardround.privacy.dp.protection import LEVELS, Sampling, charges_within, multiples, noise_by_round
+from wardround.study.schema import ExamplePrivacy, NoiseSchedule
+from wardround.training.rounds import start
+from wardround.training.trial import assign
 
 DELTA = 1e-5
 FALLING, RISING = NoiseSchedule(0.5), NoiseSchedule(3.0, "exponential")

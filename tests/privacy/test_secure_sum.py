@@ -14,12 +14,12 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 from scipy import stats
 
 from tests.privacy.sums import Round, member, names, plain_sum, terms_of, vectors_of
-from wardround.errors import SecureSumError
-from wardround.privacy.fixed_point import Encoding, Whole
-from wardround.privacy.masks import add_masks, keystream
-from wardround.privacy.secure_sum import Member
-from wardround.privacy.secure_terms import Advert, InMemory, Reveal, Terms
-from wardround.privacy.simulated_sum import simulated_key, sum_securely
+from wardround.core.errors import SecureSumError
+from wardround.privacy.secure_sum.fixed_point import Encoding, Whole
+from wardround.privacy.secure_sum.masks import add_masks, keystream
+from wardround.privacy.secure_sum.secure_sum import Member
+from wardround.privacy.secure_sum.simulated_sum import simulated_key, sum_securely
+from wardround.privacy.secure_sum.terms import Advert, InMemory, Reveal, Terms
 
 
 @pytest.mark.parametrize("length", [1, 16383, 16384, 40001])  # 16384 elements are masked at a time

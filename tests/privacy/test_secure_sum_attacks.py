@@ -9,13 +9,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from tests.privacy.sums import Round, member, names, plain_sum, terms_of
-from wardround.errors import SecureSumError
-from wardround.privacy import shamir
-from wardround.privacy.fixed_point import Whole
-from wardround.privacy.masks import add_masks
-from wardround.privacy.secure_sum import Collector, Member
-from wardround.privacy.secure_terms import Advert, InMemory, Reveal, Terms, digest, own_key, pair_key
-from wardround.privacy.simulated_sum import SimulatedKey, simulated_key
+from wardround.core.errors import SecureSumError
+from wardround.privacy.secure_sum import shamir
+from wardround.privacy.secure_sum.fixed_point import Whole
+from wardround.privacy.secure_sum.masks import add_masks
+from wardround.privacy.secure_sum.secure_sum import Collector, Member
+from wardround.privacy.secure_sum.simulated_sum import SimulatedKey, simulated_key
+from wardround.privacy.secure_sum.terms import Advert, InMemory, Reveal, Terms, digest, own_key, pair_key
 
 
 def flipped(content: bytes, at: int = 0) -> bytes:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.privacy.sums import STAGES, Round, names, plain_sum, terms_of
-from wardround.errors import SecureSumError
-from wardround.privacy.secure_terms import default_threshold
+from wardround.core.errors import SecureSumError
+from wardround.privacy.secure_sum.terms import default_threshold
 
 
 def spare(count: int) -> int:

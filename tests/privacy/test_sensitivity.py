@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from tests.privacy.rows import DOUBLE, IMAGES, TABLES, Batch, length_of, params_of
+from wardround.core.threads import torch_threads
+from wardround.core.tree import Tree
 from wardround.data.site import Block
-from wardround.engines.threads import torch_threads
 from wardround.models import MODELS, Model, Shape, from_module
-from wardround.privacy.example_dp import BELOW, clipped_sum
-from wardround.tree import Tree
+from wardround.privacy.dp.example_dp import BELOW, clipped_sum
 
 TABLE, IMAGE = Shape((6,), 2), Shape((1, 8, 8), 2)
 BOTH = Shape((70,), 2, parts=(Block("imaging", 0, 64, (1, 8, 8), None), Block("clinic", 64, 69, (5,), 69)))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wardround.privacy import shamir
+from wardround.privacy.secure_sum import shamir
 
 
 def test_shares_are_values_of_the_polynomial() -> None:

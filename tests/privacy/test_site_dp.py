@@ -12,20 +12,20 @@ from torch import Tensor
 
 from tests.privacy.rows import length_of, looks_standard_normal
 from tests.support import assert_same_tree, ragged_sites, trial
-from wardround import tree
 from wardround.algorithms import ALGORITHMS, Algorithm
 from wardround.algorithms.fedavg import fedavg
 from wardround.algorithms.scaffold import scaffold
+from wardround.core import tree
 from wardround.engines import serial
-from wardround.intake import Intake
-from wardround.local import Outcome
 from wardround.models import MODELS, Shape
-from wardround.privacy.accountant import Charge, epsilon
-from wardround.privacy.noise import Stream
-from wardround.privacy.protection import site_noise
-from wardround.rounds import close, rounds, start
-from wardround.study import Privacy, SitePrivacy, Stragglers
-from wardround.trial import Assignment, Run, Trial, assign, roster
+from wardround.privacy.dp.accountant import Charge, epsilon
+from wardround.privacy.dp.noise import Stream
+from wardround.privacy.dp.protection import site_noise
+from wardround.study.schema import Privacy, SitePrivacy, Stragglers
+from wardround.training.intake import Intake
+from wardround.training.local import Outcome
+from wardround.training.rounds import close, rounds, start
+from wardround.training.trial import Assignment, Run, Trial, assign, roster
 
 DELTA = 1e-3
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 import wardround
-from wardround.errors import StudyError
-from wardround.plan import load_plan, rehearse
-from wardround.study import ExamplePrivacy, NoiseSchedule, Privacy, SecureSum, SitePrivacy
-from wardround.sweep import set_path
-from wardround.units import cut
+from wardround.core.errors import StudyError
+from wardround.runs.plan import load_plan, rehearse
+from wardround.runs.units import cut
+from wardround.study.schema import ExamplePrivacy, NoiseSchedule, Privacy, SecureSum, SitePrivacy
+from wardround.study.sweeps import set_path
 
 EXAMPLE = {"epsilon": 2.0, "delta": 1e-5, "clip": 1.0}
 PRIVATE: dict[str, Any] = {
@@ -41,7 +41,7 @@ def study(base: Mapping[str, Any] = PRIVATE, **changes: Any) -> dict[str, Any]:
     return made
 
 
-def plan_of(made: dict[str, Any]) -> wardround.plan.Plan:
+def plan_of(made: dict[str, Any]) -> wardround.runs.plan.Plan:
     return load_plan(*wardround.load_study(made))
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from wardround.artifacts.folder import RunFolder
-from wardround.errors import RunError
+from wardround.core.errors import RunError
 from wardround.report.attacked import attack_words, audit_table, failed_words, inversion_table, membership_table
 from wardround.report.evidence import Evidence, read_attack
 from wardround.report.figures import attack_figures
 from wardround.report.words import answer
+from wardround.runs.folder import RunFolder
 
 RESULTS: dict[str, Any] = {"study": {"hash": "abc"}}
 

@@ -11,12 +11,12 @@ from rich.console import Console
 
 import wardround
 from tests.report.test_report import Page
-from wardround.artifacts.folder import RunFolder
-from wardround.cli.render_run import _show_claims
+from wardround.cli.studies.render_run import _show_claims
 from wardround.evaluation.answer import IN_SENTENCES, claim_words
-from wardround.evaluation.claims import OUTCOMES
+from wardround.evaluation.claims.verdicts import OUTCOMES
 from wardround.report.claims import FEW, claim_count_table, subjects
 from wardround.report.evidence import Evidence, read_evidence
+from wardround.runs.folder import RunFolder
 
 
 def claim(number: int, **more: Any) -> dict[str, Any]:

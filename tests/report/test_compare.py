@@ -10,7 +10,7 @@ from sklearn.metrics import roc_auc_score
 
 import wardround
 from tests.report.test_report import small
-from wardround.errors import RunError
+from wardround.core.errors import RunError
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 import wardround
-from wardround.artifacts.folder import RunFolder
-from wardround.errors import StudyError
+from wardround.core.errors import StudyError
 from wardround.report.evidence import read_evidence
 from wardround.report.figures import draw_all
 from wardround.report.plots_data import curve
+from wardround.runs.folder import RunFolder
 
 STUDY: dict[str, Any] = {
     "name": "curves",

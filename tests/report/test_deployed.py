@@ -12,11 +12,11 @@ import pytest
 import wardround
 from tests.evaluation.told import as_deployed
 from tests.report.test_report import HEART, OF_IMAGES, SECTIONS, page_of, small
-from wardround.artifacts.audit import BEGUN, FINISHED, AuditLog, file_hash
-from wardround.artifacts.folder import RunFolder
-from wardround.errors import RunError
+from wardround.core.errors import RunError
 from wardround.report import build
 from wardround.report.figures import FIGURES
+from wardround.runs.audit import BEGUN, FINISHED, AuditLog, file_hash
+from wardround.runs.folder import RunFolder
 
 ACROSS: dict[str, Any] = {
     **{key: value for key, value in HEART.items() if key != "arms"},

@@ -14,14 +14,14 @@ from matplotlib.figure import Figure
 from tests.report.private_study import PRIVATE
 from tests.report.test_ways import STUDY as WAYS
 from tests.test_hierarchical_studies import FIFTY
-from wardround.artifacts.folder import RunFolder
-from wardround.execute import run_study
 from wardround.report.evidence import Evidence, read_evidence
 from wardround.report.exchange import update_numbers, ways_of_exchange
 from wardround.report.plots_federation import federation
 from wardround.report.plots_pipeline import pipeline, stages_of
 from wardround.report.sketch import width_of, wrap
 from wardround.report.style import STYLE
+from wardround.runs.execute import run_study
+from wardround.runs.folder import RunFolder
 
 FLAT: dict[str, Any] = {
     "name": "flat",

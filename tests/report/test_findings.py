@@ -12,10 +12,10 @@ import pytest
 import wardround
 from tests.report.image_studies import FINDINGS, SITES, SOURCES, findings_study
 from tests.report.test_report import SECTIONS, Page, page_of
-from wardround.artifacts.folder import RunFolder
 from wardround.report.evidence import Evidence, read_evidence
 from wardround.report.headline import HEADLINES, headline_of
 from wardround.report.words_findings import finding_words
+from wardround.runs.folder import RunFolder
 
 ARMS = ["fedavg", "fedprox[mu=0.0]", "fedprox[mu=1.0]", "local"]
 
@@ -230,7 +230,7 @@ def test_the_curve_of_a_finding_is_that_of_the_results(evidence: Evidence) -> No
 
 
 def test_the_terminal_speaks_of_it_too(run: wardround.StudyRun, capsys: pytest.CaptureFixture[str]) -> None:
-    from wardround.cli.render_run import show_run
+    from wardround.cli.studies.render_run import show_run
 
     show_run(run, None)
     out = capsys.readouterr().out

@@ -11,13 +11,13 @@ import pytest
 import wardround
 from tests.report.image_studies import SOURCES, grid_study
 from tests.report.test_report import page_of
-from wardround.artifacts.folder import RunFolder
 from wardround.evaluation.answer import answer as results_answer
 from wardround.report import plots_curves, plots_grid, plots_results
 from wardround.report.arms import line_title, panel_title
 from wardround.report.evidence import Evidence, read_evidence
 from wardround.report.grid import read_grid
 from wardround.report.words import answer
+from wardround.runs.folder import RunFolder
 
 LINES = ("fedprox, mu 0", "fedprox, mu 1", "scaffold")
 

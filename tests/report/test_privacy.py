@@ -14,9 +14,7 @@ import pytest
 import wardround
 from tests.report.private_study import PRIVATE
 from tests.report.test_report import page_of
-from wardround.artifacts.folder import RunFolder
-from wardround.artifacts.spending import EACH_SITE
-from wardround.evaluation.compare import signed
+from wardround.evaluation.comparisons.compare import signed
 from wardround.report import figures, plots_privacy
 from wardround.report.citations import citations
 from wardround.report.evidence import Evidence, read_evidence
@@ -25,6 +23,8 @@ from wardround.report.tables_privacy import exact, length_table, protection_tabl
 from wardround.report.words import answer, design
 from wardround.report.words_on_data import limits, privacy
 from wardround.report.words_privacy import UNPROTECTED, asked_words, cost_words, spent_lines
+from wardround.runs.folder import RunFolder
+from wardround.runs.spending import EACH_SITE
 
 PRIVACY_FIGURES = {"epsilon-cost", "epsilon-spent", "gradient-lengths"}
 PRIVACY_TABLES = {"protection", "spent", "spent-in-all", "gradient-lengths"}
@@ -245,7 +245,7 @@ def test_whole_sites_are_protected_from_others_and_not_from_the_coordinator(evid
 def test_the_terminal_has_a_line_for_each_arm_that_is_protected(
     evidence: Evidence, run: wardround.StudyRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from wardround.cli.render_run import show_run
+    from wardround.cli.studies.render_run import show_run
 
     lines = spent_lines(evidence)
     assert [line.partition(":")[0] for line in lines] == [

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import wardround
-from wardround.errors import RunError
+from wardround.core.errors import RunError
 from wardround.report import build
 from wardround.report.figures import FIGURES
 from wardround.report.words import _settings

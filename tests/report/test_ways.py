@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from matplotlib.patches import Rectangle
 
-from wardround.artifacts.folder import RunFolder
-from wardround.execute import run_study
 from wardround.report.build import build_report
 from wardround.report.evidence import Evidence, read_evidence
 from wardround.report.plots_ways import ways_bars
 from wardround.report.ways import ways_of, ways_table, ways_words
+from wardround.runs.execute import run_study
+from wardround.runs.folder import RunFolder
 
 STUDY: dict[str, Any] = {
     "name": "ways",

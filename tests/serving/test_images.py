@@ -11,10 +11,10 @@ from PIL import Image
 
 from tests.bundles.pictured import PARTIES, radiographs, run_of
 from tests.serving.test_serve import Client
-from wardround.bundles import sent
+from wardround.bundles.build.make import bundle_from
 from wardround.bundles.bundle import Bundle, load_bundle
-from wardround.bundles.make import bundle_from
-from wardround.bundles.predict import predict_file, predict_images
+from wardround.bundles.predict import image_request as sent
+from wardround.bundles.predict.predict import predict_file, predict_images
 from wardround.data.records import Records
 from wardround.serving.app import make_app
 from wardround.serving.schema import MOST_IMAGES, answer_schema, row_schema

@@ -18,8 +18,8 @@ import pytest
 
 from tests.bundles.by_hand import write_bundle
 from wardround.bundles.bundle import Bundle, load_bundle
-from wardround.bundles.predict import predict_table
-from wardround.errors import MachineError, StudyError
+from wardround.bundles.predict.predict import predict_table
+from wardround.core.errors import MachineError, StudyError
 from wardround.serving import app as serving_app
 from wardround.serving.app import make_app
 from wardround.serving.guard import LARGEST

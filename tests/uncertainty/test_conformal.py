@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from wardround.errors import StudyError
+from wardround.core.errors import StudyError
 from wardround.uncertainty.conformal import (
     coverage,
     coverage_interval,

@@ -7,12 +7,12 @@ import numpy as np
 import pandas as pd
 
 from tests.evaluation.test_sureness import FEW, ONE, both_sides
-from wardround.evaluation.sure_rows import seeds_of
-from wardround.evaluation.sureness import describe_arm
+from wardround.evaluation.uncertainty.uncertainty_results import describe_arm
+from wardround.evaluation.uncertainty.uncertainty_rows import seeds_of
 from wardround.report import sure
 from wardround.report.evidence import Evidence
 from wardround.report.tables_sure import sure_sites_table
-from wardround.study import Uncertainty
+from wardround.study.schema import Uncertainty
 
 
 def told_of(*sizes: int, too_sure: float = 1.0, alpha: float = 0.1) -> dict[str, Any]:

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from wardround import seeds
-from wardround.errors import StudyError
+from wardround.core import seeds
+from wardround.core.errors import StudyError
+from wardround.core.tree import Tree
 from wardround.models import MODELS, Model, Shape, from_module
-from wardround.tree import Tree
 from wardround.uncertainty.laplace import (
     PRIORS,
     choose_prior,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from wardround.uncertainty.limbs import _through, drawn_limbs
+from wardround.uncertainty.shifted_images import _through, drawn_limbs
 
 
 def test_a_ray_through_the_middle_has_the_longest_way_and_one_outside_none() -> None:

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import entropy
 
-from wardround.errors import StudyError
-from wardround.uncertainty.parts import (
+from wardround.core.errors import StudyError
+from wardround.uncertainty.decomposition import (
     about_threshold,
     doubt_of,
     entropy_parts,

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from wardround import seeds
-from wardround.errors import StudyError
+from wardround.core import seeds
+from wardround.core.errors import StudyError
+from wardround.core.tree import Tree
 from wardround.models import MODELS, Dropout, Model, Shape, from_module
-from wardround.tree import Tree
 from wardround.uncertainty.passes import ensemble, mc_dropout
 
 TABLE, IMAGES = (5,), (1, 12, 12)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from wardround.errors import StudyError
+from wardround.core.errors import StudyError
 from wardround.uncertainty.referral import ReferralCurve, refer, referral_curve, referral_cut, referred_rows
 
 

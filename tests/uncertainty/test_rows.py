@@ -9,20 +9,20 @@ import torch
 from scipy.special import entr, expit
 
 from tests.support import after, ragged_sites, trial
-from wardround import seeds
 from wardround.algorithms import ALGORITHMS
+from wardround.core import seeds
 from wardround.data.site import Rows, Site
-from wardround.evaluation.predict import predict
+from wardround.evaluation.prediction import predict
 from wardround.models import Shape
 from wardround.models.mlp import mlp
-from wardround.rounds import site_model
-from wardround.study import Uncertainty
-from wardround.trial import Trial
-from wardround.uncertainty import rows as module
+from wardround.study.schema import Uncertainty
+from wardround.training.rounds import site_model
+from wardround.training.trial import Trial
+from wardround.uncertainty import row_uncertainty as module
 from wardround.uncertainty.laplace import choose_prior, fit_laplace, laplace_passes
 from wardround.uncertainty.passes import mc_dropout
-from wardround.uncertainty.rows import of_probabilities, unsure_rows
-from wardround.uncertainty.shifted import SHIFTS, chosen_images, shifted_rows
+from wardround.uncertainty.row_uncertainty import of_probabilities, unsure_rows
+from wardround.uncertainty.shifted_images import SHIFTS, chosen_images, shifted_rows
 
 
 def with_sides(sites: tuple[Site, ...]) -> tuple[Site, ...]:

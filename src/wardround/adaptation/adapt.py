@@ -17,20 +17,20 @@ from wardround.adaptation.handover import origin_of
 from wardround.adaptation.newcomer import Newcomer, read_newcomer
 from wardround.adaptation.target import target_of
 from wardround.adaptation.train import WAYS, one_repeat, train, within
-from wardround.artifacts.folder import without_nan
-from wardround.bundles.newfolder import new_folder
-from wardround.bundles.origin import plain_name, refuse_taken, write_bundle
-from wardround.bundles.shared import SharedPart, is_shared, load_shared, part_of_run
-from wardround.catalog import families
+from wardround.bundles.build.assemble import plain_name, refuse_taken, write_bundle
+from wardround.bundles.build.shared_part import SharedPart, is_shared, load_shared, part_of_run
+from wardround.bundles.new_folder import new_folder
+from wardround.core.errors import BundleError, StudyError, as_path, shown
+from wardround.core.processes import can_fork, side_by_side
+from wardround.core.settings import Factory
 from wardround.data.records import label_counts
-from wardround.deploy.hospitalfile import hospital_source
-from wardround.errors import BundleError, StudyError, as_path, shown
+from wardround.deployment.provisioning.hospital_file import hospital_source
 from wardround.evaluation.scores import score_columns
-from wardround.execute import Progress
-from wardround.settings import Factory
-from wardround.study import Training
-from wardround.units import MOST_WORKERS
-from wardround.workers import can_fork, side_by_side
+from wardround.runs.catalog import families
+from wardround.runs.execute import Progress
+from wardround.runs.folder import without_nan
+from wardround.runs.units import MOST_WORKERS
+from wardround.study.schema import Training
 
 FOLDER = Path("adapted")
 REPEATS = 20

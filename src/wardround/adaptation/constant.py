@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from wardround.core.tree import Tree
 from wardround.models import Model
-from wardround.tree import Tree
 
 
 def with_constants(model: Model, shared: Tree, site: str, names: Sequence[str]) -> Model:

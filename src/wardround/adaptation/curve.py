@@ -13,12 +13,12 @@ import pandas as pd
 
 from wardround.adaptation.newcomer import Newcomer
 from wardround.adaptation.train import WAYS
-from wardround.evaluation.compare import WORDS, figure_words, in_words, interval_words, why_unknown
-from wardround.evaluation.differences import GAINS, LOSES, RULE, UNKNOWN, correct, difference_of
+from wardround.evaluation.comparisons.compare import WORDS, figure_words, in_words, interval_words, why_unknown
+from wardround.evaluation.comparisons.differences import GAINS, LOSES, RULE, UNKNOWN, correct, difference_of
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
 from wardround.evaluation.metrics import metrics
 from wardround.evaluation.scores import score_columns
-from wardround.study import METRICS
+from wardround.study.schema import METRICS
 
 COMPARED = ("accuracy", "auc", "brier")
 

@@ -11,14 +11,14 @@ import pandas as pd
 from wardround.adaptation.curve import caution
 from wardround.adaptation.newcomer import Newcomer
 from wardround.adaptation.train import Trained
-from wardround.bundles.card import FIGURES, Adapter, Told
-from wardround.bundles.origin import Origin, Side, unrecorded
-from wardround.bundles.shared import SharedPart
+from wardround.bundles.build.assemble import Origin, Side, unrecorded
+from wardround.bundles.build.shared_part import SharedPart
+from wardround.bundles.card.card import FIGURES, Adapter, Told
+from wardround.core.settings import parse
 from wardround.data.site import Rows
 from wardround.evaluation.scores import score_columns
-from wardround.privacy.epsilons import in_words
-from wardround.settings import parse
-from wardround.study import Arm, Choice, Deployment, ExamplePrivacy, Privacy, Study, Training
+from wardround.privacy.dp.epsilons import in_words
+from wardround.study.schema import Arm, Choice, Deployment, ExamplePrivacy, Privacy, Study, Training
 
 NOTHING_PROMISED = {"guarantee": False, "example": None, "site": None, "secure_sum": None}
 

@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from wardround import seeds
-from wardround.bundles.shared import SharedPart
-from wardround.data.check import CHECKS, Finding, check_splits
+from wardround.bundles.build.shared_part import SharedPart
+from wardround.core import seeds
+from wardround.core.errors import CheckError, DataError, StudyError, shown, suggest
+from wardround.data.checks.before_training import CHECKS, Finding, check_splits
 from wardround.data.cohort import Cohort, load_cohort, split_sites
 from wardround.data.partition import PARTITIONERS
 from wardround.data.sources import Source
 from wardround.data.split import Split
-from wardround.errors import CheckError, DataError, StudyError, shown, suggest
-from wardround.study import Evaluation, Seeds
+from wardround.study.schema import Evaluation, Seeds
 
 FRACTIONS = (0.1, 0.2, 0.5, 1.0)  # of the training patients
 LEAST_ROWS = 10  # for training: fewer are no fraction worth a figure

@@ -13,10 +13,10 @@ import numpy as np
 from wardround.data.agreement import LEAST
 from wardround.data.cohort import Cohort
 from wardround.data.records import label_counts
-from wardround.data.sources.infer import one_spelling
-from wardround.data.sources.table import checked_names
-from wardround.data.sources.table import read_table as read_csv
-from wardround.deploy.files import read_table
+from wardround.data.sources.csv.column_types import one_spelling
+from wardround.data.sources.csv.text_table import checked_names
+from wardround.data.sources.csv.text_table import read_table as read_csv
+from wardround.deployment.provisioning.kit_files import read_table
 
 
 def target_of(hospital: str | Path, name: str, cohort: Cohort) -> list[dict[str, Any]]:

@@ -10,18 +10,18 @@ import pandas as pd
 from wardround.adaptation.constant import with_constants
 from wardround.adaptation.newcomer import Newcomer, of_fraction
 from wardround.algorithms.local_only import local
-from wardround.bundles.shared import SharedPart
+from wardround.bundles.build.shared_part import SharedPart
+from wardround.core.threads import torch_threads
+from wardround.core.tree import Tree
 from wardround.data.agreement import own_recipe
 from wardround.data.cohort import table_site
 from wardround.data.prepare import Recipe
 from wardround.data.site import Site
 from wardround.engines.serial import train_sites
-from wardround.engines.threads import torch_threads
-from wardround.evaluation.predict import SitePrediction, predict
-from wardround.rounds import rounds, site_model, start
-from wardround.study import Training
-from wardround.tree import Tree
-from wardround.trial import Trial
+from wardround.evaluation.prediction import SitePrediction, predict
+from wardround.study.schema import Training
+from wardround.training.rounds import rounds, site_model, start
+from wardround.training.trial import Trial
 
 Way = Literal["adapted", "alone"]
 WAYS: tuple[Way, ...] = ("adapted", "alone")

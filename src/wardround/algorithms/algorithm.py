@@ -12,7 +12,7 @@ One round, wherever it runs:
 `server`, `shared`, `memory` and `update` are dicts of named trees, so saving a run is saving data. A setting that a
 study may sweep (mu, the server's learning rate) is a leaf of `server`, so that one program can run many values at once.
 An algorithm sees the shared leaves of a model only; private leaves and buffers are the local loop's business.
-Nothing here branches on a tensor's value or counts its axes: written with `wardround.tree`, the same lines run one site
+Nothing here branches on a tensor's value or counts its axes: written with `core.tree`, the same lines run one site
 or a stack of sites and runs along leading axes. Only `aggregate_each`, once a round, sees one run at a time.
 """
 
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from wardround.algorithms.regions import Regions
-from wardround.tree import State, Tree
+from wardround.core.tree import State, Tree
 
 Optimiser = Literal["sgd", "momentum", "weight-decay", "adam"]
 ANY_OPTIMISER: frozenset[Optimiser] = frozenset({"sgd", "momentum", "weight-decay", "adam"})

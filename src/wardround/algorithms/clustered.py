@@ -16,11 +16,11 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from wardround import tree
 from wardround.algorithms.algorithm import Algorithm, Arrival, setting
 from wardround.algorithms.fedavg import fedavg
-from wardround.settings import Count, Fraction, NonNegative, Range
-from wardround.tree import State, Tree
+from wardround.core import tree
+from wardround.core.settings import Count, Fraction, NonNegative, Range
+from wardround.core.tree import State, Tree
 
 
 def clustered(

@@ -3,10 +3,10 @@
 Sites send what they moved by instead of where they are; with `server_lr` 1 the two are the same.
 """
 
-from wardround import tree
 from wardround.algorithms.algorithm import Algorithm, Work, setting
-from wardround.settings import Positive
-from wardround.tree import State, Tree
+from wardround.core import tree
+from wardround.core.settings import Positive
+from wardround.core.tree import State, Tree
 
 
 def fedavg(server_lr: Positive = 1.0) -> Algorithm:

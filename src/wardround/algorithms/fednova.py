@@ -7,11 +7,11 @@ tau_eff in its default form), so that with equal numbers of steps the result is 
 
 from dataclasses import replace
 
-from wardround import tree
 from wardround.algorithms.algorithm import Algorithm, Work
 from wardround.algorithms.fedavg import fedavg
-from wardround.settings import Positive
-from wardround.tree import State, Tree
+from wardround.core import tree
+from wardround.core.settings import Positive
+from wardround.core.tree import State, Tree
 
 
 def fednova(server_lr: Positive = 1.0) -> Algorithm:

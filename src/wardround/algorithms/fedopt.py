@@ -10,11 +10,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from wardround import tree
 from wardround.algorithms.algorithm import Algorithm, setting
 from wardround.algorithms.fedavg import fedavg
-from wardround.settings import Fraction, Positive
-from wardround.tree import State, Tree
+from wardround.core import tree
+from wardround.core.settings import Fraction, Positive
+from wardround.core.tree import State, Tree
 
 
 def fedadam(

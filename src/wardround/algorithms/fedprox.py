@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from wardround import tree
 from wardround.algorithms.algorithm import Algorithm, setting
 from wardround.algorithms.fedavg import fedavg
-from wardround.settings import NonNegative, Positive
-from wardround.tree import State, Tree
+from wardround.core import tree
+from wardround.core.settings import NonNegative, Positive
+from wardround.core.tree import State, Tree
 
 
 def fedprox(mu: NonNegative = 0.01, server_lr: Positive = 1.0) -> Algorithm:

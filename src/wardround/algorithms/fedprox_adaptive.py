@@ -11,8 +11,8 @@ import torch
 
 from wardround.algorithms.algorithm import Algorithm, Work, setting
 from wardround.algorithms.fedprox import fedprox
-from wardround.settings import Count, NonNegative, Positive
-from wardround.tree import State, Tree
+from wardround.core.settings import Count, NonNegative, Positive
+from wardround.core.tree import State, Tree
 
 
 def fedprox_adaptive(

@@ -15,11 +15,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from wardround import tree
 from wardround.algorithms.algorithm import Algorithm
 from wardround.algorithms.regions import Regions, form_regions
-from wardround.study import Arm
-from wardround.tree import State, Tree
+from wardround.core import tree
+from wardround.core.tree import State, Tree
+from wardround.study.schema import Arm
 
 CLOCK, WEIGHT = "clock", "weight"
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from wardround.algorithms.algorithm import Algorithm, Work
 from wardround.algorithms.fedavg import fedavg
-from wardround.tree import State, Tree
+from wardround.core.tree import State, Tree
 
 
 def local() -> Algorithm:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from wardround.errors import StudyError, suggest
+from wardround.core.errors import StudyError, suggest
 
 MARKS = "*?["  # that make a name a pattern
 

@@ -5,10 +5,10 @@ Controls start at zero, stay at their site, and only their change travels; the c
 the sites' controls because absent sites do not change theirs.
 """
 
-from wardround import tree
 from wardround.algorithms.algorithm import Algorithm, Work, setting
-from wardround.settings import Positive
-from wardround.tree import State, Tree
+from wardround.core import tree
+from wardround.core.settings import Positive
+from wardround.core.tree import State, Tree
 
 
 def scaffold(server_lr: Positive = 1.0) -> Algorithm:

@@ -7,19 +7,19 @@ from typing import Any, Literal
 
 import numpy as np
 
-from wardround import seeds
 from wardround.attacks import canary, inversion, membership
 from wardround.attacks.gradient_inversion import Effort
 from wardround.attacks.shadows import Everyone, losses, shadow_losses
 from wardround.attacks.target import Target, open_target
-from wardround.errors import StudyError, shown, suggest
-from wardround.privacy.accountant import Charge, epsilon
-from wardround.privacy.epsilons import to_json
-from wardround.privacy.example_dp import Rule
-from wardround.privacy.protection import seeded_streams
-from wardround.settings import Factory
-from wardround.study import Arm
-from wardround.trial import Trial
+from wardround.core import seeds
+from wardround.core.errors import StudyError, shown, suggest
+from wardround.core.settings import Factory
+from wardround.privacy.dp.accountant import Charge, epsilon
+from wardround.privacy.dp.epsilons import to_json
+from wardround.privacy.dp.example_dp import Rule
+from wardround.privacy.dp.protection import seeded_streams
+from wardround.study.schema import Arm
+from wardround.training.trial import Trial
 
 KINDS = ("inversion", "membership", "canary")
 FILE = "attack.json"

@@ -20,13 +20,13 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from wardround.attacks.bounds import Bound, draws_for, epsilon_bound
-from wardround.engines.threads import torch_threads
+from wardround.core.threads import torch_threads
+from wardround.core.tree import Tree
 from wardround.models.model import Model
-from wardround.models.patients import Patients
-from wardround.privacy.accountant import Charge, epsilon
-from wardround.privacy.example_dp import PrivateGradient, Rule, poisson_order
-from wardround.privacy.protection import Streams
-from wardround.tree import Tree
+from wardround.models.patient_gradients import Patients
+from wardround.privacy.dp.accountant import Charge, epsilon
+from wardround.privacy.dp.example_dp import PrivateGradient, Rule, poisson_order
+from wardround.privacy.dp.protection import Streams
 
 LENGTH = 1000.0  # of a canary's gradient, in clips: far more than is let through
 STEPS_AT_A_TIME = 16

@@ -7,9 +7,9 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from wardround.artifacts.folder import write_atomically
 from wardround.attacks.inversion import Picture
 from wardround.report.style import COLOURS, STYLE, WIDTH, as_svg, figure, name_rows, save_png
+from wardround.runs.folder import write_atomically
 
 WITHOUT, WITH = COLOURS[1], COLOURS[0]
 CLAIM = COLOURS[6]

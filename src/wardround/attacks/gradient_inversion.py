@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from wardround.attacks.one_step import Seen
-from wardround.engines.threads import torch_threads
+from wardround.core.threads import torch_threads
+from wardround.core.tree import Tree
 from wardround.models.model import Model
-from wardround.tree import Tree
 
 SMOOTHNESS = 2e-2  # weight of total variation beside the cosine
 FASTEST = 0.1  # step, in units in which pixels have a standard deviation of about one

@@ -8,17 +8,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wardround import seeds
 from wardround.attacks.gradient_inversion import Effort, from_first_layer, reconstruct
 from wardround.attacks.likeness import Likeness, likeness
 from wardround.attacks.one_step import forgetful, seen
 from wardround.attacks.target import Target
-from wardround.privacy.epsilons import in_words
-from wardround.privacy.example_dp import Rule
-from wardround.privacy.protection import seeded_streams
-from wardround.rounds import start
-from wardround.study import Arm
-from wardround.trial import Run, Trial
+from wardround.core import seeds
+from wardround.privacy.dp.epsilons import in_words
+from wardround.privacy.dp.example_dp import Rule
+from wardround.privacy.dp.protection import seeded_streams
+from wardround.study.schema import Arm
+from wardround.training.rounds import start
+from wardround.training.trial import Run, Trial
 
 CANDIDATES = 100  # rows among which the true one must be the nearest
 

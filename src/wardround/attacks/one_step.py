@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from wardround import seeds, tree
-from wardround.local import Memory, local_train
-from wardround.optimisers import optimiser_for
-from wardround.privacy.example_dp import PrivateGradient, Rule
-from wardround.privacy.protection import Streams
-from wardround.tree import Tree
-from wardround.trial import Run, Trial
+from wardround.core import seeds, tree
+from wardround.core.tree import Tree
+from wardround.privacy.dp.example_dp import PrivateGradient, Rule
+from wardround.privacy.dp.protection import Streams
+from wardround.training.local import Memory, local_train
+from wardround.training.optimisers import optimiser_for
+from wardround.training.trial import Run, Trial
 
 
 @dataclass(frozen=True)

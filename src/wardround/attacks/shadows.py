@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from wardround import seeds
 from wardround.attacks.membership import halves
+from wardround.core import seeds
 from wardround.data.site import Rows, join
 from wardround.engines import ENGINES
-from wardround.evaluation.predict import scores_of
-from wardround.rounds import site_model
-from wardround.study import Privacy
-from wardround.trial import Run, Trial
+from wardround.evaluation.prediction import scores_of
+from wardround.study.schema import Privacy
+from wardround.training.rounds import site_model
+from wardround.training.trial import Run, Trial
 
 STACKED_AT_ONCE = 16
 

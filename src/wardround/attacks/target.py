@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wardround.artifacts.folder import RunFolder
-from wardround.errors import StudyError, shown, suggest
-from wardround.opened import Elsewhere, open_run, saved_run
-from wardround.plan import Plan
-from wardround.privacy.accountant import Charge
-from wardround.settings import Factory
-from wardround.study import Arm
-from wardround.trial import Run, Trial
+from wardround.core.errors import StudyError, shown, suggest
+from wardround.core.settings import Factory
+from wardround.privacy.dp.accountant import Charge
+from wardround.runs.finished_run import Elsewhere, open_run, saved_run
+from wardround.runs.folder import RunFolder
+from wardround.runs.plan import Plan
+from wardround.study.schema import Arm
+from wardround.training.trial import Run, Trial
 
 ELSEWHERE = Elsewhere(
     "is a run across hospitals: their patients' rows are not here, and an attack is measured against them",

@@ -12,20 +12,20 @@ import torch
 from safetensors.torch import load
 from scipy.special import expit, logit
 
-from wardround.artifacts.folder import MISFITS as CHANGED
-from wardround.bundles.far import Far, by_ranges
-from wardround.bundles.files import ANEW, FORMAT, PREPARATION, UNCERTAINTY, VOCABULARY, WEIGHTS, read_sealed
 from wardround.bundles.inputs import Inputs, read_inputs, read_part
-from wardround.bundles.unsure import Uncertainty, read_uncertainty
-from wardround.catalog import families
+from wardround.bundles.out_of_distribution import Far, by_ranges
+from wardround.bundles.sealed_files import ANEW, FORMAT, PREPARATION, UNCERTAINTY, VOCABULARY, WEIGHTS, read_sealed
+from wardround.bundles.uncertainty import Uncertainty, read_uncertainty
+from wardround.core.errors import BundleError, StudyError, as_path, suggest
+from wardround.core.settings import Factory, parse_settings, settings_of
+from wardround.core.tree import Tree, unflatten
 from wardround.data.prepare import Encoded, Recipe
+from wardround.data.serialization import read_recipe
 from wardround.data.site import Block
-from wardround.data.written import read_recipe
-from wardround.errors import BundleError, StudyError, as_path, suggest
 from wardround.evaluation.metrics import THRESHOLD
 from wardround.models import MODELS, Model, Shape
-from wardround.settings import Factory, parse_settings, settings_of
-from wardround.tree import Tree, unflatten
+from wardround.runs.catalog import families
+from wardround.runs.folder import MISFITS as CHANGED
 from wardround.uncertainty.decision import called
 
 __all__ = ["FORMAT", "Bundle", "Calibration", "load_bundle"]

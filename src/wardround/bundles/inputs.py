@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from wardround.data.pixels import brightness, levels, levels_of
+from wardround.core.errors import shown
+from wardround.data.brightness import brightness, levels, levels_of
 from wardround.data.prepare import Recipe
 from wardround.data.site import Block, as_numbers, scaled
-from wardround.errors import shown
-from wardround.study import Preparation
+from wardround.study.schema import Preparation
 
 GRID = 4  # an image's brightness is looked at in so many rows and columns
 DARK, BRIGHT = 1 / 16, 15 / 16  # from 0 to 1

@@ -7,10 +7,10 @@ from wardround.cli.options import Json
 
 def doctor(json: Json = False) -> None:
     """Check this machine: versions, extras, processors, shipped data. Exit code 7 if something needed is missing."""
-    from wardround.cli import render
-    from wardround.errors import MachineError
-    from wardround.extras import examine_extras
-    from wardround.health import examine
+    from wardround.cli import rendering as render
+    from wardround.core.errors import MachineError
+    from wardround.core.extras import examine_extras
+    from wardround.core.health import examine
 
     conditions, extras = examine(), examine_extras()
     if json:

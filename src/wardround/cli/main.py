@@ -5,32 +5,13 @@ from typing import Annotated
 
 import typer
 
-from wardround.cli import (
-    adapt,
-    approve,
-    attack,
-    bundle,
-    bundles,
-    check,
-    coordinate,
-    data,
-    demo,
-    doctor,
-    join,
-    log,
-    predict,
-    privacy,
-    provision,
-    region,
-    report,
-    results,
-    resume,
-    run,
-    serve,
-    share,
-    studies,
-)
-from wardround.errors import WardroundError
+from wardround.cli import doctor
+from wardround.cli.bundles import adapt, bundle, predict, serve, share
+from wardround.cli.bundles import registry as bundles
+from wardround.cli.deployment import approve, coordinate, demo, join, provision, region
+from wardround.cli.privacy import attack, log, privacy
+from wardround.cli.studies import check, data, report, results, resume, run, studies
+from wardround.core.errors import WardroundError
 
 app = typer.Typer(
     name="wardround",
@@ -89,7 +70,7 @@ def main() -> None:
     try:
         app()
     except WardroundError as error:
-        from wardround.cli.render import show_error
+        from wardround.cli.rendering import show_error
 
         show_error(error, as_json="--json" in sys.argv)
         sys.exit(error.exit_code)

@@ -18,6 +18,6 @@ Workers = Annotated[
 
 
 def changes(given: list[str] | None) -> dict[str, Any]:
-    from wardround.catalog import parse_change
+    from wardround.runs.catalog import parse_change
 
     return dict(parse_change(text) for text in given or [])

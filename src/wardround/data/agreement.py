@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from wardround.core.errors import DataError
 from wardround.data.prepare import Encoded, Fit, Layout, Recipe, recipe_of
 from wardround.data.records import Column
-from wardround.errors import DataError
-from wardround.study import Preparation
+from wardround.study.schema import Preparation
 
 LEAST = 5  # rows: a statistic of fewer would come too close to telling a patient's value to other sites
 

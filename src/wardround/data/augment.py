@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from wardround.study import Augmentation
+from wardround.study.schema import Augmentation
 
 
 def augmenter(settings: Augmentation | None, rng: np.random.Generator) -> Callable[[Tensor], Tensor] | None:

@@ -10,19 +10,19 @@ import numpy as np
 import pandas as pd
 import torch
 
-from wardround import seeds
+from wardround.core import seeds
+from wardround.core.errors import DataError, StudyError, suggest
 from wardround.data.agreement import recipes
-from wardround.data.coincidences import HashedRows, hash_rows
+from wardround.data.brightness import brightness, levels, levels_of
+from wardround.data.checks.coincidences import HashedRows, hash_rows
+from wardround.data.checks.target_leak import TargetLeak, target_leaks
 from wardround.data.partition import Partitioner
-from wardround.data.pixels import brightness, levels, levels_of
 from wardround.data.prepare import Encoded, Recipe, complete_rows, encode
 from wardround.data.records import Records
 from wardround.data.site import Rows, Site
 from wardround.data.sources import Source
 from wardround.data.split import Split, fingerprints, given_split, same_patient, split_site, strata
-from wardround.data.target_leak import TargetLeak, target_leaks
-from wardround.errors import DataError, StudyError, suggest
-from wardround.study import Evaluation, Preparation
+from wardround.study.schema import Evaluation, Preparation
 
 
 @dataclass(frozen=True)

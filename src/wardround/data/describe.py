@@ -1,17 +1,184 @@
-"""What a CSV file or a shipped source holds, for the eyes of whoever owns it."""
+"""What is in one hospital's file, for that hospital's own eyes: `wardround data describe FILE`.
 
+Types are those that the csv source would find in this file alone. What may be wrong is said beside each column, or of
+the file as a whole; no value is shown that fewer than ten patients stand for, apart from the ends of a range.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
 
-from wardround.data.images.problems import Accepted
+from wardround.core.errors import DataError, StudyError, suggest
+from wardround.core.settings import settings_of
+from wardround.data.checks.outliers import far_out
+from wardround.data.imaging.problems import Accepted
 from wardround.data.records import Records, label_counts
 from wardround.data.sources import SOURCES
-from wardround.data.sources.describe import describe_file
-from wardround.errors import DataError, StudyError, suggest
-from wardround.settings import settings_of
+from wardround.data.sources.csv.column_types import ID_NAME, Shape, one_spelling, shape, text_kind
+from wardround.data.sources.csv.target_words import MEANINGS
+from wardround.data.sources.csv.text_table import Cells, Separator, Table, looks_like_data, read_table
+
+FEWEST_FOR_STATISTICS = 10  # a median of fewer values comes too close to telling one patient's
+OF_ANY_QUESTION = ("yes", "y", "true", "1", "present", "abnormal", "ja", "oui")
+THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}(,[0-9]{3})+(\.[0-9]*)?")
+TARGET_NAME = re.compile(
+    r".*(target|outcome|result|label|class|diagnos\w*|disease|alive|surviv\w*|died|dead|death|mortality|event)s?(_.*)?|y",
+    re.IGNORECASE,
+)
+
+
+def describe_file(path: Path, separator: Separator = "auto") -> pd.DataFrame:
+    """A row per column. `attrs` holds `rows`, `duplicated_rows` (equal to an earlier row in every column), `problems`
+    of the file as a whole, and `notes`: which columns might be a target, and what their words would mean."""
+    table = read_table(path, separator, _numbered_names)
+    described = pd.DataFrame([_describe(name, cells) for name, cells in table.items()])
+    copies, copies_but_ids = _copies(table, described)
+    rows = len(next(iter(table.values())).codes)
+    described.attrs.update(
+        rows=rows,
+        duplicated_rows=copies,
+        problems=list(_file_problems(table, rows, copies, copies_but_ids)),
+        notes=[note for name, cells in table.items() for note in _as_target(name, cells)],
+    )
+    return described
+
+
+def _numbered_names(header: list[str], where: str) -> list[str]:
+    """Missing and repeated names get their column's number, so that they can be described instead of refused.
+
+    A first line that is a row of data holds a patient's values: none of them is taken for a name.
+    """
+    names = [cell.strip() for cell in header]
+    if 2 * sum(looks_like_data([name]) for name in names) > len(names):
+        return [f"column {i}" for i in range(1, len(names) + 1)]
+    return [
+        f"{name or '(no name)'} [column {i}]" if not name or name in names[: i - 1] else name
+        for i, name in enumerate(names, 1)
+    ]
+
+
+def _describe(name: str, cells: Cells) -> dict[str, object]:
+    found = shape(cells)
+    kind = _kind(name, cells, found)
+    row = {"name": name, "type": _shown(kind, cells), "missing": len(cells.codes) - cells.present}
+    row |= {"distinct": cells.distinct, **dict.fromkeys(("min", "median", "max"), np.nan)}
+    values = _finite(cells)
+    if kind == "numeric" and len(values) >= FEWEST_FOR_STATISTICS:
+        row |= {"min": values.min(), "median": np.median(values), "max": values.max()}
+    return row | {"problems": "; ".join(_problems(name, cells, found, kind))}
+
+
+def _kind(name: str, cells: Cells, found: Shape) -> str:
+    """As `kind_of` decides it, but a column that cannot be used as it stands is shown, not refused."""
+    if found != "empty" and ID_NAME.fullmatch(name):
+        return "id"
+    if found == "text":
+        return text_kind(cells.distinct, cells.present)
+    return {"numbers": "numeric", "dates": "date"}.get(found, found)
+
+
+def _shown(kind: str, cells: Cells) -> str:
+    """A column of two values is said to be one, with what they are."""
+    words = set(one_spelling(cells)) if kind in ("numeric", "categorical") and cells.distinct < 10 else set()
+    if len(words) != 2:
+        return kind
+    return "binary (words)" if kind == "categorical" else "binary (0/1)" if words == {"0", "1"} else "binary (numbers)"
+
+
+def _finite(cells: Cells) -> np.ndarray:
+    values = cells.spread(cells.numbers, np.nan)
+    return np.asarray(values[np.isfinite(values)])
+
+
+def _problems(name: str, cells: Cells, found: Shape, kind: str) -> Iterator[str]:
+    missing, rows = len(cells.codes) - cells.present, len(cells.codes)
+    if "[column " in name:
+        yield "the header has no name here" if name.startswith("(no name)") else "the header repeats this name"
+    if found == "empty":
+        yield "all values are missing"
+    elif 2 * missing > rows:
+        yield f'mostly missing ({missing} of {rows}): hardly recorded here; use `not_recorded`, or the type "ignore"'
+    if cells.distinct == 1:
+        yield "constant"
+    commas = _decimal_commas(cells) if found in ("text", "numbers and text") else ""
+    if commas:
+        yield commas
+    elif kind == "id":
+        yield "looks like an identifier: not a feature"
+    elif kind == "free text":
+        yield "looks like free text: not a feature"
+    elif kind == "date":
+        yield "a date: a feature only if `types` names it"
+    if found == "unclear dates":
+        yield "day and month cannot be told apart: write yyyy-mm-dd"
+    if found in ("numbers and text", "dates and text"):
+        what, parsed = ("numbers", cells.numbers) if found == "numbers and text" else ("dates", cells.years)
+        bad, line = cells.count_and_first_line(np.isnan(parsed))
+        yield f"{what} mixed with text: {bad} of {cells.present} values are not {what}, the first in line {line}"
+    infinite = np.isinf(cells.numbers)
+    if found == "numbers" and infinite.any():
+        yield f"{cells.count_and_first_line(infinite)[0]} infinite values"
+    if kind == "numeric":
+        far = far_out(cells.numbers, _finite(cells))
+        if far.any():
+            count, line = cells.count_and_first_line(far)
+            yield f"{count} impossible-looking values, far from all others, the first in line {line}"
+
+
+def _decimal_commas(cells: Cells) -> str:
+    """Of texts in a file that is separated by commas, where a comma is never taken for a decimal sign."""
+    read = np.isnan(replace(cells, commas=True).numbers)
+    if cells.commas or read.mean() >= 0.5 or read.sum() >= np.isnan(cells.numbers).sum():
+        return ""
+    meant = "decimal commas"
+    if all(THOUSANDS.fullmatch(level) for level in cells.levels if "," in level):
+        meant += ", or with commas between thousands"
+    return f"looks like numbers with {meant}: write points, or separate the file's cells by semicolons"
+
+
+def _copies(table: Table, described: pd.DataFrame) -> tuple[int, int]:
+    """Rows equal to an earlier one in every column, and in every column that is no identifier."""
+    codes = pd.DataFrame({name: cells.codes for name, cells in table.items()})
+    features = described.loc[described["type"] != "id", "name"].tolist()
+    return int(codes.duplicated().sum()), int(codes[features].duplicated().sum()) if features else 0
+
+
+def _file_problems(table: Table, rows: int, copies: int, copies_but_ids: int) -> Iterator[str]:
+    if all(name == f"column {i}" for i, name in enumerate(table, 1)):
+        yield "the first line holds numbers or dates; if it is a row of data, add a line of names above it"
+    kept = "Equal rows are kept on one side of a split, as if they were of one patient; if they are"
+    if copies:
+        yield (
+            f"{copies} rows are equal to an earlier row in every column; {rows - copies} of {rows} are different. "
+            f"Split at random, copies would be trained on and tested. {kept} copies, remove them"
+        )
+    elif copies_but_ids:
+        yield (
+            f"{copies_but_ids} rows are equal to an earlier row in every column but the identifiers. If they are "
+            "copies of one patient under several numbers, they would be trained on and tested: remove them"
+        )
+
+
+def _as_target(name: str, cells: Cells) -> Iterator[str]:
+    """For a column whose words are known. Many a feature is yes or no: then its name must sound like a target."""
+    if not 0 < cells.distinct < 10:
+        return
+    words = {word.casefold() for word in one_spelling(cells)}
+    pairs = {MEANINGS[word][0] for word in words if word in MEANINGS}
+    if len(pairs) != 1 or not all(word in MEANINGS for word in words):
+        return
+    negative, positive = pairs.pop()
+    if positive in OF_ANY_QUESTION and not TARGET_NAME.fullmatch(name):
+        return
+    yield (
+        f"{name!r}: as a target, {positive!r} would be the positive class and {negative!r} the other. If {positive!r} "
+        "means healthy here, say so with `positive`, or with `labels`"
+    )
 
 
 def describe_data(data: str) -> dict[str, Any]:

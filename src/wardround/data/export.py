@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from wardround.core.errors import RunError
 from wardround.data.cohort import Cohort
 from wardround.data.records import SIDES, Records
 from wardround.data.split import Split
-from wardround.errors import RunError
 
 
 def export_split(cohort: Cohort, splits: Sequence[Split], out: Path) -> dict[str, int]:

@@ -22,7 +22,7 @@ import pandas as pd
 from scipy.spatial.distance import cdist, pdist
 from scipy.special import rel_entr
 
-from wardround.errors import DataError
+from wardround.core.errors import DataError
 
 SMOOTHING = 0.5  # rows added to each class before kl
 KERNEL_ROWS = 500  # at most so many rows of a site enter mmd, whose cost grows with their square

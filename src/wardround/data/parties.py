@@ -11,13 +11,13 @@ import numpy as np
 import pandas as pd
 import torch
 
+from wardround.core.errors import StudyError, suggest
 from wardround.data.agreement import recipes
 from wardround.data.prepare import Encoded, Layout, Recipe, encode
 from wardround.data.records import Column, Records
 from wardround.data.site import Block, Rows, Site
-from wardround.errors import StudyError, suggest
-from wardround.study import Preparation, Topology
-from wardround.sweep import NAME
+from wardround.study.schema import Preparation, Topology
+from wardround.study.sweeps import NAME
 
 IMAGE = "image"
 ALL = "*"  # in place of names: every column of the party's own file

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from wardround.data.records import Column, Records
-from wardround.study import Preparation
+from wardround.study.schema import Preparation
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from typing import Any
 
 from wardround.engines.engine import Engine
 from wardround.engines.serial import SERIAL
-from wardround.engines.split import SPLIT
-from wardround.engines.stacked import STACKED
+from wardround.engines.split.split import SPLIT
+from wardround.engines.stacked.stacked import STACKED
 
 ENGINES: dict[str, Engine[Any]] = {"serial": SERIAL, "stacked": STACKED, "split": SPLIT}
 

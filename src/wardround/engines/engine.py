@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from wardround.tree import Tree
-from wardround.trial import RoundRecord, Run, Trial
+from wardround.core.tree import Tree
+from wardround.training.trial import RoundRecord, Run, Trial
 
 EngineState = TypeVar("EngineState")
 

@@ -10,19 +10,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wardround import seeds, tree
+from wardround.core import seeds, tree
+from wardround.core.threads import torch_threads
+from wardround.core.tree import State, Tree
 from wardround.data.augment import augmenter
 from wardround.data.balance import class_weights, row_odds
 from wardround.data.site import Site
 from wardround.engines.engine import Engine
-from wardround.engines.threads import torch_threads
-from wardround.local import Memory, Order, Outcome, batches, local_train
-from wardround.optimisers import optimiser_for
-from wardround.privacy.example_dp import PrivateGradient
-from wardround.privacy.protection import Streams, clipped_update, generator_from, private_order, seeded_streams
-from wardround.rounds import rounds, start
-from wardround.tree import State, Tree
-from wardround.trial import Assignment, RoundRecord, Run, Trial
+from wardround.privacy.dp.example_dp import PrivateGradient
+from wardround.privacy.dp.protection import Streams, clipped_update, generator_from, private_order, seeded_streams
+from wardround.training.local import Memory, Order, Outcome, batches, local_train
+from wardround.training.optimisers import optimiser_for
+from wardround.training.rounds import rounds, start
+from wardround.training.trial import Assignment, RoundRecord, Run, Trial
 
 
 def train_sites(trial: Trial, run: Run, assignments: Sequence[Assignment]) -> Iterator[tuple[Assignment, Outcome]]:

@@ -6,10 +6,17 @@ They stand in `results.json`, so that terminal, report and programs read one and
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wardround.evaluation.claims import count_outcomes
-from wardround.evaluation.compare import WORDS, figure_words, in_words, interval_words, limit_words, why_unknown
-from wardround.evaluation.differences import GAINS, LOSES, UNKNOWN, is_clear
-from wardround.study import LOWER_IS_BETTER
+from wardround.evaluation.claims.verdicts import count_outcomes
+from wardround.evaluation.comparisons.compare import (
+    WORDS,
+    figure_words,
+    in_words,
+    interval_words,
+    limit_words,
+    why_unknown,
+)
+from wardround.evaluation.comparisons.differences import GAINS, LOSES, UNKNOWN, is_clear
+from wardround.study.schema import LOWER_IS_BETTER
 
 Content = Mapping[str, Any]
 NUMBERS = (

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from wardround.algorithms.hierarchical import as_merged
-from wardround.engines.lanes import RowPool
-from wardround.engines.stacked import StackState, models_of_stack
-from wardround.evaluation.predict import predict, quick_figures
-from wardround.tree import Tree
-from wardround.trial import Run, Trial
+from wardround.core.tree import Tree
+from wardround.engines.stacked.lanes import RowPool
+from wardround.engines.stacked.stacked import StackState, models_of_stack
+from wardround.evaluation.prediction import predict, quick_figures
+from wardround.training.trial import Run, Trial
 
 Side = Literal["train", "validation", "test"]
 PREFIX: dict[Side, str] = {"train": "training", "validation": "validation", "test": "test"}

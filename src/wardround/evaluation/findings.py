@@ -11,7 +11,7 @@ from wardround.evaluation.grouped import each_finding
 from wardround.evaluation.intervals import Resampling, summarise_metrics
 from wardround.evaluation.metrics import THRESHOLD
 from wardround.evaluation.scores import Scores
-from wardround.study import METRICS
+from wardround.study.schema import METRICS
 
 POINTS = 60  # of a curve in a report
 SHOWN_AT_SITES = ("auc", "pr_auc", "f1", "sensitivity", "specificity", "brier")

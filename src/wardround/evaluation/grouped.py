@@ -6,7 +6,7 @@ Equal to `metrics` of each group by itself (the tests hold it to that), at a hun
 import numpy as np
 
 from wardround.evaluation.metrics import CLIP, NEED_POSITIVES, THRESHOLD, metrics
-from wardround.study import METRICS
+from wardround.study.schema import METRICS
 
 
 def grouped_metrics(

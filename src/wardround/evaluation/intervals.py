@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from wardround.study import METRICS, Evaluation
+from wardround.study.schema import METRICS, Evaluation
 
 CONFIDENCE = 0.95
 UNBOUNDED = ("loss", "brier")  # Brier's score is up to 2 with several classes

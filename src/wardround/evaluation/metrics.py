@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import rankdata
 
-from wardround.study import METRICS
+from wardround.study.schema import METRICS
 
 THRESHOLD = 0.5
 THRESHOLDS = np.round(np.arange(0.05, 0.96, 0.05), 2)  # of decision curves, and borders of score histograms

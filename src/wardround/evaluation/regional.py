@@ -11,16 +11,16 @@ import numpy as np
 import pandas as pd
 
 from wardround.algorithms.regions import region_of_each, with_only
-from wardround.evaluation.benefit import origin_of
+from wardround.evaluation.comparisons.benefit import origin_of
+from wardround.evaluation.comparisons.paired import Comparison, compare_pairs
+from wardround.evaluation.comparisons.patients import Resamples, is_over_patients
 from wardround.evaluation.intervals import Resampling
-from wardround.evaluation.paired import Comparison, compare_pairs
-from wardround.evaluation.patients import Resamples, is_over_patients
-from wardround.evaluation.predict import SitePrediction, scores_of
+from wardround.evaluation.prediction import SitePrediction, scores_of
 from wardround.evaluation.scores import Figures, Scores
-from wardround.evaluation.summaries import Summaries, Summary
-from wardround.rounds import site_model
-from wardround.study import Arm, Study
-from wardround.trial import Run, Trial
+from wardround.evaluation.summaries.merged_summaries import Summaries, Summary
+from wardround.study.schema import Arm, Study
+from wardround.training.rounds import site_model
+from wardround.training.trial import Run, Trial
 
 REGIONAL = "regional"  # the side of what a site tells of its test rows by its region's own model
 SCORED = ("test", "metrics", "auc_uncertain_by", "difference")  # what is not known before models were scored

@@ -11,26 +11,26 @@ import numpy as np
 import pandas as pd
 
 from wardround.algorithms import ALGORITHMS
-from wardround.evaluation.absent import describe_exchange, score_absent
-from wardround.evaluation.across import across_sites
 from wardround.evaluation.answer import answer
-from wardround.evaluation.benefit import benefit, best_single, by_number_of_sites, compared_metrics, spread
-from wardround.evaluation.calls import describe_calls
-from wardround.evaluation.claims import judge
-from wardround.evaluation.compare import RANKED, Pair, compare_arms, sentence
-from wardround.evaluation.differences import RULE, correct
-from wardround.evaluation.finding_summaries import FindingSummaries, describe_told
+from wardround.evaluation.claims.verdicts import judge
+from wardround.evaluation.comparisons.benefit import benefit, best_single, by_number_of_sites, compared_metrics, spread
+from wardround.evaluation.comparisons.compare import RANKED, Pair, compare_arms, sentence
+from wardround.evaluation.comparisons.differences import RULE, correct
+from wardround.evaluation.comparisons.patients import by_patients, is_over_patients
+from wardround.evaluation.comparisons.selection import choose, compose
+from wardround.evaluation.comparisons.site_differences import across_sites
 from wardround.evaluation.findings import describe_findings, left_out
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
 from wardround.evaluation.metrics import SMALLEST_GROUP
-from wardround.evaluation.patients import by_patients, is_over_patients
+from wardround.evaluation.missing_party import describe_exchange, score_absent
+from wardround.evaluation.predicted_classes import describe_calls
 from wardround.evaluation.regional import describe_regions, score_regions
 from wardround.evaluation.scores import Scored, Scores, within_sites
-from wardround.evaluation.selection import choose, compose
-from wardround.evaluation.sureness import score_sureness
+from wardround.evaluation.summaries.merged_finding_summaries import FindingSummaries, describe_told
 from wardround.evaluation.thresholds import choose_thresholds, fixed_thresholds, untested
 from wardround.evaluation.training_notices import training_problems
-from wardround.study import FINAL, Arm, Study, anonymous
+from wardround.evaluation.uncertainty.uncertainty_results import score_sureness
+from wardround.study.schema import FINAL, Arm, Study, anonymous
 
 SCHEMA_VERSION = 1
 WITHIN = ("accuracy", "auc", "pr_auc", "brier")  # whose mean over sites is told, beside the primary metric's

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import pandas as pd
 
-from wardround.evaluation.calibration import calibration, decision_curve
+from wardround.evaluation.calibration_curves import calibration, decision_curve
 from wardround.evaluation.grouped import grouped_metrics
 from wardround.evaluation.metrics import THRESHOLD
-from wardround.study import METRICS
+from wardround.study.schema import METRICS
 
 Figures = np.ndarray  # (seeds, metrics); NaN where a metric is not defined
 

@@ -20,12 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from wardround import seeds
-from wardround.errors import StudyError
+from wardround.core import seeds
+from wardround.core.errors import StudyError
+from wardround.core.settings import Count, Fraction, NonNegative
+from wardround.core.tree import Tree
 from wardround.models.dropout import Dropout
 from wardround.models.model import Model, ModelBuilder, Shape, affords, from_module
-from wardround.settings import Count, Fraction, NonNegative
-from wardround.tree import Tree
 
 FIRST = "adapter.first"  # the one layer whose shape depends on a hospital's columns
 ALL, OWN = "alignment.all", "alignment.own"

@@ -5,11 +5,11 @@ from typing import Literal
 
 from torch import nn
 
+from wardround.core.settings import Count, Fraction
 from wardround.models.dropout import Dropout
-from wardround.models.images import image_model, image_size
+from wardround.models.image_network import image_model, image_size
 from wardround.models.model import Model, ModelBuilder, Shape
 from wardround.models.norms import norm_layer
-from wardround.settings import Count, Fraction
 
 
 def cnn(

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from wardround.tree import Tree
+from wardround.core.tree import Tree
 
 
 class Dropout(nn.Module):

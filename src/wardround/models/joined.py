@@ -13,16 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from wardround import seeds
+from wardround.core import seeds
+from wardround.core.errors import StudyError, suggest
+from wardround.core.settings import Count, Fraction, parse_settings, settings_of
+from wardround.core.tree import Tree
 from wardround.data.site import Block
-from wardround.errors import StudyError, suggest
 from wardround.models.cnn import cnn
 from wardround.models.dropout import Dropout
 from wardround.models.mlp import mlp
 from wardround.models.model import Cut, Model, ModelBuilder, Shape, affords, from_module
 from wardround.models.residual import residual
-from wardround.settings import Count, Fraction, parse_settings, settings_of
-from wardround.tree import Tree
 
 BOTTOMS: dict[str, Callable[..., ModelBuilder]] = {"cnn": cnn, "residual": residual, "mlp": mlp}
 FOR_IMAGES: Mapping[str, Any] = {"kind": "cnn", "channels": [16, 32], "hidden": 64, "kernel": 3, "norm": "group"}

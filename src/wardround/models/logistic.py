@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from wardround.core.settings import NonNegative
+from wardround.core.tree import Tree
 from wardround.models.model import Model, ModelBuilder, Shape, affords, from_module
-from wardround.models.patients import Patients
-from wardround.settings import NonNegative
-from wardround.tree import Tree
+from wardround.models.patient_gradients import Patients
 
 
 @affords(seeds=20)

@@ -4,9 +4,9 @@ import math
 
 from torch import nn
 
+from wardround.core.settings import Count, Fraction
 from wardround.models.dropout import Dropout
 from wardround.models.model import Model, ModelBuilder, Shape, affords, from_module
-from wardround.settings import Count, Fraction
 
 
 @affords(seeds=10)

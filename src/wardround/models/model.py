@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional as F
 
+from wardround.core.errors import StudyError
+from wardround.core.tree import Tree, clone
 from wardround.data.site import Block
-from wardround.errors import StudyError
 from wardround.models.dropout import Dropout, draw_masks, mask_shapes
-from wardround.models.patients import Patients
-from wardround.models.rows import Caught, by_layers
-from wardround.tree import Tree, clone
+from wardround.models.patient_gradients import Patients
+from wardround.models.row_gradients import Caught, by_layers
 
 Factory = TypeVar("Factory", bound=Callable[..., object])
 SMALL_MODEL = 100_000  # parameters; below this a step is shorter than the time to start it

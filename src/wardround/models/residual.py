@@ -6,12 +6,12 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from wardround.errors import StudyError
+from wardround.core.errors import StudyError
+from wardround.core.settings import Count, Fraction
 from wardround.models.dropout import Dropout
-from wardround.models.images import image_model, image_size
+from wardround.models.image_network import image_model, image_size
 from wardround.models.model import Model, ModelBuilder, Shape
 from wardround.models.norms import Norm, norm_layer
-from wardround.settings import Count, Fraction
 
 
 class Block(nn.Module):

@@ -15,9 +15,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from wardround.errors import StudyError
+from wardround.core.errors import StudyError
+from wardround.core.tree import Tree
 from wardround.models.model import Model
-from wardround.tree import Tree
 
 WHERE = "model: weights"
 SHARED = "server/params/"  # before the names of shared weights in a run folder's file

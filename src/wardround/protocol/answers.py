@@ -8,8 +8,8 @@ JSON has no numbers that are not finite, so that every float here is one.
 from collections.abc import Mapping
 from typing import Any
 
-from wardround.errors import DeployError
-from wardround.extras import needs
+from wardround.core.errors import DeployError
+from wardround.core.extras import needs
 from wardround.protocol import party_answers as of_party
 from wardround.protocol import region_answers as of_region
 from wardround.protocol import site_answers as of_site

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from wardround.extras import needs
+from wardround.core.extras import needs
 from wardround.protocol.figures import SiteSummary
 from wardround.protocol.site_answers import Answer, Classes, Described, Sizes, Summary, Versions
 from wardround.protocol.values import MOST_TRIALS, Count, Hex, Key, Name, Part, Place, Positive, Shape

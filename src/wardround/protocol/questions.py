@@ -4,8 +4,8 @@ before it looks at a value. What the approved study allows is checked by the sit
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from wardround.errors import DeployError
-from wardround.extras import needs
+from wardround.core.errors import DeployError
+from wardround.core.extras import needs
 from wardround.protocol.party_answers import Voucher
 from wardround.protocol.site_answers import AdvertPart, Column
 from wardround.protocol.text import plain_text

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from wardround.extras import needs
+from wardround.core.extras import needs
 from wardround.protocol.figures import RegionFigures, Summaries
 from wardround.protocol.site_answers import (
     Answer,

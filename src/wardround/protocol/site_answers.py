@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from wardround.extras import needs
+from wardround.core.extras import needs
 from wardround.protocol.figures import Figures, Summaries
 from wardround.protocol.values import (
     MOST_CLASSES,

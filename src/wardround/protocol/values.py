@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from wardround.extras import needs
+from wardround.core.extras import needs
 
 with needs("deploy", "a study across hospitals"):
     from msgspec import Meta, Struct

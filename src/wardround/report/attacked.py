@@ -6,7 +6,7 @@ The attacks write attack.json into the run folder; a folder without one was not 
 from collections.abc import Mapping
 from typing import Any
 
-from wardround.privacy.epsilons import INFINITE
+from wardround.privacy.dp.epsilons import INFINITE
 from wardround.report.evidence import Evidence
 from wardround.report.table import Format, Table, decimals, listed, make_table, without_empty
 from wardround.report.tables_privacy import exact, said

@@ -8,10 +8,8 @@ from typing import Any
 import tomli_w
 from jinja2 import Environment, StrictUndefined, UndefinedError
 
-from wardround.artifacts.atomic import full_disk_is_told
-from wardround.artifacts.folder import RunFolder, write_atomically
-from wardround.artifacts.spending import check_ledger
-from wardround.errors import RunError, as_path
+from wardround.core.atomic_files import full_disk_is_told
+from wardround.core.errors import RunError, as_path
 from wardround.report.attacked import attack_words, failed_words
 from wardround.report.checklist import checklist
 from wardround.report.citations import citations
@@ -28,6 +26,8 @@ from wardround.report.words import SYNTHETIC, answer, best_single_words, design,
 from wardround.report.words_across import across_words
 from wardround.report.words_findings import finding_words
 from wardround.report.words_on_data import limits, privacy
+from wardround.runs.folder import RunFolder, write_atomically
+from wardround.runs.spending import check_ledger
 
 MOST_SITES = 30  # with a paragraph of their own
 

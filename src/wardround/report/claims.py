@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wardround.evaluation.claim_words import Written, figure_text
-from wardround.evaluation.claims import by_group, count_outcomes
+from wardround.evaluation.claims.claim_text import Written, figure_text
+from wardround.evaluation.claims.verdicts import by_group, count_outcomes
 from wardround.report.evidence import Evidence
 from wardround.report.table import NONE, Table, make_table
 

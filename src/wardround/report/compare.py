@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from wardround.artifacts.folder import MISFITS, RunFolder
-from wardround.errors import RunError, as_path
+from wardround.core.errors import RunError, as_path
 from wardround.evaluation.answer import primary_word
-from wardround.evaluation.compare import RANKED
+from wardround.evaluation.comparisons.compare import RANKED
 from wardround.evaluation.scores import Scores, label_columns, within_sites
 from wardround.report.evidence import STAY, read_results
 from wardround.report.headline import headline_of
 from wardround.report.table import Format, Table, decimals, make_table, percent, points
-from wardround.study import METRICS
-from wardround.sweep import flatten
+from wardround.runs.folder import MISFITS, RunFolder
+from wardround.study.schema import METRICS
+from wardround.study.sweeps import flatten
 
 SHOWN = {"accuracy": percent, "auc": decimals, "f1": decimals, "brier": decimals}
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from wardround.artifacts.audit import changed_files, verify
-from wardround.artifacts.folder import RunFolder
-from wardround.errors import RunError
+from wardround.core.errors import RunError
 from wardround.evaluation.answer import main_arms, primary_figure, primary_word
 from wardround.evaluation.metrics import SMALLEST_GROUP
 from wardround.report.headline import HEADLINES, Headline, headline_of
-from wardround.study import Deployment
+from wardround.runs.audit import changed_files, verify
+from wardround.runs.folder import RunFolder
+from wardround.study.schema import Deployment
 
 KNOWN_SCHEMA = 1
 KNOWN_ATTACK = 1  # `schema` of attack.json

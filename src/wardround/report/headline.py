@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from wardround.evaluation.compare import IN_POINTS, RANKED, WORDS
+from wardround.evaluation.comparisons.compare import IN_POINTS, RANKED, WORDS
 from wardround.report.table import Format, decimals, percent, points, signed_decimals
-from wardround.study import LOWER_IS_BETTER, METRICS
+from wardround.study.schema import LOWER_IS_BETTER, METRICS
 
 
 @dataclass(frozen=True)

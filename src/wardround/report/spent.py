@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from wardround.artifacts.spending import EACH_SITE
-from wardround.privacy.epsilons import from_json
+from wardround.privacy.dp.epsilons import from_json
 from wardround.report.evidence import Evidence
-from wardround.sweep import flatten
+from wardround.runs.spending import EACH_SITE
+from wardround.study.sweeps import flatten
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from wardround.evaluation.compare import in_words
+from wardround.evaluation.comparisons.compare import in_words
 from wardround.report.evidence import Evidence
 from wardround.report.table import listed
 from wardround.uncertainty.decision import CALL_ADDED, DOUBT, NO_ANSWER_FITS

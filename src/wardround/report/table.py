@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from wardround.evaluation.compare import signed
+from wardround.evaluation.comparisons.compare import signed
 
 NONE = "–"
 FEWEST = 5  # patients that a count must have to be shown

@@ -4,11 +4,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from wardround.artifacts.spending import EACH_SITE
-from wardround.privacy.epsilons import INFINITE, from_json
+from wardround.privacy.dp.epsilons import INFINITE, from_json
 from wardround.report.evidence import Evidence
 from wardround.report.spent import is_clipped, protected_arms, spent_epsilon
 from wardround.report.table import Format, Table, make_table, percent, without_empty
+from wardround.runs.spending import EACH_SITE
 
 ADJACENCY = "Epsilon: one patient more or less (add/remove); replace: one patient exchanged for another."
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from wardround.evaluation.differences import RULE
+from wardround.evaluation.comparisons.differences import RULE
 from wardround.report.evidence import Evidence
 from wardround.report.headline import HEADLINES, Headline, headline_of
 from wardround.report.table import (

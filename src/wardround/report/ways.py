@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from wardround.evaluation.compare import in_words, interval_words
-from wardround.evaluation.differences import GAINS, is_clear
-from wardround.privacy.epsilons import INFINITE
+from wardround.evaluation.comparisons.compare import in_words, interval_words
+from wardround.evaluation.comparisons.differences import GAINS, is_clear
+from wardround.privacy.dp.epsilons import INFINITE
 from wardround.report.evidence import Evidence
 from wardround.report.table import Format, Table, decimals, listed, make_table, one
 

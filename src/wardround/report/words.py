@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
-from wardround.evaluation.compare import in_words, interval_words, why_unknown
-from wardround.evaluation.differences import UNKNOWN, is_clear
+from wardround.evaluation.comparisons.compare import in_words, interval_words, why_unknown
+from wardround.evaluation.comparisons.differences import UNKNOWN, is_clear
 from wardround.report.attacked import failed_words
 from wardround.report.evidence import Evidence
 from wardround.report.headline import headline_of
 from wardround.report.table import listed
 from wardround.report.words_participation import participation_words
 from wardround.report.words_privacy import asked_words, cost_words
-from wardround.study import CHOSEN
+from wardround.study.schema import CHOSEN
 
 SYNTHETIC = "Synthetic data: made by a program. No patient is behind any row, and nothing here is true of patients."
 OF_COLUMNS = ("missing", "indicator", "categories", "least_level")  # settings that say nothing of images

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from wardround.evaluation.compare import in_words, interval_words, why_unknown
+from wardround.evaluation.comparisons.compare import in_words, interval_words, why_unknown
 from wardround.report.evidence import Evidence
 from wardround.report.table import listed
 

@@ -2,7 +2,7 @@
 
 from wardround.report.evidence import Evidence
 from wardround.report.table import listed
-from wardround.study import CHOSEN
+from wardround.study.schema import CHOSEN
 
 
 def finding_words(evidence: Evidence) -> list[str]:

@@ -4,11 +4,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from wardround.artifacts.spending import EACH_SITE
-from wardround.evaluation.compare import in_words
-from wardround.evaluation.differences import is_clear
-from wardround.privacy.epsilons import from_json
-from wardround.privacy.exposure import exposure_words
+from wardround.evaluation.comparisons.compare import in_words
+from wardround.evaluation.comparisons.differences import is_clear
+from wardround.privacy.dp.epsilons import from_json
+from wardround.privacy.dp.exposure import exposure_words
 from wardround.report.evidence import Evidence
 from wardround.report.spent import (
     Line,
@@ -23,6 +22,7 @@ from wardround.report.spent import (
 )
 from wardround.report.table import listed
 from wardround.report.tables_privacy import said
+from wardround.runs.spending import EACH_SITE
 
 UNPROTECTED = (
     "Neither differential privacy nor secure aggregation was used: whoever sees single updates may learn something "

@@ -7,9 +7,9 @@ from typing import Any
 import orjson
 
 from wardround.bundles.bundle import Bundle
-from wardround.bundles.predict import predict_rows
-from wardround.errors import DataError, WardroundError
-from wardround.extras import needs
+from wardround.bundles.predict.predict import predict_rows
+from wardround.core.errors import DataError, WardroundError
+from wardround.core.extras import needs
 from wardround.serving import guard
 from wardround.serving.guard import LARGEST, LARGEST_IMAGES, LOG, OWN_NAMES, App, Guard, Refused
 from wardround.serving.schema import DIALECT, answer_schema, error_schema, most_rows, request_schema, row_schema

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, MutableMapping, Sequence
 from typing import Any
 
-from wardround.errors import WardroundError
+from wardround.core.errors import WardroundError
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

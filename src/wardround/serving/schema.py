@@ -3,8 +3,8 @@
 from typing import Any
 
 from wardround.bundles.bundle import Bundle
-from wardround.bundles.pictures import IMAGE
-from wardround.bundles.predict import sheet_of, wanted
+from wardround.bundles.predict.images import IMAGE
+from wardround.bundles.predict.predict import sheet_of, wanted
 from wardround.data.records import Column
 from wardround.uncertainty.decision import TEXTS
 

@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 
 from wardround.bundles.bundle import Bundle
-from wardround.bundles.predict import predict_images, predict_rows, wanted
-from wardround.engines.threads import torch_threads
-from wardround.errors import MachineError, StudyError
-from wardround.extras import needs
+from wardround.bundles.predict.predict import predict_images, predict_rows, wanted
+from wardround.core.errors import MachineError, StudyError
+from wardround.core.extras import needs
+from wardround.core.threads import torch_threads
 from wardround.serving import guard
 from wardround.serving.app import make_app
 from wardround.serving.guard import LOG, OWN_NAMES, App

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import expit, log_expit, logit, softmax
 
-from wardround.evaluation.calibration import BINS, CLIP, reliability
+from wardround.evaluation.calibration_curves import BINS, CLIP, reliability
 from wardround.evaluation.metrics import calls
 
 Bins = Literal["adaptive", "equal-width"]

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from scipy import stats
 
-from wardround.errors import StudyError
+from wardround.core.errors import StudyError
 
 Kind = Literal["plain", "adaptive"]
 

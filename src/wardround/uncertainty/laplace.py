@@ -21,9 +21,9 @@ from scipy.special import ndtri
 from torch import Tensor
 from torch.nn import functional as F
 
-from wardround.errors import StudyError
+from wardround.core.errors import StudyError
+from wardround.core.tree import Tree
 from wardround.models import Model
-from wardround.tree import Tree
 
 PRIORS = tuple(10.0 ** (exponent / 2) for exponent in range(-6, 13))  # tried, from 0.001 to 1,000,000
 MOST_NUMBERS = 2**25  # of all outputs' matrices; beyond, the diagonals alone are kept

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from wardround.errors import StudyError
-from wardround.evaluation.predict import CELLS
+from wardround.core.errors import StudyError
+from wardround.core.tree import Tree
+from wardround.evaluation.prediction import CELLS
 from wardround.models import Model
-from wardround.tree import Tree
 
 MOST_ROWS = 4096  # at a time
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wardround.errors import StudyError
+from wardround.core.errors import StudyError
 from wardround.evaluation.metrics import THRESHOLD, metrics
 
 SHARES = tuple(round(0.05 * step, 2) for step in range(19))  # referred: none to 90 %

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from wardround.core.errors import DataError, StudyError
+from wardround.core.settings import Count, Fraction, Share
 from wardround.data.partition.partition import Partitioner, first_rows, refuse_no_rows, site_names
 from wardround.data.records import Records
-from wardround.errors import DataError, StudyError
-from wardround.settings import Count, Fraction, Share
 
 WHERE = "sites: age-windows"
 Window = tuple[int, int]  # first and one past the last position in the order of age

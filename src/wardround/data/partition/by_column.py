@@ -8,9 +8,9 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from wardround.core.errors import DataError, StudyError, suggest
 from wardround.data.partition.partition import Partitioner, refuse_no_rows, refuse_torn_patients, rows_by_site
 from wardround.data.records import Records
-from wardround.errors import DataError, StudyError, suggest
 
 WHERE = "sites: by-column"
 MOST_NUMBERS = 20  # a number with more values than this is a measurement, and a site for each would be absurd

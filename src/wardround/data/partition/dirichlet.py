@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from wardround.core.errors import DataError
+from wardround.core.settings import Count, Positive
 from wardround.data.partition.partition import (
     Partitioner,
     patient_classes,
@@ -17,8 +19,6 @@ from wardround.data.partition.partition import (
     site_names,
 )
 from wardround.data.records import Records
-from wardround.errors import DataError
-from wardround.settings import Count, Positive
 
 TRIES = 10_000  # ten sites of 297 patients with the defaults of `quantity` need some 600 on average
 

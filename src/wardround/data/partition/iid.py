@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from wardround.core.settings import Count
 from wardround.data.partition.partition import Partitioner, first_rows, refuse_too_many_sites, rows_by_site, site_names
 from wardround.data.records import Records
-from wardround.settings import Count
 
 
 def iid(count: Count = 10) -> Partitioner:

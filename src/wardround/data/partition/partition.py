@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wardround.core.errors import DataError
 from wardround.data.records import Records
-from wardround.errors import DataError
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ Experimental Study", ICDE 2022, arXiv:2102.02079, section "quantity skew".
 
 import numpy as np
 
+from wardround.core.settings import Count, Positive
 from wardround.data.partition.dirichlet import deal_by_dirichlet
 from wardround.data.partition.partition import Partitioner, first_rows, refuse_too_many_sites, rows_by_site, site_names
 from wardround.data.records import Records
-from wardround.settings import Count, Positive
 
 
 def quantity(count: Count = 10, alpha: Positive = 0.5, smallest: Count = 10) -> Partitioner:

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from wardround.core.errors import DataError
+from wardround.core.settings import Count, Share
 from wardround.data.partition.partition import (
     Partitioner,
     patient_classes,
@@ -10,8 +12,6 @@ from wardround.data.partition.partition import (
     site_names,
 )
 from wardround.data.records import Records
-from wardround.errors import DataError
-from wardround.settings import Count, Share
 
 
 def specialty(count: Count = 4, richness: Share = 0.7, smallest: Count = 10) -> Partitioner:

@@ -8,20 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
 
-from wardround.data.images import store
-from wardround.data.images.boxes import read_boxes
-from wardround.data.images.findings import FINDINGS, check_findings
-from wardround.data.images.folder import BOXES, find_one, gather_folder
-from wardround.data.images.gathered import Gathered, Wanted
-from wardround.data.images.npz import gather_npz
-from wardround.data.images.people import groups, hospitals, patients
-from wardround.data.images.problems import CONVERTED, Accepted
-from wardround.data.images.tables import is_table
+from wardround.core.errors import DataError, StudyError
+from wardround.core.settings import Count, Range, WholeNumber, settings_of
+from wardround.data.imaging import cache as store
+from wardround.data.imaging.boxes import read_boxes
+from wardround.data.imaging.demographics import groups, hospitals, patients
+from wardround.data.imaging.finding_names import FINDINGS, check_findings
+from wardround.data.imaging.folder import BOXES, find_one, gather_folder
+from wardround.data.imaging.label_tables import is_table
+from wardround.data.imaging.listing import Gathered, Wanted
+from wardround.data.imaging.npz import gather_npz
+from wardround.data.imaging.problems import CONVERTED, Accepted
 from wardround.data.records import Records
-from wardround.data.sources.phantom import phantom
+from wardround.data.sources.phantom.radiographs import phantom
 from wardround.data.sources.source import Source
-from wardround.errors import DataError, StudyError
-from wardround.settings import Count, Range, WholeNumber, settings_of
 
 
 def chest_xray(

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from wardround.core.errors import DataError, MachineError, StudyError
+from wardround.core.seeds import generator
+from wardround.core.settings import Count, WholeNumber
 from wardround.data.records import Records
 from wardround.data.sources.source import Source
-from wardround.errors import DataError, MachineError, StudyError
-from wardround.seeds import generator
-from wardround.settings import Count, WholeNumber
 
 CLASSES = (
     "T-shirt/top",

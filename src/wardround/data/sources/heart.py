@@ -10,9 +10,9 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from wardround.core.errors import StudyError
 from wardround.data.records import Column, Records
 from wardround.data.sources.source import Source
-from wardround.errors import StudyError
 
 Hospital = Literal["cleveland", "hungarian", "switzerland", "va"]
 HOSPITALS: tuple[Hospital, ...] = ("cleveland", "hungarian", "switzerland", "va")

@@ -15,10 +15,10 @@ from typing import Annotated
 import numpy as np
 import pandas as pd
 
+from wardround.core.seeds import generator
+from wardround.core.settings import Count, NonNegative, Range, WholeNumber
 from wardround.data.records import Column, Records
 from wardround.data.sources.source import Source
-from wardround.seeds import generator
-from wardround.settings import Count, NonNegative, Range, WholeNumber
 
 
 @dataclass(frozen=True)

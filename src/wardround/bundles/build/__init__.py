@@ -1,0 +1,1 @@
+"""Bundles made from a run."""

@@ -1,0 +1,262 @@
+"""A bundle from a complete simulated run: for one site, with the model that this site predicts with."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from wardround.bundles.build.assemble import Origin, OtherRows, plain_name, unrecorded, write_bundle
+from wardround.bundles.build.labelled_rows import side_of as side_of
+from wardround.bundles.build.run_inputs import Beside, beside_of
+from wardround.bundles.card.card import told_by
+from wardround.bundles.card.concerning import Whose
+from wardround.bundles.sealed_files import refuse_taken
+from wardround.core.errors import BundleError, StudyError, as_path, shown, suggest
+from wardround.core.settings import Factory
+from wardround.core.tree import Tree
+from wardround.data.cohort import Cohort
+from wardround.data.site import Rows, Site
+from wardround.evaluation.scores import label_columns, score_columns
+from wardround.runs.finished_run import Elsewhere, arm_of, open_run, saved_run, seed_of
+from wardround.runs.folder import RunFolder
+from wardround.runs.plan import Plan
+from wardround.study.schema import Arm
+from wardround.training.rounds import site_model
+from wardround.training.trial import Run, Trial
+
+ELSEWHERE = Elsewhere(
+    "is a coordinator's run: what a hospital predicts with, and its rows, are at the hospital",
+    "There: wardround bundle STATE/RUN --arm ARM, where STATE is the hospital's state folder.",
+)
+FOLDER = Path("bundles")
+
+
+def make_bundle(
+    run: str | Path,
+    *,
+    arm: str,
+    site: str | None = None,
+    seed: int | None = None,
+    out: str | Path | None = None,
+    onnx: bool = False,
+    region: str | None = None,
+    models: Mapping[str, Factory] | None = None,
+    sources: Mapping[str, Factory] | None = None,
+) -> Path:
+    """The folder of a new bundle, from the folder of a complete run.
+
+    `site` may be left out where there is one. `seed` is the study's first, unless given. `out` must not exist yet; it
+    is `bundles/STUDY-ARM-SITE`, unless given. `region` asks for a region's own model in place of the model of all.
+    `models` and `sources` are as `run_study` takes them.
+    """
+    opened = open_for_bundles(run, models, sources)
+    return bundle_from(opened, arm=arm, site=site, seed=seed, out=out, onnx=onnx, region=region)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A run from which bundles are made."""
+
+    folder: RunFolder
+    plan: Plan
+    results: Mapping[str, Any]
+    models: Mapping[str, Factory] | None
+
+
+def open_for_bundles(
+    run: str | Path, models: Mapping[str, Factory] | None = None, sources: Mapping[str, Factory] | None = None
+) -> Opened:
+    """Once, for any number of bundles."""
+    folder, plan = open_run(run, ELSEWHERE, models, sources)
+    return Opened(folder, plan, folder.read_json("results.json"), models)
+
+
+def bundle_from(
+    opened: Opened,
+    *,
+    arm: str,
+    site: str | None = None,
+    seed: int | None = None,
+    out: str | Path | None = None,
+    onnx: bool = False,
+    region: str | None = None,
+) -> Path:
+    """As `make_bundle`."""
+    with opened.folder.as_written():
+        return _bundle_from(opened, arm, site, seed, out, onnx, region)
+
+
+def _bundle_from(
+    opened: Opened,
+    arm: str,
+    site: str | None,
+    seed: int | None,
+    out: str | Path | None,
+    onnx: bool,
+    region: str | None,
+) -> Path:
+    plan = opened.plan
+    chosen_seed = seed_of(plan.study, seed)
+    chosen = arm_of(plan.study, opened.results, arm, chosen_seed)
+    _refuse_noise(chosen)
+    trial = plan.trial(chosen, chosen_seed)
+    name = _site(trial, site)
+    _refuse_other_region(trial, name, region)
+    whose = name if region is None else f"{region}-{name}"
+    target = FOLDER / plain_name(f"{plan.study.name}-{arm}-{whose}") if out is None else as_path(out, "--out")
+    refuse_taken(target)
+    return write_bundle(_origin(opened, chosen, arm, trial, name, region), target, onnx)
+
+
+def _site(trial: Trial, name: str | None) -> str:
+    known = [site.name for site in trial.scored]
+    if name is None and len(known) == 1:
+        return known[0]
+    if name is None:
+        raise StudyError("--site", "the run has several sites, and a bundle is for one", f"Sites: {', '.join(known)}.")
+    if name not in known:
+        raise StudyError("--site", f"the run has no site {shown(name)}", suggest(name, known, "Sites"))
+    return name
+
+
+def _refuse_noise(arm: Arm) -> None:
+    """What parties send each other has noise in it, and whoever holds a bundle holds all parts and sends nothing."""
+    if arm.topology.kind == "vertical" and arm.topology.embeddings is not None:
+        problem = (
+            "its model was scored with noise between the parties ([topology.embeddings]); a bundle, in which all parts "
+            "are at one place, would predict without it, and no figure of the run would hold for it"
+        )
+        raise StudyError(f"arm {arm.name}", problem, "Take an arm without [topology.embeddings].")
+
+
+def _refuse_other_region(trial: Trial, site: str, region: str | None) -> None:
+    """A region's own model is for the sites of the region: only their rows are scored with it."""
+    if region is None:
+        return
+    regions = trial.algorithm.regions
+    if regions is None:
+        raise StudyError("--region", "the arm's sites form no regions", "Leave it out.")
+    if region not in regions.names:
+        problem = f"no region with a training site is called {shown(region)}"
+        raise StudyError("--region", problem, suggest(region, regions.names, "Regions"))
+    trainers = [one.name for one in trial.sites]
+    own = regions.names[regions.of_site[trainers.index(site)]] if site in trainers else None
+    if own != region:
+        problem = f"{site} is in {own!r}" if own is not None else f"{site} does not train, and has no region's model"
+        raise StudyError("--region", problem, "Name a site of the region, or leave --region out.")
+
+
+def _origin(opened: Opened, arm: Arm, asked: str, trial: Trial, name: str, region: str | None = None) -> Origin:
+    folder, plan = opened.folder, opened.plan
+    site = next(one for one in trial.scored if one.name == name)
+    cohort = plan.cohort_of(arm)
+    beside = beside_of(plan, arm, site, opened.results["arms"][asked])
+    regional = region is not None
+    params, buffers = predicts_with(trial, saved_run(trial, folder.load_model(arm.name, trial.seed)), name, regional)
+    test = np.searchsorted(cohort.row_numbers, site.test_rows)
+    where = str(folder.path / f"{'regional' if regional else 'predictions'}.parquet")
+    saved = folder.regional() if regional else folder.predictions()
+    if saved is None:
+        raise BundleError(where, "is not there", "Run the study again with --again.")
+    label, score = saved_scores(saved, where, arm.name, trial.seed, site)
+    trained = {one.name: len(one.train) for one in trial.scored if _trains(trial, arm, name, one.name)}
+    whose = _whose(cohort, beside, arm, trial, site)
+    return Origin(
+        study=plan.study,
+        run=folder.path.name,
+        arm=arm,
+        asked=asked,
+        seed=trial.seed,
+        site=name,
+        recipe=beside.recipe,
+        classes=plan.classes,
+        params=params,
+        buffers=buffers,
+        vocabulary=_vocabulary(cohort, name),
+        unrecorded=() if beside.table is None else unrecorded(beside.recipe, beside.table, test),
+        train=side_of(site.train, trial.dtype),
+        validation=side_of(_untested(trial, site), trial.dtype),
+        table=beside.table,
+        test=test,
+        test_label=label,
+        saved=score,
+        told=told_by(opened.results, plan.study, arm, asked, trial.seed, whose, trained, region),
+        models=opened.models,
+        has_findings=plan.has_findings,
+        inputs=beside.inputs,
+        images=beside.images,
+        trained_on=beside.trained_on,
+        trained=beside.trained,
+        absent=beside.absent,
+        thresholds=beside.thresholds,
+        region=region,
+    )
+
+
+def predicts_with(trial: Trial, run: Run, site: str, regional: bool = False) -> tuple[Tree, Tree]:
+    """A site's own model, or the shared one where the site does not train or all rows are pooled."""
+    trainers = [one.name for one in trial.sites]
+    return site_model(trial, run, trainers.index(site) if site in trainers else 0, regional)
+
+
+def _trains(trial: Trial, arm: Arm, site: str, other: str) -> bool:
+    """Whether the site's model has learnt from the other's rows."""
+    if not trial.algorithm.federated and not trial.algorithm.pools:
+        return other == site
+    return other in arm.train_at if arm.train_at else True
+
+
+def saved_scores(table: pd.DataFrame, where: str, arm: str, seed: int, site: Site) -> tuple[np.ndarray, np.ndarray]:
+    """Labels and scores of the site's test rows in a run's predictions, in the order of `site.test_rows`."""
+    chosen = table[(table["arm"] == arm) & (table["seed"] == seed) & (table["site"] == site.name)].set_index("row")
+    if not chosen.index.is_unique or set(chosen.index) != set(site.test_rows.tolist()):
+        problem = f"does not hold the test rows of {site.name} in arm {arm}"
+        raise OtherRows(where, problem, "Run the study again with --again.")
+    ordered: pd.DataFrame = chosen.loc[site.test_rows]
+    columns, labels = score_columns(ordered), label_columns(ordered)
+    score = ordered[columns].to_numpy()
+    if np.isnan(score).any():
+        raise BundleError(
+            where, f"arm {arm} diverged with seed {seed}: its scores are no numbers", "Name another seed."
+        )
+    label = ordered["label"].to_numpy() if labels == ["label"] else ordered[labels].to_numpy()
+    return label, score[:, 0] if columns == ["score"] else score
+
+
+def _untested(trial: Trial, site: Site) -> Rows:
+    """Validation rows without patients whom any site tests, as overlapping sites do: nothing is chosen on test rows."""
+    tested = torch.cat([one.test.people for one in trial.scored if one.test.patients is not None] or [torch.tensor([])])
+    rows = site.validation
+    if rows.patients is None:
+        return rows
+    keep = ~torch.isin(rows.people, tested.to(rows.people.dtype))
+    of_these = {"patients": rows.people[keep]}
+    of_these |= {name: part[keep] for name in ("levels", "beside") if (part := getattr(rows, name)) is not None}
+    if rows.index is not None:
+        return replace(rows, index=rows.index[keep], **of_these)
+    return replace(rows, x=rows.x[keep], y=rows.y[keep], **of_these)
+
+
+def _whose(cohort: Cohort, beside: Beside, arm: Arm, trial: Trial, site: Site) -> Whose:
+    """What tells this site's warnings from those of the others."""
+    table, options = cohort.table if cohort.records.is_table else beside.table, arm.data.options
+    places = np.searchsorted(cohort.row_numbers, site.test_rows)
+    recorded = [] if table is None else table.records_of(places).tolist()
+    here = [] if table is None else [c for c, there in zip(table.columns, recorded, strict=True) if there]
+    others = [one.name for one in trial.scored if one.name != site.name]
+    hospitals = [name for name in cohort.records.hospitals if name.replace("/", "-") in others]
+    named = {name for column in here for name in (column.name, column.written)} | set(cohort.records.classes)
+    for key in ("target", "patient"):
+        named.add(str((options.get(f"{key}s") or {}).get(site.name, options.get(key))))
+    differing = (table is not None and not table.recorded.all()) or options.get("columns", "same") != "same"
+    return Whose(site.name, (*others, *hospitals), frozenset(named), differing)
+
+
+def _vocabulary(cohort: Cohort, site: str) -> dict[str, str]:
+    """How the site's file writes the outcome, where the site is a hospital and its file says it in words."""
+    known = {hospital.replace("/", "-"): words for hospital, words in cohort.records.vocabulary.items()}
+    return dict(known.get(site, {}))

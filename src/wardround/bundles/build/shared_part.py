@@ -1,0 +1,326 @@
+"""The shared part of a trained arm, for a hospital that is new: encoder and head, and what training must be like.
+
+shared.safetensors holds the leaves that all hospitals of the study share, and nothing else: no hospital's adapter, no
+head where heads are private, nothing of a site's memory. shared.json says what they are; it lists the hash of the
+other file and is sealed as a bundle is (`files.py`). Described in docs/reference/shared-part.md.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from wardround.bundles.build.assemble import plain_name, refuse_taken
+from wardround.bundles.bundle import MISFITS, build_model, refuse_other_shapes
+from wardround.bundles.card.card import FIGURES, ranked_within
+from wardround.bundles.new_folder import new_folder
+from wardround.bundles.sealed_files import parsed_about, read_plain, seal
+from wardround.core.errors import BundleError, RunError, as_path
+from wardround.core.settings import Factory, parse
+from wardround.core.tree import Tree
+from wardround.models import Model
+from wardround.runs.catalog import load_study
+from wardround.runs.finished_run import arm_of, seed_of
+from wardround.runs.folder import RunFolder
+from wardround.runs.spending import check_ledger
+from wardround.study.parser import Families
+from wardround.study.schema import Arm, Preparation, Study, Training
+
+FORMAT = 1
+ABOUT = "shared.json"
+WEIGHTS = "shared.safetensors"
+FOLDER = Path("shared")
+SENT = "server/params/"  # where a saved model has what every site is sent
+ANEW = "Make it anew with `wardround share`, or take it from where it was made."
+NAME_ONE = "Name a folder that `wardround share` has made."
+
+
+@dataclass(frozen=True, eq=False)
+class SharedPart:
+    path: Path
+    about: Mapping[str, Any]  # the content of shared.json
+    leaves: Tree
+    models: Mapping[str, Factory] | None = None
+
+    @property
+    def id(self) -> str:
+        return str(self.about["id"])
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(map(str, self.about["classes"]))
+
+    @cached_property
+    def training(self) -> Training:
+        told: Training = parse(Training, self.about["training"], f"{self.path}: training")
+        return told
+
+    @cached_property
+    def preparation(self) -> Preparation:
+        told: Preparation = parse(Preparation, self.about["preparation"], f"{self.path}: preparation")
+        return told
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float64 if self.training.precision == "float64" else torch.float32
+
+    def model(self, width: int) -> Model:
+        """For rows of so many numbers."""
+        told = {**self.about["model"], "shape": {"inputs": [width], "classes": len(self.classes)}}
+        return build_model(told, str(self.path), self.models)
+
+
+def make_shared(
+    run: str | Path,
+    *,
+    arm: str,
+    seed: int | None = None,
+    out: str | Path | None = None,
+    models: Mapping[str, Factory] | None = None,
+    sources: Mapping[str, Factory] | None = None,
+) -> Path:
+    """The folder of a new shared part, from the folder of a complete run: of a simulation, or of a coordinator.
+
+    `seed` is the study's first, unless given. `out` must not exist yet; it is `shared/STUDY-ARM`, unless given. No
+    rows are read; `models` and `sources` are as `run_study` takes them, because a study names them.
+    """
+    if out is not None:
+        refuse_taken(as_path(out, "--out"))
+    part = part_of_run(run, arm, seed, models, sources)
+    target = FOLDER / str(part.about["name"]) if out is None else as_path(out, "--out")
+    weights = _written(part.leaves)
+    with new_folder(target) as folder:
+        (folder / WEIGHTS).write_bytes(weights)
+        (folder / ABOUT).write_bytes(seal(part.about, {WEIGHTS: weights}))
+        load_shared(folder, models)
+    return target
+
+
+def load_shared(path: str | Path, models: Mapping[str, Factory] | None = None) -> SharedPart:
+    """A shared part from its folder, refused unless it is whole and as it was made."""
+    folder = as_path(path, "shared part", BundleError)
+    about, weights = _read_sealed(folder)
+    try:
+        part = SharedPart(folder, about, load(weights), models)
+        _refuse_misfit(part)
+    except MISFITS as error:
+        problem = f"does not hold what a shared part of format {FORMAT} holds ({type(error).__name__})"
+        raise BundleError(str(folder), problem, ANEW) from None
+    return part
+
+
+def is_shared(path: str | Path) -> bool:
+    return (as_path(path, "shared part", BundleError) / ABOUT).exists()
+
+
+def part_of_run(
+    run: str | Path,
+    arm: str,
+    seed: int | None = None,
+    models: Mapping[str, Factory] | None = None,
+    sources: Mapping[str, Factory] | None = None,
+) -> SharedPart:
+    """As `make_shared` would write it."""
+    folder = RunFolder(as_path(run, "run", RunError))
+    if not (folder.path / "study.toml").is_file():
+        remedy = "Name a folder that `wardround run` or `wardround coordinate` has made, or one of `wardround share`."
+        raise RunError(str(run), "is not a run folder", remedy)
+    if not folder.complete:
+        raise RunError(str(run), "is not complete", "Finish it first.")
+    check_ledger(folder)
+    study, known = load_study(folder.path / "study.toml", models=models, sources=sources)
+    results = folder.read_json("results.json")
+    if results["findings"]:
+        problem = "is about findings in images, and adapters are for tables"
+        raise BundleError(str(run), problem, "Train the study's own model at the new hospital.")
+    chosen_seed = seed_of(study, seed)
+    trained = arm_of(study, results, arm, chosen_seed)
+    _refuse_no_adapter(trained, arm, known, len(_classes(results)), models)
+    about = _about(folder, study, results, trained, arm, chosen_seed)
+    leaves = _sent(folder, trained.name, chosen_seed)
+    sealed = json.loads(seal(about, {WEIGHTS: _written(leaves)}))
+    part = SharedPart(folder.path, sealed, leaves, models)
+    try:
+        _refuse_misfit(part)
+    except ValueError:
+        problem = f"the saved model of {trained.name} with seed {chosen_seed} is not that of its study"
+        raise RunError(str(run), problem, "Run the study again with --again.") from None
+    return part
+
+
+def _refuse_no_adapter(
+    arm: Arm, asked: str, known: Families, classes: int, models: Mapping[str, Factory] | None
+) -> None:
+    """What a new hospital could not join."""
+    if known.algorithms[arm.algorithm.name](**arm.algorithm.options).personal:
+        problem = f"{arm.algorithm.name} gives sites models of their own, so that there is no part that all share"
+        raise BundleError(f"arm {asked}", problem, "Name an arm with one shared model, such as fedavg or fedprox.")
+    told = {**_model(arm), "shape": {"inputs": [1], "classes": classes}}
+    if build_model(told, f"arm {asked}", models).at_site is None:
+        problem = f"model {arm.model.name} has no private adapter, so that a hospital with other columns cannot join it"
+        raise BundleError(f"arm {asked}", problem, 'Train an arm with `model.kind = "adapter"`.')
+
+
+def _model(arm: Arm) -> dict[str, Any]:
+    return {"kind": arm.model.name, "options": json.loads(json.dumps(dict(arm.model.options)))}
+
+
+def _classes(results: Mapping[str, Any]) -> list[str]:
+    return list(next(iter(results["sites"][0]["sites"].values()))["classes"])
+
+
+def _about(
+    folder: RunFolder, study: Study, results: Mapping[str, Any], arm: Arm, asked: str, seed: int
+) -> dict[str, Any]:
+    evaluation = study.evaluation_of(arm)
+    return {
+        "format": FORMAT,
+        "name": plain_name(f"{study.name}-{asked}"),
+        "wardround": version("wardround"),
+        "study": {"name": study.name, "question": study.question, "hash": study.hash},
+        "run": folder.path.name,
+        "arm": asked,
+        "trained_as": arm.name,
+        "algorithm": arm.algorithm.name,
+        "seed": seed,
+        "init_seed": evaluation.seed_for("init", seed),  # from which adapters began
+        "first_seed": evaluation.seeds.first,
+        "model": _model(arm),
+        "classes": _classes(results),
+        "preparation": _preparation(arm),
+        "training": _training(arm),
+        "evaluation": {"test_share": evaluation.test_share, "validation_share": evaluation.validation_share},
+        "sites": _trained_at(results, arm, asked),
+        "simulated": not results["deployed"],
+        "synthetic": bool(results.get("synthetic")),
+        "figures": _figures(results, arm, asked),
+        "privacy": _privacy(results.get("privacy"), arm.name),
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _preparation(arm: Arm) -> dict[str, Any]:
+    """As a hospital by itself has it: no other hospital's columns, no scale that others would have to agree on."""
+    scale = "per-site" if arm.preparation.scale == "federated" else arm.preparation.scale
+    return asdict(replace(arm.preparation, schema="own", scale=scale, not_recorded={}))
+
+
+def _training(arm: Arm) -> dict[str, Any]:
+    """Of one site: who else works in a round, and on which machine, does not matter to it."""
+    told = asdict(replace(arm.training, share=1.0, stragglers=None, device="auto"))
+    return {key: value for key, value in told.items() if value is not None}
+
+
+def _trained_at(results: Mapping[str, Any], arm: Arm, asked: str) -> dict[str, int | None]:
+    """Sites whose rows the shared part has learnt from, with their training rows where the run tells them."""
+    known: Mapping[str, Any] = next((told["sites"] for told in results["sites"] if arm.name in told["arms"]), {})
+    names = [site for site in results["arms"][asked]["sites"] if not arm.train_at or site in arm.train_at]
+    return {site: known.get(site, {}).get("train") for site in names}
+
+
+def _figures(results: Mapping[str, Any], arm: Arm, asked: str) -> dict[str, Any]:
+    """On the test rows of the study's own sites, over all its seeds."""
+    found = results["arms"][asked]
+    metrics = {**found["metrics"], **(ranked_within(found) if found["own_models"] else {})}
+    of_variant = results["variants"][arm.variant]
+    return {
+        "metrics": {name: metrics[name] for name in FIGURES},
+        "seeds": list(results["seeds"]),
+        "interval": {
+            "confidence": results["interval"]["confidence"],
+            "method": of_variant["method"],
+            "covers": of_variant["covers"],
+        },
+    }
+
+
+def _privacy(found: Mapping[str, Any] | None, arm: str) -> dict[str, Any] | None:
+    """What the study's own sites were promised and have spent."""
+    if not found or arm not in found["arms"]:
+        return None
+    told = found["arms"][arm]
+    keys = ("epsilon", "delta", "rounds")
+    spent = {site: {key: one[key] for key in keys if key in one} for site, one in told["sites"].items()}
+    return {
+        "guarantee": found["guarantee"],
+        "example": told["example"],
+        "site": told["site"],
+        "secure_sum": told["secure_sum"],
+        "spent": spent,
+    }
+
+
+def _sent(folder: RunFolder, arm: str, seed: int) -> Tree:
+    """What every site was sent last, and nothing that any of them keeps."""
+    try:
+        leaves = folder.load_model(arm, seed)
+    except (OSError, SafetensorError) as error:
+        problem = f"its model of {arm} with seed {seed} cannot be read ({type(error).__name__})"
+        raise RunError(str(folder.path), problem, "Run the study again with --again.") from None
+    return {name.removeprefix(SENT): leaf for name, leaf in leaves.items() if name.startswith(SENT)}
+
+
+def _written(leaves: Tree) -> bytes:
+    return save({name: leaf.detach().cpu().contiguous().clone() for name, leaf in leaves.items()})
+
+
+def _refuse_misfit(part: SharedPart) -> None:
+    """Exactly the shared leaves of its model, in its precision, and all of them numbers."""
+    part.preparation  # noqa: B018 - settings that are not known are refused here
+    if len(set(part.classes)) < 2 or part.about["evaluation"].keys() != {"test_share", "validation_share"}:
+        raise ValueError("classes or shares are missing")
+    for key in ("seed", "init_seed", "first_seed"):
+        if type(part.about[key]) is not int:
+            raise ValueError("a seed is not a whole number")
+    told = {**part.about["model"], "shape": {"inputs": [1], "classes": len(part.classes)}}
+    refuse_other_shapes(told, str(part.path), part.models, part.leaves)
+    model = part.model(1)
+    wanted = {name: leaf for name, leaf in model.init(0)[0].items() if not model.is_private(name)}
+    if model.at_site is None or set(wanted) != set(part.leaves):
+        raise ValueError("the leaves are not those of the model")
+    for name, leaf in wanted.items():
+        found = part.leaves[name]
+        if found.shape != leaf.shape or found.dtype != part.dtype or not bool(torch.isfinite(found).all()):
+            raise ValueError("a leaf does not have the shape or precision of the model's, or is not a number")
+
+
+def _read_sealed(folder: Path) -> tuple[dict[str, Any], bytes]:
+    """The content of shared.json and the bytes of the weights, each as it was sealed; or one clear error."""
+    if not folder.is_dir():
+        raise BundleError(str(folder), "is not a folder" if folder.exists() else "does not exist", NAME_ONE)
+    path = folder / ABOUT
+    if not path.exists() and not path.is_symlink():
+        raise BundleError(str(folder), f"is not a shared part: it has no {ABOUT}", NAME_ONE)
+    text = read_plain(path)
+    about = parsed_about(text, path, FORMAT, "a shared part")
+    if not (folder / WEIGHTS).exists() and not (folder / WEIGHTS).is_symlink():
+        raise BundleError(str(folder), f"{WEIGHTS} is missing", ANEW)
+    extra = sorted(set(os.listdir(folder)) - {ABOUT, WEIGHTS})
+    if extra:
+        remedy = "Take it out of the folder: a shared part holds what it lists, and nothing else."
+        raise BundleError(str(folder), f"{extra[0]!r} is no part of the shared part", remedy)
+    weights = read_plain(folder / WEIGHTS)
+    if not _is_sealed(about, weights, text):
+        listed = about.get("files")
+        told = listed.get(WEIGHTS) if isinstance(listed, dict) else None
+        changed = path if told == sha256(weights).hexdigest() else folder / WEIGHTS
+        raise BundleError(str(changed), "was changed since the shared part was made", ANEW)
+    return about, weights
+
+
+def _is_sealed(about: Mapping[str, Any], weights: bytes, text: bytes) -> bool:
+    """Byte for byte, so that no key can stand there twice."""
+    try:
+        return seal(about, {WEIGHTS: weights}) == text
+    except (ValueError, RecursionError):
+        return False

@@ -1,0 +1,249 @@
+"""From the cells of a file to the table that a recipe prepares: the same text gives the same number as in training.
+
+What a text means is asked of `Cells`, as the CSV source does it. Two of its rules look at a whole column: which sign
+is the decimal one, and whether day and month can be told apart. Here a file comes in blocks, so each block says what
+it saw (`Signs`) and the whole is judged at the end.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wardround.bundles.predict.arrow import type_words
+from wardround.bundles.predict.blocks import Block
+from wardround.core.errors import DataError
+from wardround.data.prepare import Encoded, Recipe
+from wardround.data.records import Column
+from wardround.data.sources.csv.column_types import one_spelling, spelling
+from wardround.data.sources.csv.text_table import Cells, encode_cells
+
+YEAR = 365.25 * 86_400  # seconds
+YEAR_2000 = 946_684_800  # seconds from 1970 to 2000-01-01
+CELLS = "Correct these cells, or leave them empty."
+
+
+@dataclass(frozen=True)
+class Signs:
+    """What one column's texts were written with."""
+
+    commas: bool = False
+    points: bool = False
+    slashes: bool = False  # dates such as 31/12/2020
+    day_first: bool = False  # one of them has a first number above 12
+
+    def __or__(self, other: "Signs") -> "Signs":
+        return Signs(
+            self.commas or other.commas,
+            self.points or other.points,
+            self.slashes or other.slashes,
+            self.day_first or other.day_first,
+        )
+
+
+@dataclass(frozen=True)
+class Read:
+    """A block's rows as a recipe takes them, and what is to be said of them."""
+
+    table: Encoded
+    unseen: Mapping[str, np.ndarray]  # by column: rows with a level that no training row had
+    signs: Mapping[str, Signs]
+
+
+@dataclass(frozen=True)
+class _Values:
+    """One column of a block."""
+
+    numbers: np.ndarray  # NaN where missing or text
+    codes: np.ndarray | None = None  # place among the known levels; behind them all: unseen; -1: missing
+    signs: Signs = Signs()
+
+
+def headers(recipe: Recipe, unrecorded: Collection[str] = ()) -> tuple[list[str], list[str]]:
+    """The columns that a file must have, and those that it may have, by the names that it has for them.
+
+    `unrecorded` are columns that only other sites record. A file may have them by now; training had gaps there, and so
+    they are read as gaps.
+    """
+    needed = [column.written for column in recipe.columns if column.name not in unrecorded]
+    others = [column.written for column in recipe.columns if column.name in unrecorded]
+    return needed, [name for name in others if name not in needed]
+
+
+def read_block(recipe: Recipe, block: Block, unrecorded: Collection[str] = ()) -> Read:
+    shape = (block.rows, len(recipe.columns))
+    # column by column in memory, because that is how they are filled
+    numbers, codes = np.full(shape, np.nan, order="F"), np.full(shape, -1, order="F")
+    missing = np.zeros(shape, dtype=bool, order="F")
+    levels: list[tuple[str, ...]] = []
+    unseen, signs = {}, {}
+    for place, column in enumerate(recipe.columns):
+        known = known_levels(recipe, column)
+        array = block.columns.get(column.written)
+        if array is None or column.name in unrecorded:
+            array = pa.nulls(block.rows)
+        values = _values(column, known, block, array, as_number=column.name not in recipe.layout.levels)
+        numbers[:, place] = (
+            np.where(np.isin(values.numbers, column.absent), np.nan, values.numbers)
+            if column.absent
+            else values.numbers
+        )
+        levels.append(known)
+        if values.codes is None:
+            missing[:, place] = np.isnan(numbers[:, place])
+        else:
+            codes[:, place] = values.codes
+            missing[:, place] = values.codes < 0
+            usable = recipe.layout.levels.get(column.name, known)
+            strange = values.codes >= len(usable)  # levels that only fill gaps come after these
+            if usable and strange.any():
+                unseen[column.written] = strange
+        if values.signs != Signs():
+            signs[column.written] = values.signs
+    table = Encoded(
+        recipe.columns,
+        numbers,
+        codes,
+        tuple(levels),
+        missing,
+        np.zeros(block.rows, np.int64),
+        np.ones((1, shape[1]), bool),
+    )
+    return Read(table, unseen, signs)
+
+
+def known_levels(recipe: Recipe, column: Column) -> tuple[str, ...]:
+    """Those with a number of their own, then the one that fills gaps, if it has none. Declared ones for codes."""
+    if column.kind == "numeric":
+        return ()
+    levels = recipe.layout.levels.get(column.name)
+    if levels is None:
+        return column.levels or ()
+    filled = recipe.fit.fill_level.get(column.name)
+    return levels if filled is None or filled in levels else (*levels, filled)
+
+
+def together(one: Mapping[str, Signs], other: Mapping[str, Signs]) -> dict[str, Signs]:
+    """Of two parts of a file."""
+    return {name: one.get(name, Signs()) | other.get(name, Signs()) for name in {**one, **other}}
+
+
+def judge(signs: Mapping[str, Signs], where: str) -> None:
+    """What only the whole file can tell."""
+    for name, seen in signs.items():
+        if seen.commas and seen.points:
+            problem = f"column {name!r}: both points and commas stand as decimal signs"
+            raise DataError(where, problem, "Write all of its numbers with the same sign.")
+        if seen.slashes and not seen.day_first:
+            problem = f"column {name!r}: day and month cannot be told apart"
+            raise DataError(where, problem, "Write dates as yyyy-mm-dd.")
+
+
+def _values(column: Column, known: Sequence[str], block: Block, array: pa.Array, as_number: bool) -> _Values:
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    kind = array.type
+    if pa.types.is_null(kind):
+        empty = np.full(block.rows, np.nan)
+        return _Values(empty, None if column.kind == "numeric" else np.full(block.rows, -1))
+    if pa.types.is_decimal(kind):  # by way of its text, which has all its digits
+        array, kind = array.cast(pa.string()), pa.string()
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return _of_texts(column, known, block, array, as_number)
+    if pa.types.is_temporal(kind) and column.dates and not (pa.types.is_time(kind) or pa.types.is_duration(kind)):
+        return _Values(_years(array))
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    if not is_number or column.dates:
+        wanted = "dates" if column.dates else "numbers" if column.kind == "numeric" else "texts or numbers"
+        remedy = f"Write it as {wanted}."
+        problem = f"column {column.written!r} is of {type_words(kind)}, not {wanted}"
+        raise DataError(block.place(0), problem, remedy)
+    numbers = np.asarray(array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
+    numbers = np.where(np.isinf(numbers), np.nan, numbers)
+    if column.kind == "numeric":
+        return _Values(numbers)
+    distinct, places = np.unique(numbers, return_inverse=True)
+    words = [_word(number, known, pa.types.is_boolean(kind)) for number in distinct.tolist()]
+    return _Values(numbers if column.coded else np.full(block.rows, np.nan), _codes(column, words, known)[places])
+
+
+def _of_texts(column: Column, known: Sequence[str], block: Block, array: pa.Array, as_number: bool) -> _Values:
+    cells = cells_of(array, block.commas)
+    if column.kind == "numeric" or as_number:
+        parsed = cells.years if column.dates else cells.numbers
+        if np.isnan(parsed).any():
+            raise _unreadable(column, cells, np.isnan(parsed), block)
+        numbers = cells.spread(parsed, np.nan)
+        numbers = np.where(np.isinf(numbers), np.nan, numbers)
+        if column.kind == "numeric":
+            return _Values(numbers, None, _date_signs(cells) if column.dates else _number_signs(cells))
+    words = one_spelling(cells) if column.coded else cells.levels
+    codes = np.append(_codes(column, words, known), -1)[cells.codes]  # code -1 reads the last entry
+    if not as_number:
+        numbers = cells.spread(cells.numbers, np.nan) if column.coded else np.full(block.rows, np.nan)
+        numbers = np.where(np.isinf(numbers), np.nan, numbers)
+    return _Values(numbers, codes)
+
+
+def cells_of(array: pa.Array, commas: bool) -> Cells:
+    """Each distinct text is looked at once. In place of lines the rows are counted from 0."""
+    encoded = array.cast(pa.large_string()).dictionary_encode()
+    raw = pa.chunked_array([encoded.dictionary])
+    cells = encode_cells(raw, np.arange(len(raw)), commas)
+    codes = np.append(cells.codes, -1)[encoded.indices.fill_null(len(raw)).to_numpy()]
+    return Cells(cells.texts, codes, np.arange(len(array)), commas)
+
+
+def _codes(column: Column, words: Sequence[str], known: Sequence[str]) -> np.ndarray:
+    """The place of each word among the known levels; behind them all where it is none of them; -1 for a gap ("")."""
+    joined, places = dict(column.words), {level: place for place, level in enumerate(known)}
+    read = [joined.get(word.lower(), word) for word in words]
+    return np.array([places.get(word, len(known)) if word else -1 for word in read], dtype=np.int64)
+
+
+def _word(number: float, known: Sequence[str], is_bool: bool) -> str:
+    """A level for something that came as a number; "" for a gap."""
+    if np.isnan(number):
+        return ""
+    if is_bool:  # written as true and false by some programs, as 1 and 0 by others
+        word = "true" if number else "false"
+        named = next((level for level in known if level.casefold() == word), None)
+        if named is not None:
+            return named
+    return spelling("", number)
+
+
+def _years(array: pa.Array) -> np.ndarray:
+    """As a text of the date would give them: the clock of its own time zone, whole seconds."""
+    if pa.types.is_timestamp(array.type):
+        array = pc.local_timestamp(array) if array.type.tz else array
+        array = pc.floor_temporal(array, unit="second")
+    seconds = array.cast(pa.timestamp("s"), safe=False).cast(pa.int64()).cast(pa.float64())
+    years: np.ndarray = (np.asarray(seconds.to_numpy(zero_copy_only=False)) - YEAR_2000) / YEAR
+    return years
+
+
+def _number_signs(cells: Cells) -> Signs:
+    if not cells.commas:
+        return Signs()
+    return Signs(commas=cells.decimal_commas, points=_any(pc.match_substring(cells.texts, ".")))
+
+
+def _date_signs(cells: Cells) -> Signs:
+    slashed = cells.slashed_dates
+    return Signs(slashes=bool(slashed), day_first=any(first > 12 for first, _ in slashed))
+
+
+def _any(flags: Any) -> bool:
+    return bool(pc.any(flags).as_py())
+
+
+def _unreadable(column: Column, cells: Cells, bad: np.ndarray, block: Block) -> DataError:
+    count, row = cells.count_and_first_line(bad)
+    more = f" ({count:,} such in the {block.rows:,} rows that are read together)" if count > 1 else ""
+    problem = f"column {column.written!r}: this is no {'date' if column.dates else 'number'}{more}"
+    remedy = f"{CELLS} Dates are written as yyyy-mm-dd." if column.dates else CELLS
+    return DataError(block.place(row), problem, remedy)

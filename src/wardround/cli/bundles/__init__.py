@@ -1,0 +1,1 @@
+"""Verbs about bundles: make, list, predict, serve, share, adapt."""

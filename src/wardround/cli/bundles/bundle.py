@@ -1,0 +1,109 @@
+"""`wardround bundle`: from a run to the folder that a hospital deploys."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wardround.cli.options import Json
+
+
+def bundle(
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN", help="The folder of a complete run, or a hospital's own folder of a deployed one."
+        ),
+    ],
+    arm: Annotated[str | None, typer.Option("--arm", metavar="ARM", help="Whose model.")] = None,
+    every_arm: Annotated[
+        bool, typer.Option("--every-arm", help="A bundle of each arm, in one folder for all; one that is there stays.")
+    ] = False,
+    site: Annotated[
+        str | None, typer.Option("--site", metavar="SITE", help="For which hospital. Not needed where there is one.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", help="Of which training; the study's first, unless given.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="A new folder; bundles/STUDY-ARM-SITE, unless given.",
+        ),
+    ] = None,
+    region: Annotated[
+        str | None,
+        typer.Option("--region", metavar="REGION", help="The region's own model, in place of the model of all."),
+    ] = None,
+    onnx: Annotated[bool, typer.Option("--onnx", help="Also write the model as model.onnx, checked equal.")] = False,
+    site_file: Annotated[
+        Path | None,
+        typer.Option("--site-file", metavar="FILE", help="A hospital's site.toml, where it is not found by itself."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Make a bundle: a site's model with its preparation, threshold, calibration, card and hashes, in one folder.
+
+    It is given out only if it predicts the run's test rows as the run did.
+    """
+    from wardround.bundles.bundle import load_bundle
+    from wardround.cli import rendering as render
+    from wardround.cli.bundles import render_bundle
+    from wardround.core.errors import StudyError
+
+    if every_arm or arm is None:
+        _every_arm(run, arm, every_arm, site, seed, out, region, onnx, site_file, json)
+        return
+    if (run / "session.json").is_file():
+        from wardround.deployment.flat.site_bundle import make_site_bundle
+
+        if region is not None:
+            problem = "a hospital's own folder has the model with which it predicts, and no other"
+            raise StudyError("--region", problem, "Leave it out.")
+        made = make_site_bundle(run, arm=arm, site=site, seed=seed, out=out, onnx=onnx, site_file=site_file)
+    else:
+        from wardround.bundles.build.make import make_bundle
+
+        if site_file is not None:
+            problem = "is for a hospital's own folder of a deployed run, and this is a run on one machine"
+            raise StudyError("--site-file", problem, "Leave it out.")
+        made = make_bundle(run, arm=arm, site=site, seed=seed, out=out, onnx=onnx, region=region)
+    found = load_bundle(made)
+    if json:
+        render.show_json({"bundle": str(made), **found.about})
+    else:
+        render_bundle.show_bundle(found)
+
+
+def _every_arm(
+    run: Path,
+    arm: str | None,
+    asked: bool,
+    site: str | None,
+    seed: int | None,
+    out: Path | None,
+    region: str | None,
+    onnx: bool,
+    site_file: Path | None,
+    json: bool,
+) -> None:
+    from wardround.bundles.build.make_all import make_bundles
+    from wardround.cli import rendering as render
+    from wardround.cli.bundles import render_bundle
+    from wardround.core.errors import StudyError
+
+    if not asked:
+        raise StudyError("--arm", "whose model is it to be?", "Name an arm, or give --every-arm.")
+    for name, given in {"--arm": arm, "--region": region, "--site-file": site_file}.items():
+        if given is not None:
+            raise StudyError(name, "does not go with --every-arm", "Leave one of them out.")
+    if site is None:
+        raise StudyError("--site", "missing: a bundle is for one site", "Name it.")
+    made = make_bundles(run, sites=[site], seed=seed, out=out, onnx=onnx)
+    if json:
+        folders = {name: str(folder) for (name, _), folder in made.folders.items()}
+        render.show_json({"bundles": folders, "refused": {name: why for (name, _), why in made.refused.items()}})
+    else:
+        render_bundle.show_bundles(made)

@@ -1,0 +1,38 @@
+"""`wardround share`: from a run to what a new hospital needs to join."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wardround.cli.options import Json
+
+
+def share(
+    run: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="The folder of a complete run, also a coordinator's of a deployed one."),
+    ],
+    arm: Annotated[str, typer.Option("--arm", metavar="ARM", help="Whose model; it must have private adapters.")],
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", help="Of which training; the study's first, unless given.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="A new folder; shared/STUDY-ARM, unless given.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Make a shared part: what all hospitals of an arm share, for a hospital that is new. No row is read.
+
+    Nothing that a hospital keeps to itself is in it.
+    """
+    from wardround.bundles.build.shared_part import load_shared, make_shared
+    from wardround.cli import rendering as render
+    from wardround.cli.bundles import render_adapt
+
+    made = make_shared(run, arm=arm, seed=seed, out=out)
+    found = load_shared(made)
+    if json:
+        render.show_json({"shared": str(made), **found.about})
+    else:
+        render_adapt.show_shared(found)

@@ -1,0 +1,1 @@
+"""Verbs about studies across hospitals: provision, approve, coordinate, join."""

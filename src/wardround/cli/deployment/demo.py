@@ -1,0 +1,31 @@
+"""`wardround demo`: four hospitals on this machine, each a process of its own."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wardround.cli.options import Json
+
+
+def demo(
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Keep kits, sites and run there; else they are removed.")
+    ] = None,
+    private: Annotated[
+        bool, typer.Option("--private", help="With differential privacy for patients and a secure sum.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Run a small study across four hospitals on this machine, with TLS and keys, and compare with a simulation."""
+    from wardround.deployment.provisioning.kit_files import need_flower
+
+    need_flower()  # before the imports below, which need parts of it
+    from wardround.cli.deployment import render_deployment as render_deploy
+    from wardround.core.errors import DeployError
+    from wardround.deployment.demo import run_demo
+
+    found = run_demo(out, render_deploy.plain_lines(shown=not json), private)
+    render_deploy.show_demo(found, json)
+    if found.parity is not None and not found.parity.equal:
+        raise typer.Exit(DeployError.exit_code)

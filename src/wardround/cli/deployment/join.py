@@ -1,0 +1,40 @@
+"""`wardround join`: a hospital takes part."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wardround.cli.options import Json
+
+
+def join(
+    site: Annotated[Path, typer.Argument(metavar="SITE", help="The hospital's site.toml.")],
+    check: Annotated[bool, typer.Option("--check", help="Look at rows, policy and connection; send nothing.")] = False,
+    json: Json = False,
+) -> None:
+    """Take part in studies that this hospital approved, until it is stopped. Connects again by itself."""
+    from wardround.deployment.provisioning.kit_files import need_flower
+
+    need_flower()  # before the imports below, which need parts of it
+    from wardround.cli.deployment import render_deployment as render_deploy
+    from wardround.core.errors import CheckError
+    from wardround.deployment.join import join as take_part
+    from wardround.deployment.join import preflight
+    from wardround.deployment.provisioning.site_file import SiteFile
+
+    os.umask(0o077)  # what hospitals send, and what they keep, is for this user alone
+    loaded = SiteFile.load(site)
+    if check:
+        found = preflight(loaded)
+        render_deploy.show_preflight(loaded.name, found, json)
+        if not all(one.ok for one in found if one.needed):
+            raise typer.Exit(CheckError.exit_code)
+        return
+    notice = render_deploy.site_lines(loaded, json)
+    try:
+        with render_deploy.ends_on_request():
+            take_part(loaded, notice)
+    except KeyboardInterrupt:
+        notice(f"stopped; what this site knows is in {loaded.state}, and the same command goes on from there")

@@ -1,0 +1,94 @@
+"""`wardround provision`: keys and certificates of a study across hospitals."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wardround.cli.options import Json, Quick, Set, StudyArgument, changes
+from wardround.deployment.provisioning.kit import DAYS, HOSTS, PORT
+
+app = typer.Typer(help="Make the kits of a study across hospitals, and revoke a site.", no_args_is_help=True)
+
+
+@app.command("new")
+def new(
+    study: StudyArgument,
+    sites: Annotated[str, typer.Option("--sites", metavar="A,B,C", help="Names of the hospitals, in order.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A folder that does not exist yet.")],
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--host",
+            help="Name or IP address of the coordinator; repeatable, sites are told the first. "
+            "Default: 127.0.0.1 and localhost.",
+        ),
+    ] = None,
+    port: Annotated[int, typer.Option("--port", help="Where the coordinator listens.")] = PORT,
+    region: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--region",
+            metavar="NAME=HOST:PORT",
+            help="Where a region's coordinator listens, where sites form regions; one for each region.",
+        ),
+    ] = None,
+    days: Annotated[int, typer.Option("--days", help="How long the certificates are valid.")] = DAYS,
+    quick: Quick = False,
+    set_: Set = None,
+    json: Json = False,
+) -> None:
+    """Make a kit for the coordinator and one for each hospital: keys, certificates, the study, site.toml."""
+    from wardround.cli import rendering as render
+    from wardround.cli.deployment import render_kits
+    from wardround.deployment.provisioning.kit import CoordinatorKit
+    from wardround.deployment.provisioning.provision import provision
+    from wardround.runs.catalog import load_study
+
+    parsed, families = load_study(study, quick, changes(set_))
+    names = [name.strip() for name in sites.split(",") if name.strip()]
+    folder = provision(parsed, names, out, host or HOSTS, port, days, families, _regions(region or ()))
+    kit = CoordinatorKit.load(folder)
+    if json:
+        made = {name: folder / "sites" / name for name in kit.hospitals or kit.sites}
+        hashed = {"name": parsed.name, "hash": parsed.hash}
+        shown = {"folder": folder, "coordinator": kit.path, "sites": made, "study": hashed}
+        shown |= {"regions": {name: folder / "regions" / name for name in kit.sites}} if kit.hospitals else {}
+        render.show_json({**shown, "hosts": kit.hosts, "port": kit.port, "expires": kit.expires.isoformat()})
+    else:
+        render_kits.show_kits(folder, parsed, kit)
+
+
+def _regions(given: Sequence[str]) -> dict[str, str]:
+    from wardround.core.errors import DeployError
+
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, address = text.partition("=")
+        if not equals or name in found:
+            problem = f"{text!r} names no region, or one twice"
+            raise DeployError("provision: region", problem, "Write --region NAME=HOST:PORT once for each region.")
+        found[name.strip()] = address.strip()
+    return found
+
+
+@app.command("revoke")
+def revoke(
+    site: Annotated[str, typer.Argument(metavar="SITE", help="Name of the hospital.")],
+    kit: Annotated[Path, typer.Option("--kit", metavar="DIR", help="The coordinator's kit.")] = Path("coordinator"),
+    reason: Annotated[str, typer.Option("--reason", help="Why; kept in the kit and its audit log.")] = "",
+    json: Json = False,
+) -> None:
+    """Shut a site out: the coordinator takes nothing from it any more, not even in a run that goes on."""
+    from wardround.cli import rendering as render
+    from wardround.cli.deployment import render_kits
+    from wardround.deployment.provisioning.kit import folder_of, read_keys
+    from wardround.deployment.provisioning.provision import revoke as revoke_site
+
+    revoke_site(kit, site, reason)
+    keys = read_keys(folder_of(kit))
+    if json:
+        render.show_json({"kit": folder_of(kit), "site": site, "revoked": keys.revoked})
+    else:
+        render_kits.show_revoked(site, keys.revoked[site], [name for name in keys.sites if name not in keys.revoked])

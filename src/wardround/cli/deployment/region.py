@@ -1,0 +1,46 @@
+"""`wardround region`: coordinate a region's hospitals, as one site of the coordinator of all."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wardround.cli.options import Json
+
+
+def region(
+    region: Annotated[Path, typer.Argument(metavar="REGION", help="The region.toml of the region's kit.")],
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="ADDRESS", help="Where its hospitals connect; 0.0.0.0 for all networks.")
+    ] = "127.0.0.1",
+    check: Annotated[
+        bool, typer.Option("--check", help="Look at study, keys, certificates, port and connection; send nothing.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Take part with a region's hospitals, until it is stopped. Started again, it goes on where it stopped."""
+    from wardround.deployment.provisioning.kit_files import need_flower
+
+    need_flower()  # before the imports below, which need parts of it
+    from wardround.cli.deployment import render_deployment as render_deploy
+    from wardround.core.errors import CheckError
+    from wardround.deployment.provisioning.region_file import RegionFile
+    from wardround.deployment.regional.region_run import coordinate_region
+
+    os.umask(0o077)  # what hospitals send, and what they keep, is for this user alone
+    loaded = RegionFile.load(region)
+    if check:
+        from wardround.deployment.regional.region_check import preflight_region
+
+        found = preflight_region(loaded, listen)
+        render_deploy.show_preflight(loaded.name, found, json, what="region")
+        if not all(one.ok for one in found if one.needed):
+            raise typer.Exit(CheckError.exit_code)
+        return
+    notice, watch = render_deploy.region_lines(loaded, listen, json)
+    try:
+        with render_deploy.ends_on_request():
+            coordinate_region(loaded, notice, watch, listen)
+    except KeyboardInterrupt:
+        notice(f"stopped; what this region knows is in {loaded.state}, and the same command goes on from there")

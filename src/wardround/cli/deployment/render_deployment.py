@@ -1,0 +1,231 @@
+"""Runs across hospitals in the terminal: who is connected, what is happening, and how it ended."""
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from wardround.cli.rendering import INTERRUPTED, console, show_json, warn
+
+if TYPE_CHECKING:
+    from wardround.core.health import Condition
+    from wardround.deployment.common.messaging import Step
+    from wardround.deployment.common.parity import Parity
+    from wardround.deployment.demo import Demo
+    from wardround.deployment.provisioning.kit import CoordinatorKit
+    from wardround.deployment.provisioning.region_file import RegionFile
+    from wardround.deployment.provisioning.site_file import SiteFile
+    from wardround.runs.ledger import Spent
+    from wardround.study.schema import Study
+
+
+Watch = Callable[["Step"], None]
+
+
+def show_kit(kit: "CoordinatorKit", study: "Study", listen: str, shown: bool) -> None:
+    from wardround.deployment.provisioning.kit import WARN_BEFORE
+
+    if not shown:
+        return
+    out = console()
+    out.print(f"{study.name} ({study.hash[:12]}) for {', '.join(kit.sites)}; sites connect to {listen}:{kit.port}")
+    if kit.revoked:
+        out.print(f"revoked: {', '.join(kit.revoked)}")
+    if kit.days_left < WARN_BEFORE:
+        out.print(f"The certificate ends in {kit.days_left} days: provision anew before that.", style="bold")
+
+
+@contextmanager
+def watching(shown: bool) -> Iterator[Callable[["Step"], None]]:
+    """A progress bar and a table of sites on a terminal; lines elsewhere."""
+    if not shown:
+        yield lambda step: None
+        return
+    out = Console(stderr=True)
+    if not out.is_terminal:
+        yield _lines(out)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    progress = Progress(*columns, console=out)
+    task = progress.add_task("waiting for sites", total=None)
+    with Live(Group(progress), console=out, refresh_per_second=4) as live:
+
+        def watch(step: "Step") -> None:
+            progress.update(task, description=step.title, completed=step.done, total=step.total or None)
+            live.update(Group(_sites(step), progress))
+            if step.line:
+                live.console.print(Text(step.line))
+
+        yield watch
+
+
+def _sites(step: "Step") -> Table:
+    table = Table("site", "now", box=None, pad_edge=False)
+    for site, doing in step.sites.items():
+        table.add_row(Text(site, style="bold"), Text(doing, style="red" if doing == "not connected" else ""))
+    return table
+
+
+def _lines(out: Console) -> Callable[["Step"], None]:
+    last: dict[str, Any] = {"said": "", "when": 0.0}
+
+    def watch(step: "Step") -> None:
+        away = [site for site, doing in step.sites.items() if doing == "not connected"]
+        missing = f"; not connected: {', '.join(away)}" if away else ""
+        said = f"{step.title}: {step.done} of {step.total} rounds{missing}" if step.total else f"{step.title}{missing}"
+        if step.line:
+            out.print(Text(step.line), soft_wrap=True)
+        if said != last["said"] and time.monotonic() - last["when"] > (0 if missing else 1):
+            out.print(Text(said), soft_wrap=True)
+            last.update(said=said, when=time.monotonic())
+
+    return watch
+
+
+def stopped(folder: Path) -> Exception:
+    """After Ctrl-C: what state the run is in, and the exit that goes with it."""
+    from typer import Exit
+
+    warn(f"Stopped. Every closed round is kept in {folder}, and the answers that had arrived.")
+    warn("The same command goes on from there; sites may stay as they are.")
+    return Exit(INTERRUPTED)
+
+
+def site_lines(site: "SiteFile", as_json: bool) -> Callable[[str], None]:
+    """One line for each thing that happens, with the time, as a service's log wants it."""
+
+    def notice(line: str) -> None:
+        if as_json:
+            show_json({"site": site.name, "time": _now(), "line": line}, compact=True)
+        else:
+            console().print(Text(f"{_now()} {site.name}: {line}"), soft_wrap=True)
+        sys.stdout.flush()
+
+    notice(f"joins {site.coordinator}; state in {site.state}")
+    return notice
+
+
+def region_lines(region: "RegionFile", listen: str, as_json: bool) -> tuple[Callable[[str], None], Watch]:
+    """The same for a region: what happens with the coordinator of all, and how far its own rounds are."""
+
+    def notice(line: str) -> None:
+        if as_json:
+            show_json({"region": region.name, "time": _now(), "line": line}, compact=True)
+        else:
+            console().print(Text(f"{_now()} {region.name}: {line}"), soft_wrap=True)
+        sys.stdout.flush()
+
+    own = f"hospitals {', '.join(region.kit.sites)} connect to {listen}:{region.kit.port}"
+    notice(f"joins {region.coordinator}; {own}; state in {region.state}")
+    return notice, _told_once(notice)
+
+
+def _told_once(say: Callable[[str], None]) -> Watch:
+    last = [""]
+
+    def watch(step: "Step") -> None:
+        away = [site for site, doing in step.sites.items() if doing == "not connected"]
+        missing = f"; not connected: {', '.join(away)}" if away else ""
+        said = f"{step.title}: {step.done} of {step.total} rounds{missing}" if step.total else f"{step.title}{missing}"
+        if step.line:
+            say(step.line)
+        if said != last[0]:
+            last[0] = said
+            say(said)
+
+    return watch
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S")
+
+
+@contextmanager
+def ends_on_request() -> Iterator[None]:
+    """A service is asked to end by SIGTERM; that is Ctrl-C."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def show_preflight(site: str, found: Sequence["Condition"], as_json: bool, what: str = "site") -> None:
+    if as_json:
+        show_json({what: site, "ok": all(c.ok for c in found if c.needed), "found": [vars(c) for c in found]})
+        return
+    table = Table("", "what", "found", title=f"{site}: nothing was sent", title_justify="left", title_style="bold")
+    for one in found:
+        mark = Text("ok", style="green") if one.ok else Text("no", style="bold red")
+        table.add_row(mark if one.needed else Text("note"), Text(one.name), Text(one.found))
+    out = console()
+    out.print(table)
+    for one in found:
+        if not one.ok:
+            out.print(Text(f"{one.name}: {one.remedy}"), soft_wrap=True)
+
+
+def plain_lines(shown: bool) -> Callable[[str], None]:
+    out = Console(stderr=True)
+    return lambda line: out.print(Text(line), soft_wrap=True) if shown else None
+
+
+def show_demo(found: "Demo", as_json: bool) -> None:
+    parity = found.parity
+    if as_json:
+        equal = {"equal": None} if parity is None else _parity(parity)
+        spent = {row.site: {"epsilon": row.add_remove, "delta": row.delta, "rounds": row.rounds} for row in found.spent}
+        folder = None if found.folder is None else str(found.folder)
+        show_json({**equal, "spent": spent, "sites": list(found.sites), "folder": folder})
+        return
+    out = console()
+    out.print(f"{len(found.sites)} hospitals in processes of their own, TLS and a key for each")
+    if parity is None:
+        _show_spent(found.spent)
+    else:
+        out.print(f"{parity.models} models")
+        out.print(f"deployed   {parity.deployed}")
+        out.print(f"simulated  {parity.simulated}")
+        if parity.equal:
+            out.print("deployed = simulated", style="bold green")
+        else:
+            out.print(f"deployed and simulated differ, by {parity.largest:.1e} at most", style="bold red")
+    if found.folder is not None:
+        out.print(f"Everything is in {found.folder}", soft_wrap=True)
+
+
+def _parity(parity: "Parity") -> dict[str, Any]:
+    return {
+        "equal": parity.equal,
+        "deployed": parity.deployed,
+        "simulated": parity.simulated,
+        "largest_difference": parity.largest,
+        "models": parity.models,
+    }
+
+
+def _show_spent(spent: Sequence["Spent"]) -> None:
+    table = Table("hospital", "epsilon", "delta", "rounds", title="Spent, by each hospital's own ledger")
+    for row in spent:
+        table.add_row(row.site, f"{row.add_remove:.3f}", f"{row.delta:g}", str(row.rounds))
+    out = console()
+    out.print(table)
+    out.print(
+        "The coordinator saw masked vectors and their sums. Noise comes from secrets that were destroyed, so that no "
+        "simulation can repeat this run.",
+        soft_wrap=True,
+    )

@@ -1,0 +1,1 @@
+"""Verbs about privacy: plan, spent, attack, and the audit log."""

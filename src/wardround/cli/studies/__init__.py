@@ -1,0 +1,1 @@
+"""Verbs about studies and runs: check, run, resume, report, compare."""

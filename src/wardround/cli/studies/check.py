@@ -1,0 +1,51 @@
+"""`wardround check`: read a study and its data, and say what is wrong before anything trains."""
+
+from typing import Annotated
+
+import typer
+
+from wardround.cli.options import Json, Quick, Set, StudyArgument, changes
+
+
+def check(
+    study: StudyArgument,
+    quick: Quick = False,
+    set_: Set = None,
+    time: Annotated[bool, typer.Option("--time", help="Also train a few rounds, to say how long a run takes.")] = False,
+    json: Json = False,
+) -> None:
+    """Check a study and its data without training. Exit code 5 if the study would be refused."""
+    from wardround.cli import rendering as render
+    from wardround.core.errors import CheckError
+    from wardround.runs.catalog import load_study
+    from wardround.runs.estimate import estimate
+    from wardround.runs.plan import check_study, load_plan, rehearse
+    from wardround.runs.site_descriptions import describe_sites, matched_findings, matched_notes
+
+    parsed, families = load_study(study, quick, changes(set_))
+    plan = load_plan(parsed, families)
+    findings = check_study(plan)
+    refused = any(finding.level == "error" for finding in findings)
+    notes = plan.notes
+    if not refused:
+        rehearse(plan)
+        findings += matched_findings(plan)
+        notes = (*notes, *matched_notes(plan))
+    sites = [] if refused else describe_sites(plan)
+    kinds = estimate(plan) if time and not refused else []
+    if json:
+        render.show_json(
+            {
+                "study": {"name": parsed.name, "hash": parsed.hash, "arms": [arm.name for arm in parsed.arms]},
+                "notes": notes,
+                "findings": findings,
+                "sites": sites,
+                "refused": refused,
+                "seconds": sum(kind.total for kind in kinds) if kinds else None,
+            }
+        )
+    else:
+        render.show_check(parsed, notes, findings, sites)
+        render.show_estimate(kinds)
+    if refused:
+        raise typer.Exit(CheckError.exit_code)

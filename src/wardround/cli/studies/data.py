@@ -1,0 +1,92 @@
+"""`wardround data`: what can be named as data, what a file holds, and a partition written to disk."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wardround.cli.options import Json, Quick, Set, changes
+
+app = typer.Typer(
+    help="Look at data: list sources, describe a file or source, write a split to disk.", no_args_is_help=True
+)
+
+
+@app.command("list")
+def list_sources(json: Json = False) -> None:
+    """List sources and partitions, with their settings."""
+    from wardround.cli import rendering as render
+    from wardround.core.settings import describe, settings_of
+    from wardround.runs.catalog import families
+
+    known = families()
+    listed = {
+        family: {
+            name: {
+                key: {"type": describe(s.kind), "default": None if s.required else s.default, "required": s.required}
+                for key, s in settings_of(members[name]).items()
+            }
+            for name in members
+        }
+        for family, members in (("sources", known.sources), ("partitions", known.partitioners))
+    }
+    if json:
+        render.show_json(listed)
+    else:
+        render.show_members(listed)
+
+
+@app.command("describe")
+def describe(
+    data: Annotated[
+        str, typer.Argument(metavar="DATA", help="A CSV or .npz file, a folder of radiographs, or a source's name.")
+    ],
+    json: Json = False,
+) -> None:
+    """Describe a file, a folder of radiographs or a source: columns, classes, problems. Stays on this machine."""
+    from wardround.cli import rendering as render
+    from wardround.data.describe import describe_data
+
+    described = describe_data(data)
+    if json:
+        render.show_json(described)
+    else:
+        render.show_described(described)
+
+
+@app.command("split")
+def split(
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A folder that does not exist yet, or is empty.")],
+    study: Annotated[
+        str | None, typer.Argument(metavar="[STUDY]", help="A study file or a shipped study; without one, --source.")
+    ] = None,
+    source: Annotated[str, typer.Option("--source", help="Which data, where no study is named.")] = "fashion-mnist",
+    sites: Annotated[int | None, typer.Option("--sites", min=1, help="How many sites.")] = None,
+    alpha: Annotated[
+        float | None, typer.Option("--alpha", help="Cut classes up by Dirichlet draws; small values: unlike sites.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Default: the study's first seed.")] = None,
+    quick: Quick = False,
+    set_: Set = None,
+    json: Json = False,
+) -> None:
+    """Write each site's rows to disk, as the study's first arm would see them before preparation."""
+    from wardround.cli import rendering as render
+    from wardround.data.export import export_split
+    from wardround.runs.catalog import load_study
+    from wardround.runs.plan import load_plan
+
+    wanted = changes(set_)
+    if alpha is not None:
+        wanted = {"sites.partition": "dirichlet", "sites.alpha": alpha} | wanted
+    if sites is not None:
+        wanted = {"sites.count": sites} | wanted
+    plain = {"name": "split", "data": {"source": source}, "sites": {"partition": "iid"}}
+    parsed, families = load_study(study or {**plain, "arms": [{"algorithm": "fedavg"}]}, quick, wanted)
+    plan = load_plan(parsed, families)
+    chosen = parsed.evaluation.seeds.first if seed is None else seed
+    written = export_split(plan.cohort_of(parsed.arms[0]), plan.check(parsed.arms[0], chosen), out)
+    if json:
+        render.show_json({"folder": str(out), "seed": chosen, "files": written})
+    else:
+        render.show_files(out, written)

@@ -1,0 +1,46 @@
+"""`wardround report` and `wardround compare`: from run folders to something that people read."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wardround.cli.options import Json
+
+
+def report(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a complete run.")], json: Json = False
+) -> None:
+    """Make a run's report.html, figures and tables again, from its folder alone."""
+    from wardround.cli import rendering as render
+    from wardround.cli.studies import render_run
+    from wardround.report.build import build_report
+
+    written = build_report(run, render_run.drawing_workers())
+    if json:
+        render.show_json({"report": str(written)})
+    else:
+        render_run.show_report(written)
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of two or more complete runs.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Also write the tables there, as CSV and LaTeX.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Set runs side by side: what differs in their studies, and in their results."""
+    from wardround.cli import rendering as render
+    from wardround.cli.studies import render_run
+    from wardround.report.compare import compare_runs
+    from wardround.report.table import write_tables
+
+    found = compare_runs(runs)
+    if out is not None:
+        write_tables({table.name: table for table in found.tables}, out)
+    if json:
+        tables = {t.name: {"columns": t.columns, "rows": t.rows} for t in found.tables}
+        render.show_json({"tables": tables, "notes": found.notes})
+    else:
+        render_run.show_comparison(found, out)

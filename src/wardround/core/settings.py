@@ -1,0 +1,177 @@
+"""Plain data to typed values, with errors that name the key, what was found and what to write.
+
+Two kinds of thing can be filled in from a study file: a frozen dataclass, and a factory function such as
+`dirichlet(count: Count = 10, alpha: Positive = 0.5)`, whose signature is its list of settings. Types, ranges and
+defaults stand there and nowhere else.
+"""
+
+import math
+import types
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from wardround.core.errors import StudyError, shown, suggest
+
+
+@dataclass(frozen=True)
+class Range:
+    """What a number may be; an open end excludes its limit."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    low_open: bool = False
+    high_open: bool = False
+
+    def admits(self, value: float) -> bool:
+        above = value > self.low if self.low_open else value >= self.low
+        below = value < self.high if self.high_open else value <= self.high
+        return above and below
+
+    def __str__(self) -> str:
+        low = f"{'above' if self.low_open else 'at least'} {self.low:g}"
+        high = f"{'below' if self.high_open else 'at most'} {self.high:g}"
+        return " and ".join(text for text, limit in ((low, self.low), (high, self.high)) if math.isfinite(limit))
+
+
+Count = Annotated[int, Range(low=1)]
+WholeNumber = Annotated[int, Range(low=0)]
+NonNegative = Annotated[float, Range(low=0)]
+Positive = Annotated[float, Range(low=0, low_open=True)]
+Share = Annotated[float, Range(low=0, high=1, low_open=True)]  # of a whole: (0, 1]
+Fraction = Annotated[float, Range(low=0, high=1, high_open=True)]  # of a whole that may be none: [0, 1)
+
+
+@dataclass(frozen=True)
+class Setting:
+    name: str
+    kind: Any
+    default: Any = MISSING
+
+    @property
+    def required(self) -> bool:
+        return self.default is MISSING
+
+
+def settings_of(target: Any) -> dict[str, Setting]:
+    """The settings that a dataclass or a factory function takes, by name."""
+    hints = get_type_hints(target, include_extras=True)
+    if is_dataclass(target):
+        return {
+            field.name: Setting(
+                field.name,
+                hints[field.name],
+                field.default_factory() if field.default_factory is not MISSING else field.default,
+            )
+            for field in fields(target)
+        }
+    return {
+        name: Setting(
+            name, hints.get(name, Any), MISSING if parameter.default is Parameter.empty else parameter.default
+        )
+        for name, parameter in signature(target).parameters.items()
+    }
+
+
+def parse(kind: Any, value: Any, where: str, base: Path = Path()) -> Any:
+    """Turn plain data into `kind`. Relative paths are taken from `base`, the study file's folder."""
+    if kind is Any:  # a user's own factory that does not say
+        return value
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _in_range(parse(arguments[0], value, where, base), arguments[1], where)
+    if origin in (Union, types.UnionType):
+        inner = [argument for argument in arguments if argument is not type(None)]
+        words = [kind for kind in inner if get_origin(kind) is Literal]
+        if len(inner) > 1 and isinstance(value, str) and words:  # a number, or a word instead of it
+            return parse(words[0], value, where, base)
+        return parse(inner[0], value, where, base)
+    if origin is Literal:
+        if type(value) not in (str, int) or value not in arguments:
+            remedy = suggest(value, map(str, arguments), "Possible values")
+            raise StudyError(where, f"{shown(value)} is not a possible value", remedy)
+        return value
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise _wrong_type("a list", value, where)
+        if len(arguments) == 2 and arguments[1] is Ellipsis:
+            return tuple(parse(arguments[0], item, f"{where}[{i}]", base) for i, item in enumerate(value))
+        if len(value) != len(arguments):
+            raise StudyError(where, f"has {len(value)} values", f"Write exactly {len(arguments)}.")
+        return tuple(
+            parse(k, item, f"{where}[{i}]", base) for i, (k, item) in enumerate(zip(arguments, value, strict=True))
+        )
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise _wrong_type("a table", value, where)
+        return {key: parse(arguments[1], item, f"{where}: {key}", base) for key, item in value.items()}
+    if is_dataclass(kind):
+        if not isinstance(value, Mapping):
+            raise _wrong_type("a table", value, where)
+        return kind(**parse_settings(settings_of(kind), value, where, base))  # type: ignore[operator]
+    return _scalar(kind, value, where, base)
+
+
+def parse_settings(known: Mapping[str, Setting], raw: Mapping[str, Any], where: str, base: Path) -> dict[str, Any]:
+    """Every known setting, from `raw` or its default. Unknown and missing ones are errors, never warnings."""
+    refuse_unknown(raw, known, where)
+    values = {}
+    for name, setting in known.items():
+        if name in raw:
+            values[name] = parse(setting.kind, raw[name], f"{where}: {name}", base)
+        elif setting.required:
+            raise StudyError(f"{where}: {name}", "missing", f"Add `{name} = ...` ({describe(setting.kind)}).")
+        else:
+            values[name] = setting.default
+    return values
+
+
+def refuse_unknown(raw: Iterable[str], known: Iterable[str], where: str) -> None:
+    known = list(known)
+    for key in raw:
+        if key not in known:
+            raise StudyError(f"{where}: {key}", "no such setting", suggest(key, known, "Settings here"))
+
+
+def describe(kind: Any) -> str:
+    """A type in plain words, for messages and the reference."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return f"{describe(arguments[0])}, {arguments[1]}"
+    if origin in (Union, types.UnionType):
+        return " or ".join(describe(argument) for argument in arguments if argument is not type(None))
+    if origin is Literal:
+        return "one of " + ", ".join(f'"{argument}"' for argument in arguments)
+    if origin is tuple:
+        return f"a list of {len(arguments) if arguments[-1] is not Ellipsis else 'values'}: {describe(arguments[0])}"
+    if origin is dict:
+        return f"a table of: {describe(arguments[1])}"
+    words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", Path: "a path"}
+    return words.get(kind, f"a table ({', '.join(settings_of(kind))})" if is_dataclass(kind) else str(kind))
+
+
+def _scalar(kind: Any, value: Any, where: str, base: Path) -> Any:
+    if kind is Path and isinstance(value, str | Path):
+        return (base / value).resolve() if not Path(value).is_absolute() else Path(value)
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind:
+        raise _wrong_type(describe(kind), value, where)
+    if kind is float and not math.isfinite(value):
+        raise StudyError(where, f"{shown(value)} is not a finite number", "Write an ordinary number.")
+    return value
+
+
+def _in_range(value: Any, limits: Range, where: str) -> Any:
+    if not limits.admits(value):
+        raise StudyError(where, f"{shown(value)} is out of range", f"Write a number that is {limits}.")
+    return value
+
+
+def _wrong_type(expected: str, value: Any, where: str) -> StudyError:
+    return StudyError(where, f"expected {expected}, found {shown(value)}", f"Write {expected}.")
+
+
+Factory = Callable[..., Any]

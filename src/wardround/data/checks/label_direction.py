@@ -1,0 +1,250 @@
+"""Does a label mean the same everywhere? Columns that several sites record should point the same way.
+
+Where older patients are more often positive at every site but one, the positive class of that one may mean the
+opposite there. Each site tells of each column only how well it ranks the positive above the negative rows: the area
+under the ROC curve less one half, with its standard error. So the same functions serve a simulation and a deployment.
+
+The evidence is a likelihood ratio in natural logarithms: how much better "this site's label is inverted" explains its
+associations than "it runs as the others' do". Random effects: a site's association with a column differs truly from
+the mean over hospitals by `BETWEEN`, and that mean is itself a draw of spread `USUAL`, so that noise on both sides,
+which has no direction, is no evidence.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import log
+
+import numpy as np
+import pandas as pd
+
+from wardround.data.clinical_names import SEX, common_name
+from wardround.data.cohort import Cohort
+
+LEAST = 10  # positive and negative rows with a value: fewer say next to nothing, and come close to single patients
+ENOUGH = 5000  # rows of a class that are looked at: sampling error is by then far below BETWEEN
+# The mean over eight columns of DerSimonian and Laird's estimate (Controlled Clinical Trials 1986) for the four UCI
+# heart hospitals is 0.03 squared.
+BETWEEN = 0.03
+USUAL = 0.15  # associations of clinical columns with a diagnosis: an area of 0.65, or of 0.35
+ALIKE = 0.2  # columns tell partly the same: mean absolute rank correlations at those hospitals are 0.12 to 0.22
+CLEAR = log(1000)
+MOST_SITES = 50  # beyond, no site is compared: nobody could confirm so many labels one by one
+NAMED = 3  # columns in a message
+
+MEANINGS = dict.fromkeys(("1", "yes", "y", "true", "t", "present", "positive"), 1.0)
+MEANINGS |= dict.fromkeys(("0", "no", "n", "false", "f", "absent", "negative"), 0.0)
+SEX_MEANINGS = dict.fromkeys(("male", "m", "man"), 1.0) | dict.fromkeys(("female", "f", "w", "woman"), 0.0)
+
+
+@dataclass(frozen=True)
+class Association:
+    """Of one column with the positive class at one site."""
+
+    effect: float  # area under the ROC curve less one half: above 0 where positive rows have the higher values
+    error: float  # its standard error
+    positives: int
+    negatives: int
+
+
+@dataclass(frozen=True)
+class Opposite:
+    """A site whose label seems to run against that of `others`."""
+
+    site: str
+    others: tuple[str, ...]
+    certain: bool  # whether the others are more, so that it is this one that differs
+    evidence: float  # natural logarithm of the likelihood ratio
+    higher: tuple[str, ...]  # columns that are higher in positive rows here and lower there, the weightiest first
+    lower: tuple[str, ...]
+
+
+def associations(cohort: Cohort, rows: np.ndarray) -> dict[str, Association]:
+    """By the column's common name, so that `trestbps` here and `Systolic blood pressure` there can be compared.
+
+    Copies of a row count once. Columns with fewer than `LEAST` known values in either class are left out, and so are
+    two that come under one name. Empty unless there is a table with two classes.
+    """
+    records = cohort.records
+    if not records.is_table or records.has_findings or len(records.classes) != 2:
+        return {}
+    distinct = rows[np.unique(cohort.prints[rows], return_index=True)[1]]
+    chosen = np.concatenate([_evenly(np.sort(distinct[records.target[distinct] == value])) for value in (1, 0)])
+    names, values = _comparable(cohort, chosen)
+    if not names or not len(chosen):
+        return {}
+    positive, known = records.target[chosen] == 1, ~np.isnan(values)
+    positives, negatives = known[positive].sum(axis=0), known[~positive].sum(axis=0)
+    varied = np.where(known, values, -np.inf).max(axis=0) > np.where(known, values, np.inf).min(axis=0)
+    usable = (positives >= LEAST) & (negatives >= LEAST) & varied
+    kept = [place for place in np.flatnonzero(usable).tolist() if _once(names, usable, place)]
+    if not kept:
+        return {}
+    p, n = positives[kept], negatives[kept]
+    ranks = pd.DataFrame(values[:, kept]).rank().to_numpy()[positive]
+    areas = (np.nansum(ranks, axis=0) - p * (p + 1) / 2) / (p * n)
+    found = zip(kept, (areas - 0.5).tolist(), standard_errors(areas, p, n).tolist(), strict=True)
+    return {names[i]: Association(effect, error, int(positives[i]), int(negatives[i])) for i, effect, error in found}
+
+
+def standard_errors(areas: np.ndarray, positives: np.ndarray, negatives: np.ndarray) -> np.ndarray:
+    """Hanley and McNeil, Radiology 1982. With ties it is a little too large.
+
+    An area below one half is taken as the other class's above it, so that an inverted label has the same error.
+    """
+    area, below = np.maximum(areas, 1 - areas), areas < 0.5
+    positives, negatives = np.where(below, negatives, positives), np.where(below, positives, negatives)
+    two_positives, two_negatives = area / (2 - area), 2 * area**2 / (1 + area)
+    spread = area * (1 - area)
+    spread = spread + (positives - 1) * (two_positives - area**2) + (negatives - 1) * (two_negatives - area**2)
+    errors: np.ndarray = np.sqrt(spread / (positives * negatives))
+    return errors
+
+
+def opposites(by_site: Mapping[str, Mapping[str, Association]]) -> list[Opposite]:
+    """Sites whose label runs against the others', found one after another: the clearest is set aside, and the rest are
+    compared again, so that one inverted site does not make the others look inverted.
+    """
+    names = sorted({name for told in by_site.values() for name in told})
+    sites = [site for site, told in by_site.items() if told]
+    if not names or not 2 <= len(sites) <= MOST_SITES:
+        return []
+    effects, spreads = _arrays(by_site, sites, names)
+    told = np.isfinite(spreads)
+    left, found = list(range(len(sites))), list[tuple[int, float, np.ndarray]]()
+    while len(left) > 1:
+        shares = _evidence(effects[left], spreads[left])
+        totals = np.array([total(share) for share in shares])
+        worst = int(np.round(totals, 9).argmax())  # two sites have the same evidence: the first is named first
+        if totals[worst] <= CLEAR:
+            break
+        found.append((left.pop(worst), float(totals[worst]), shares[worst]))
+    results = []
+    for place, evidence, share in found:
+        comparable = [other for other in range(len(sites)) if other != place and (told[other] & told[place]).any()]
+        others = tuple(sites[other] for other in comparable if other in left) or tuple(sites[i] for i in comparable)
+        certain = len(others) > len(found)
+        results.append(Opposite(sites[place], others, certain, evidence, *_named(names, effects[place], share)))
+    return results
+
+
+def uncompared(by_site: Mapping[str, Mapping[str, Association]]) -> list[str]:
+    """Sites that share no usable column with any other: an inverted label there could not be seen."""
+    return [
+        site
+        for site, told in by_site.items()
+        if not any(set(told) & set(others) for other, others in by_site.items() if other != site)
+    ]
+
+
+def total(shares: np.ndarray) -> float:
+    """Of the columns' evidence, as far as they tell different things.
+
+    With k columns whose pairwise correlation is r, a sum counts 1 + (k - 1) r times what is new in it (Kish, Survey
+    Sampling, 1965); columns that say nothing do not count among the k.
+    """
+    size = np.abs(shares).sum()
+    if not size:
+        return 0.0
+    count = size**2 / (shares**2).sum()
+    return float(shares.sum() / (1 + (count - 1) * ALIKE))
+
+
+def in_words(one: Opposite, positive: str) -> tuple[str, str]:
+    """What is wrong and what to do, without a number that a site has told."""
+    here = [f"higher {name}" for name in one.higher] + [f"lower {name}" for name in one.lower]
+    where = f"at {one.site}" if len(one.others) == 1 else "here"
+    there = f"at {one.others[0]}" if len(one.others) == 1 else "at the other sites"
+    message = f"{positive!r} goes with {_listed(here)} {where}, and with the opposite {there}"
+    if len(one.others) == 1:
+        message = f"the label of one of them seems to be inverted (which one cannot be known from two): {message}"
+    elif one.certain:
+        message = f"its label seems to be inverted: {message}"
+    else:
+        message = f"its label, or that of {_listed(one.others)}, seems to be inverted: {message}"
+    remedy = (
+        f"Find out what the target means at each of them. Where {positive!r} is read from the wrong word, map the "
+        "words under `labels` in the source or the site file."
+    )
+    return message, remedy
+
+
+def _evenly(rows: np.ndarray) -> np.ndarray:
+    if len(rows) <= ENOUGH:
+        return rows
+    picked: np.ndarray = rows[np.linspace(0, len(rows) - 1, ENOUGH).astype(np.int64)]
+    return picked
+
+
+def _comparable(cohort: Cohort, rows: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """Columns in which higher means the same everywhere, as far as names and words can say."""
+    table, names, values = cohort.table, [], []
+    for place, column in enumerate(table.columns):
+        name = common_name(column.name)
+        if column.kind == "numeric" and not column.dates and name != SEX:
+            # of a sex in 0 and 1 nobody knows which is which: it may itself be inverted, and is evidence of nothing
+            names.append(name)
+            values.append(table.numbers[rows, place])
+        elif column.kind == "categorical":
+            codes = table.codes[rows, place]
+            meanings = _meanings(table.levels[place], codes, SEX_MEANINGS if name == SEX else MEANINGS)
+            if meanings is not None:
+                names.append(name)
+                values.append(np.append(meanings, np.nan)[codes])  # the code of a gap is -1: the last
+    return names, np.column_stack(values) if values else np.empty((len(rows), 0))
+
+
+def _meanings(levels: Sequence[str], codes: np.ndarray, words: Mapping[str, float]) -> np.ndarray | None:
+    """A number for each level, where the two that occur here have words that say which is the higher."""
+    occurring = np.unique(codes[codes >= 0])
+    if len(occurring) != 2:
+        return None
+    numbers = np.array([words.get(level.casefold(), np.nan) for level in levels])
+    return numbers if np.isfinite(numbers[occurring]).all() and np.ptp(numbers[occurring]) > 0 else None
+
+
+def _once(names: Sequence[str], usable: np.ndarray, place: int) -> bool:
+    return sum(bool(good) for name, good in zip(names, usable, strict=True) if name == names[place]) == 1
+
+
+def _arrays(
+    by_site: Mapping[str, Mapping[str, Association]], sites: Sequence[str], names: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Effects, and their variances around the mean over hospitals, infinite where a site tells nothing."""
+    effects, spreads = np.zeros((len(sites), len(names))), np.full((len(sites), len(names)), np.inf)
+    for row, site in enumerate(sites):
+        for column, name in enumerate(names):
+            told = by_site[site].get(name)
+            if told is not None:
+                effects[row, column] = told.effect
+                spreads[row, column] = told.error**2 + BETWEEN**2
+    return effects, spreads
+
+
+def _evidence(effects: np.ndarray, spreads: np.ndarray) -> np.ndarray:
+    """Of each site and column against the other sites.
+
+    With this site's effect e and the others' mean m, of variances a and b, both around a mean that is drawn with
+    variance T: e and m are normal with covariance T if the label runs alike and -T if it is inverted. The logarithm of
+    the ratio of the two densities is -2 e m / (a + b + a b / T).
+    """
+    weights = 1 / spreads
+    others = weights.sum(axis=0) - weights
+    there = (weights > 0) & (others > 1e-9)
+    safe = np.where(there, others, 1.0)
+    mean = ((weights * effects).sum(axis=0) - weights * effects) / safe
+    own, theirs = np.where(there, spreads, 1.0), 1 / safe
+    return np.where(there, -2 * effects * mean / (own + theirs + own * theirs / USUAL**2), 0.0)
+
+
+def _named(names: Sequence[str], effects: np.ndarray, shares: np.ndarray) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The columns with the largest shares in the evidence, apart by where they point."""
+    places = [place for place in np.argsort(-shares, kind="stable")[:NAMED].tolist() if shares[place] > 0]
+    places = [place for place in places if shares[place] >= shares[places[0]] / 10]
+    return (
+        tuple(names[place] for place in places if effects[place] > 0),
+        tuple(names[place] for place in places if effects[place] < 0),
+    )
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))

@@ -1,0 +1,1 @@
+"""Chest radiographs drawn from formulas, for machines without data."""

@@ -1,1 +1,0 @@
-"""A study across hospitals: everything of it that does not know Flower."""

@@ -1,0 +1,1 @@
+"""Studies across hospitals. Only `deployment.flower` imports Flower."""

@@ -1,0 +1,105 @@
+"""What a study must be like to run across hospitals: known before a key is made or a hospital is asked."""
+
+from collections.abc import Sequence
+
+from wardround.core.errors import StudyError, suggest
+from wardround.deployment.regional.regions import is_federated as is_federated
+from wardround.deployment.regional.regions import is_hierarchical, refuse_undeployable_regions, regions_of
+from wardround.deployment.vertical.vertical_validation import is_vertical, refuse_undeployable_parties
+from wardround.privacy.validation import LEAST_SITES
+from wardround.study.parser import Families
+from wardround.study.schema import Arm, Study
+from wardround.study.validation import refuse_undeployable_uncertainty
+
+PARTITION = "by-hospital"
+
+
+def refuse_undeployable(study: Study, families: Families, sites: Sequence[str]) -> None:
+    """`sites` are the hospitals that take part, by name."""
+    refuse_undeployable_uncertainty(study)
+    if is_vertical(study):
+        refuse_undeployable_parties(study, sites)
+        return
+    refuse_undeployable_regions(study, sites)
+    first = study.arms[0]
+    for arm in study.trained_arms:
+        if families.algorithms[arm.algorithm.name](**arm.algorithm.options).pools:
+            problem = f"{arm.algorithm.name}: all rows at one place is what a deployment avoids"
+            raise StudyError(f"arms: {arm.name}", problem, _leave_out(arm))
+        if arm.sites.name != PARTITION:
+            problem = f"partition {arm.sites.name!r} moves rows between sites; here each hospital is one site"
+            remedy = f'Write `partition = "{PARTITION}"` in [sites]. {_leave_out(arm)}'
+            raise StudyError(f"arms: {arm.name}: sites: partition", problem, remedy)
+        if arm.data != first.data:
+            problem = f"has other data than {first.name}, and a hospital brings one set of rows"
+            raise StudyError(f"arms: {arm.name}: data", problem, _leave_out(arm))
+        for name in arm.train_at:
+            _require_site(name, sites, f"arms: {arm.name}: train_at")
+        _refuse_small_sums(arm, sites)
+    refuse_hollow_privacy(study)
+    if study.selection is not None and study.selection.site is not None:
+        _require_site(study.selection.site, sites, "selection: site")
+        for arm in study.selection_arms:
+            if not set(arm.train_at or sites) - {arm.held_out}:
+                remedy = "Hold out a site that is not the only one."
+                raise StudyError(f"arms: {arm.name}", "no site is left to train", remedy)
+    quorum, most = study.deployment.quorum, len(sites)
+    if is_hierarchical(study):  # it counts who answers one coordinator: a region's sites, or the regions
+        regions = regions_of(study, sites)
+        most = max(len(regions), *(len(members) for members in regions.values()))
+    if quorum is not None and quorum > most:
+        problem = f"{quorum} sites are needed in a round, and {most} take part"
+        raise StudyError("deployment: quorum", problem, f"Write at most {most}, or leave it out.")
+
+
+def _refuse_small_sums(arm: Arm, sites: Sequence[str]) -> None:
+    """Rounds whose secure sum could never be."""
+    if arm.privacy.secure_sum is None or not is_federated(arm) or arm.topology.kind == "hierarchical":
+        return
+    members = [name for name in sites if (not arm.train_at or name in arm.train_at) and name != arm.held_out]
+    working = max(1, round(arm.training.share * len(members)))
+    needed = max(LEAST_SITES, arm.privacy.secure_sum.threshold or 0)
+    if working < needed:
+        problem = f"a round has {working} sites, and its secure sum takes {needed}"
+        raise StudyError(f"arms: {arm.name}: privacy: secure_sum", problem, "Let more sites take part in each round.")
+
+
+def is_private(study: Study) -> bool:
+    """Whether it promises anything to patients."""
+    return any(arm.privacy.example is not None for arm in study.trained_arms)
+
+
+def refuse_hollow_privacy(study: Study) -> None:
+    """Promises that another part of the study, or everybody's knowledge, would undo. Sites ask this too."""
+    for arm in study.trained_arms:
+        if arm.privacy.example is not None and arm.privacy.example.clip == "none":
+            problem = "without a clip one patient can move the sum as far as it likes, so that no epsilon holds"
+            remedy = "Simulate it: it is there to compare with. Or write a clip."
+            raise StudyError(f"arms: {arm.name}: privacy: example: clip", problem, remedy)
+    shared = [arm for arm in study.trained_arms if is_federated(arm)]
+    private = next((arm for arm in shared if arm.privacy.example is not None), None)
+    for arm in shared:
+        if private is not None and arm.privacy.example is None:
+            problem = f"has no [privacy.example], and would tell of the same patients what {private.name} hides"
+            remedy = "Give all arms that leave a hospital such privacy, or deploy them as studies with other patients."
+            raise StudyError(f"arms: {arm.name}: privacy: example", problem, remedy)
+        if arm.privacy.site is not None and arm.training.share < 1:
+            problem = "every hospital can work out who is drawn, so that drawing a share of them hides nobody"
+            raise StudyError(f"arms: {arm.name}: training: share", problem, "Write `share = 1`, or simulate it.")
+    for arm in study.trained_arms:
+        if private is not None and arm.preparation != private.preparation:
+            problem = f"prepares rows otherwise than {private.name}, and what hospitals tell for that is not paid for"
+            raise StudyError(f"arms: {arm.name}: data", problem, f"Prepare rows as in {private.name}.")
+
+
+def _leave_out(arm: Arm) -> str:
+    if arm.variant:
+        return (
+            f"Leave {arm.family!r} out of the `arms` of the variant {arm.variant!r}, or remove that [[variants]] table."
+        )
+    return f"Leave this arm out: remove the [[arms]] table of {arm.family!r}, and its name wherever the study uses it."
+
+
+def _require_site(name: str, sites: Sequence[str], where: str) -> None:
+    if name not in sites:
+        raise StudyError(where, f"no site is called {name!r}", suggest(name, sites, "Sites that take part"))

@@ -1,0 +1,307 @@
+"""A study's plan where nobody holds all rows: each end knows the sites by name, and a hospital its own rows.
+
+Both ends make the same trials from the study. Where rows are elsewhere, a placeholder of the right shape stands for
+them: the coordinator's say how many rows train there, because updates are weighted by it; a site's say nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+import torch
+
+from wardround.algorithms.regions import with_only
+from wardround.core.errors import StudyError
+from wardround.data.agreement import Common, Facts, facts, fit_site, lend, own_recipe
+from wardround.data.brightness import levels
+from wardround.data.checks.before_training import Finding, check_splits
+from wardround.data.cohort import Cohort, image_site, load_cohort, table_site
+from wardround.data.prepare import Layout, recipe_of
+from wardround.data.records import Column, Records
+from wardround.data.site import Rows, Site
+from wardround.data.sources import Source
+from wardround.data.split import Split
+from wardround.deployment.common.deployable import is_federated, refuse_hollow_privacy
+from wardround.deployment.regional.regions import companions, span_of
+from wardround.privacy.dp.accountant import Charge, together
+from wardround.privacy.dp.protection import Sampling, charges_within
+from wardround.privacy.validation import refuse_unsound
+from wardround.runs.plan import Plan, cohort_key, dtype_of, members_of
+from wardround.study.parser import Families
+from wardround.study.schema import Arm, Preparation, Study, Topology
+from wardround.training.trial import Trial, planned_epochs
+from wardround.training.validation import need_extras, refuse_unkept
+
+ACROSS = ("one-class", "rare-class")  # checks that speak of all sites together
+WAVE_BYTES = 64 * 2**20  # of shared parameters in one message, unless one model alone is larger
+NOWHERE = np.array([], dtype=np.int64)
+Key = tuple[str, int]  # an arm, and the seed of its rows
+Side = Literal["test", "validation"]
+
+
+def sides_told(study: Study) -> tuple[Side, ...]:
+    """Validation rows only where a value is selected by them: a held-out site's test rows hold them already."""
+    by_validation = study.selection is not None and study.selection.on == "validation"
+    return ("test", "validation") if by_validation else ("test",)
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """What holds for one kind of arm with one seed of the rows, at every site."""
+
+    inputs: tuple[int, ...]
+    layout: Layout | None = None  # None: images, or columns that each site has for itself
+    common: Common | None = None
+    # rows of each site by side (train, validation, test); known to the coordinator only
+    sides: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+
+@dataclass
+class DeployedPlan(Plan):
+    sites: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
+    with_findings: bool = False  # whether a row may have several of them, which are findings then
+    own: str | None = None  # None at the coordinator
+    agreed: dict[Key, Agreed] = field(default_factory=dict)
+    # where sites form regions: those of one, whose rounds are a flat federation; empty at the coordinator of all
+    within: tuple[str, ...] = ()
+
+    def _seeds_in_memory(self) -> int:
+        return super()._seeds_in_memory() if self.cohorts else 1024
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.class_names
+
+    @property
+    def has_findings(self) -> bool:
+        return self.with_findings
+
+    @property
+    def row_sets(self) -> list[Key]:
+        """Each different set of rows that the study trains on; the same list at both ends."""
+        return self._keys(self.first_with_rows)
+
+    @property
+    def kinds(self) -> list[Key]:
+        """Each different way in which rows are prepared and scored."""
+        return self._keys(self.alike)
+
+    def _keys(self, first: Mapping[str, str]) -> list[Key]:
+        names = dict.fromkeys(first.values())
+        return [(name, seed) for name in names for seed in self.data_seeds(self.study.arm(name))]
+
+    def rows_of(self, kind: Key) -> Key:
+        return self.first_with_rows[kind[0]], kind[1]
+
+    def own_split(self, key: Key) -> Split:
+        return self.splits(self.study.arm(key[0]), key[1])[0]
+
+    def _sites_of(self, key: str, seed: int) -> tuple[Site, ...]:
+        arm, agreed = self.study.arm(key), self.agreed[key, seed]
+        labels = (len(self.classes),) if self.has_findings else ()
+        return tuple(
+            self._own_site(arm, seed, agreed) if name == self.own else placeholder(name, agreed, dtype_of(arm), labels)
+            for name in self.sites
+        )
+
+    def _own_site(self, arm: Arm, seed: int, agreed: Agreed) -> Site:
+        cohort = self.cohort_of(arm)
+        splits = self.splits(arm, seed)
+        chosen = self.for_selection(arm, splits) if arm.held_out in (None, self.own) else splits
+        if cohort.records.is_table and arm.preparation.schema == "own":
+            recipe = own_recipe(cohort.table, splits[0].train, arm.preparation)
+            return table_site(cohort, chosen[0], recipe, dtype_of(arm))
+        if agreed.layout is None or agreed.common is None:
+            return image_site(cohort, chosen[0], own_levels(cohort, splits[0], arm))
+        train, preparation = splits[0].train, arm.preparation
+        own = lend(cohort.table, train, agreed.layout, preparation)
+        fitted = fit_site(cohort.table, train, agreed.layout, preparation, own, agreed.common)
+        recipe = recipe_of(cohort.table.columns, agreed.layout, fitted, preparation)
+        return table_site(cohort, chosen[0], recipe, dtype_of(arm))
+
+    def trial(self, arm: Arm, seed: int) -> Trial:
+        if self.within:
+            return replace(super().trial(replace(arm, topology=Topology()), seed), within=self.within)
+        if arm.topology.kind != "hierarchical":
+            return super().trial(arm, seed)
+        there = replace(arm.topology, regions=with_only(arm.topology.regions, self.sites))
+        return super().trial(replace(arm, topology=there), seed)
+
+    def own_findings(self) -> list[Finding]:
+        """All checks on this hospital's own rows, the first of each kind; what speaks of all sites is left out."""
+        found: dict[tuple[str, str, str], Finding] = {}
+        for name, seed in self.row_sets:
+            arm = self.study.arm(name)
+            for one in check_splits(self.cohort_of(arm), self.splits(arm, seed), False, self.study.evaluation.accept):
+                if one.check not in ACROSS:
+                    found.setdefault(one.kind, one)
+        return list(found.values())
+
+    def own_facts(self, key: Key) -> Facts | None:
+        """None for images."""
+        arm = self.study.arm(key[0])
+        cohort = self.cohort_of(arm)
+        if not cohort.records.is_table:
+            return None
+        return facts(cohort.table, self.own_split(key).train, arm.preparation)
+
+    def own_charges(self) -> list[Charge]:
+        """What all private arms with all seeds would cost this hospital's patients."""
+        found: list[Charge] = []
+        for arm in self.study.trained_arms:
+            example, members = arm.privacy.example, members_of(arm, self.sites)
+            if example is None or self.own not in members:
+                continue
+            training = arm.training if is_federated(arm) else replace(arm.training, share=1.0, stragglers=None)
+            for seed in self.study.evaluation.seeds:
+                rows = self.splits(arm, seed)[0].train
+                sampling, drawn = Sampling.of(len(rows), training.batch_size), arm.privacy.site is not None
+                batches = self.study.evaluation_of(arm).seed_for("batches", seed)
+                planned = planned_epochs(training, len(members), batches, drawn)[members.index(self.own)]
+                found += together(charges_within(example, sampling, planned))
+        return found
+
+    def refuse_unsound_arms(self) -> None:
+        """Protections that would not protect, of every arm, once it is known what its model takes in."""
+        for arm in self.study.trained_arms:
+            trial = self.trial(arm, self.study.evaluation.seeds.first)
+            agreed = self.agreed[self.alike[arm.name], self.data_seeds(arm)[0]]
+            tables = agreed.layout is not None or arm.preparation.schema == "own"
+            refuse_unsound(arm, trial.algorithm, tuple(trial.model.init(0)[1]), tables, overlapping=False)
+            refuse_unkept(trial)
+
+    def waves(self) -> list[tuple[tuple[str, int], ...]]:
+        """All arms with all seeds, in the order of the study, cut where a message would grow too large.
+
+        Arms whose updates are masked are in waves of their own: such a round counts for all of them or for none. So are
+        arms whose regions have another number of rounds by themselves.
+        """
+        cut: list[list[tuple[str, int]]] = []
+        filled, kind = 0, (False, 1)
+        for arm in sorted(self.study.trained_arms, key=_travels):
+            for seed in self.study.evaluation.seeds:
+                size = self.trial(arm, seed).model.shared_size * (
+                    8 if arm.training.precision == "float64" or _is_masked(arm) else 4
+                )
+                if not cut or filled + size > WAVE_BYTES or kind != _travels(arm):
+                    cut.append([])
+                    filled, kind = 0, _travels(arm)
+                cut[-1].append((arm.name, seed))
+                filled += size
+        return [tuple(wave) for wave in cut]
+
+
+def _is_masked(arm: Arm) -> bool:
+    return arm.privacy.secure_sum is not None and is_federated(arm)
+
+
+def _travels(arm: Arm) -> tuple[bool, int]:
+    """What arms of one wave have in common."""
+    return _is_masked(arm), span_of(arm)
+
+
+def own_levels(cohort: Cohort, split: Split, arm: Arm) -> np.ndarray | None:
+    """A hospital scales its images by what it has itself."""
+    if not arm.preparation.scales_pixels:
+        return None
+    if arm.preparation.scale == "federated":
+        problem = "the brightness of all hospitals' images together is not exchanged in a deployment"
+        raise StudyError(f"arms: {arm.name}: data: scale", problem, 'Use "per-site", "image" or "ranges".')
+    found = levels(cohort.brightness, {split.site: split.train}, [split.site], arm.preparation)
+    return None if found is None else found[split.site]
+
+
+def placeholder(name: str, agreed: Agreed, dtype: torch.dtype, labels: tuple[int, ...] = ()) -> Site:
+    """Rows that are elsewhere: one row of zeros, shown as often as there are rows. `labels` is the shape of a row's."""
+    count = agreed.sides[name]["train"] if name in agreed.sides else 1
+    x = torch.zeros((1, *agreed.inputs), dtype=dtype).expand(count, *agreed.inputs)
+    y = torch.zeros((1, *labels), dtype=torch.int64).expand(count, *labels)
+    nothing = Rows(x[:0], y[:0])
+    return Site(name, Rows(x, y), nothing, nothing, NOWHERE, NOWHERE)
+
+
+def own_records(source: Source, name: str) -> Records:
+    """A hospital's rows, all of them its own whatever the source calls them."""
+    records = source.load()
+    return replace(records, hospital=np.full(len(records), name, dtype=object))
+
+
+def own_plan(study: Study, families: Families, name: str, sites: Sequence[str], records: Records) -> DeployedPlan:
+    """At a hospital. Every arm of a deployed study is about the same rows."""
+    refuse_hollow_privacy(study)
+    for arm in study.trained_arms:  # before anything is told; what depends on the model is refused later
+        need_extras(arm.name, arm.privacy)
+        algorithm = families.algorithms[arm.algorithm.name](**arm.algorithm.options)
+        refuse_unsound(arm, algorithm, (), records.is_table, overlapping=False)
+    source = Source(lambda: records)
+    kinds = {cohort_key(arm): arm for arm in study.arms}
+    cohorts = {key: load_cohort(source, for_own_columns(arm.preparation, name, records)) for key, arm in kinds.items()}
+    return DeployedPlan(
+        study,
+        families,
+        cohorts,
+        sites=tuple(sites),
+        class_names=records.classes,
+        with_findings=records.has_findings,
+        own=name,
+        within=companions(study, name, sites),
+    )
+
+
+def for_own_columns(preparation: Preparation, site: str, records: Records) -> Preparation:
+    """Without what a study says of columns that this hospital does not have anyway."""
+    known = {text for column in records.columns for text in (column.name, column.written)}
+    absent = tuple(name for name in preparation.not_recorded.get(site, ()) if name in known)
+    return replace(preparation, not_recorded={site: absent} if absent else {})
+
+
+def far_plan(
+    study: Study,
+    families: Families,
+    sites: Sequence[str],
+    classes: Sequence[str],
+    within: Sequence[str] = (),
+    with_findings: bool = False,
+) -> DeployedPlan:
+    """At the coordinator; at a region's, `within` are its sites."""
+    return DeployedPlan(
+        study,
+        families,
+        {},
+        sites=tuple(sites),
+        class_names=tuple(classes),
+        with_findings=with_findings,
+        within=tuple(within),
+    )
+
+
+def in_agreed_columns(records: Records, columns: Sequence[Column]) -> Records:
+    """The same rows with the columns in the order and of the kinds that all sites use."""
+    if not isinstance(records.features, pd.DataFrame):
+        return records
+    rows, kept = len(records), {}
+    for column in columns:
+        if column.name in records.features:
+            kept[column.name] = records.features[column.name]
+        elif column.kind == "numeric":
+            kept[column.name] = pd.Series(np.full(rows, np.nan))
+        else:
+            kept[column.name] = pd.Series([None] * rows, dtype=object)
+    recorded = tuple(column.name for column in columns if column.name in records.features)
+    own = {column.name: column for column in records.columns}
+    return replace(
+        records,
+        features=pd.DataFrame(kept),
+        columns=tuple(as_written_here(column, own.get(column.name)) for column in columns),
+        recorded=dict.fromkeys(records.hospitals, recorded),
+    )
+
+
+def as_written_here(agreed: Column, own: Column | None) -> Column:
+    """What all agreed on, with how this hospital's own file writes it, which the others are not told."""
+    if own is None:
+        return agreed
+    return replace(agreed, header=own.header, dates=own.dates, words=own.words, absent=own.absent)

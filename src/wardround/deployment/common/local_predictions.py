@@ -1,0 +1,58 @@
+"""A hospital's own predictions, and the scores from which it calls classes: files of a run that never leave it."""
+
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from wardround.evaluation.prediction import SitePrediction
+from wardround.runs.folder import write_atomically
+from wardround.runs.prediction_tables import prediction_table
+
+Trials = Sequence[tuple[str, int]]  # arm and seed of each
+
+
+def keep_predictions(
+    folder: Path,
+    wave: int,
+    trials: Trials,
+    made: Sequence[SitePrediction],
+    classes: tuple[str, ...],
+    thresholds: Sequence[np.ndarray | None],
+) -> None:
+    """Of a wave's trials on test rows. `thresholds` are those of the positive class or of findings; None: none."""
+    if not made:
+        return
+    _write(folder / "predictions", wave, prediction_table(trials, [[one] for one in made], classes))
+    chosen = [(trial, cut) for trial, cut in zip(trials, thresholds, strict=True) if cut is not None]
+    if chosen:
+        columns = [f"label_{name}" for name in classes] if made[0].label.ndim == 2 else ["label"]
+        table = pd.DataFrame(np.stack([cut for _, cut in chosen]), columns=columns)
+        table.insert(0, "seed", [seed for (_, seed), _ in chosen])
+        table.insert(0, "arm", [arm for (arm, _), _ in chosen])
+        _write(folder / "thresholds", wave, table)
+
+
+def kept_predictions(folder: Path) -> pd.DataFrame | None:
+    """None where there are none yet."""
+    return _read(folder / "predictions")
+
+
+def kept_thresholds(folder: Path) -> pd.DataFrame | None:
+    """As `evaluation.thresholds.choose_thresholds` has them: by arm and seed, for each finding."""
+    found = _read(folder / "thresholds")
+    return None if found is None else found.set_index(["arm", "seed"])
+
+
+def _write(folder: Path, wave: int, table: pd.DataFrame) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    content = BytesIO()
+    table.to_parquet(content, index=False)
+    write_atomically(folder / f"wave-{wave:05}.parquet", content.getvalue())
+
+
+def _read(folder: Path) -> pd.DataFrame | None:
+    parts = sorted(folder.glob("*.parquet"))
+    return pd.concat([pd.read_parquet(part) for part in parts], ignore_index=True) if parts else None

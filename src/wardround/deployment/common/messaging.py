@@ -1,0 +1,254 @@
+"""The coordinator's letters: sealed for one site each, carried, answered, refused, late; what sites send is checked.
+
+Whoever sends what cannot be used, refuses, fails or loses its key leaves the run; it goes on where the quorum allows.
+"""
+
+import json
+import time
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, ClassVar
+
+from wardround.core.errors import DeployError, SecureSumError
+from wardround.deployment.common.answer_checks import Check
+from wardround.deployment.common.answer_matching import NO, belongs
+from wardround.evaluation.summaries.summary_validation import Impossible
+from wardround.protocol.answers import OF_SITES, Kinds, read_answer, unusable
+from wardround.protocol.messages import Letter, Post, Sealed, Signer, Verifier, open_sealed, seal
+from wardround.protocol.text import plain_text
+from wardround.protocol.values import MOST_HEAD
+from wardround.runs.audit import AuditLog
+from wardround.runs.folder import RunFolder, write_atomically
+from wardround.study.parser import Families
+from wardround.study.schema import Study
+
+Take = Callable[[str, Sealed, Letter], None]  # what becomes of an answer
+ASK_AGAIN = 30.0  # seconds until a closed site is asked again, at the latest
+REVOKED = "its key was revoked"
+MOST_ASTRAY = 20  # answers to other questions in a row: late ones are few, and whoever sends more does it on purpose
+
+
+class Shrunk(Exception):
+    """A site left while all had to agree: the others begin anew without it."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a watcher sees: rounds done of all, over all trials, and what each site is doing."""
+
+    done: int
+    total: int
+    title: str
+    sites: Mapping[str, str]
+    line: str = ""  # something that happened, in one line
+
+
+@dataclass
+class Correspondence:
+    study: Study
+    families: Families
+    sites: Sequence[str]
+    folder: RunFolder
+    post: Post
+    signer: Signer
+    keys: Mapping[str, Verifier]
+    again: bool = False
+    revoked: Callable[[], Mapping[str, str]] = dict  # sites whose key was revoked, now
+    left: dict[str, str] = field(default_factory=dict)  # sites that refused or failed, and why
+    doing: dict[str, str] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+    done: int = 0
+    total: int = 0
+    title: str = "waiting for sites"
+    run_name: str = ""
+    members: list[str] = field(default_factory=list)  # the sites of this run
+    invited: list[str] = field(default_factory=list)  # all that could have been
+    absent: dict[str, str] = field(default_factory=dict)  # invited, and not there when all agreed, and why
+    patience: int = 1  # deadlines that may pass before a round closes: a region has rounds of its own
+    astray: dict[str, int] = field(default_factory=dict)  # answers to other questions since the last right one
+
+    answers: ClassVar[Kinds] = OF_SITES  # what those who are asked may say
+
+    def __post_init__(self) -> None:
+        self.log = AuditLog(self.folder.path / "audit.jsonl")
+
+    @property
+    def present(self) -> list[str]:
+        return [site for site in self.members if site not in self.left]
+
+    def write_federation(self) -> None:
+        path = self.folder.path / "state" / "federation.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(self.federation()).encode())
+
+    def federation(self) -> dict[str, Any]:
+        """Who takes part, as plain data: a run goes on with it."""
+        kept = {"members": self.members, "left": self.left, "invited": self.invited, "absent": self.absent}
+        return {"run": self.run_name, **kept}
+
+    def ask_all(
+        self, letter: Letter, closing: bool = False, check: Check = lambda site, answer: None
+    ) -> Generator[Step, None, dict[str, Letter]]:
+        """One letter to every site; the answers in the order of the sites. `check` raises where one cannot be."""
+        found: dict[str, Letter] = {}
+
+        def take(site: str, sealed: Sealed, answer: Letter) -> None:
+            check(site, answer)
+            found[site] = answer
+
+        letters = {site: self.sealed(letter, site) for site in self.present}
+        yield from self.collect(letters, take, letter.kind, closing)
+        return {site: found[site] for site in self.members if site in found}
+
+    def ask_everybody(
+        self, letter: Letter, check: Check = lambda site, answer: None
+    ) -> Generator[Step, None, dict[str, Letter]]:
+        """As `ask_all`, where no answer may be missing. Who does not answer in time is no site of this run."""
+        found = yield from self.ask_all(letter, closing=True, check=check)
+        for site in self.present:
+            if site not in found:
+                self.leave(site, "did not answer in time, before the first round")
+        if len(found) < len(self.members):
+            raise Shrunk
+        return found
+
+    def sealed(
+        self, letter: Letter, site: str, packed: bytes | None = None, packed_hash: bytes | None = None
+    ) -> Sealed:
+        """For one site: it obeys no letter to another."""
+        body = {**letter.body, "to": site, "head": self.log.head}
+        return seal(Letter(letter.kind, body, letter.tensors), self.signer, packed, packed_hash)
+
+    def collect(
+        self, letters: Mapping[str, Sealed], take: Take, what: str, closing: bool = False, there: Collection[str] = ()
+    ) -> Generator[Step]:
+        """Until all have answered, or, where the round may close, the deadline has passed and a quorum is there.
+
+        `there` are sites whose answers had arrived before the coordinator was started again.
+        """
+        waiting, began = dict(letters), time.monotonic()
+        not_before: dict[str, float] = {}
+        self.doing |= dict.fromkeys(waiting, f"asked: {what}")
+        while waiting:
+            asking = self._due(waiting, not_before)
+            for got in self.post.ask(asking) if asking else _pause():
+                if got is not None:
+                    site, sealed = got
+                    again = self._answered(site, sealed, take, letters[site])
+                    if again is None:
+                        waiting.pop(site, None)
+                    else:
+                        not_before[site] = again
+                yield self.step()
+                if self._expel(waiting):
+                    break
+                if closing and self._may_close({*letters, *there}, waiting, began):
+                    for site in waiting:
+                        self.lines.append(f"{site}: did not answer in time ({self._place(site)}); going on without it")
+                        self.doing[site] = "late"
+                    return
+                asking.update(self._due(waiting, not_before))  # who was closed may be open again
+
+    def _due(self, waiting: Mapping[str, Sealed], not_before: dict[str, float]) -> dict[str, Sealed]:
+        now = time.monotonic()
+        return {site: sealed for site, sealed in waiting.items() if not_before.get(site, 0.0) <= now}
+
+    def _expel(self, waiting: dict[str, Sealed]) -> bool:
+        """Whether somebody has to go whose answer is still awaited."""
+        revoked = self.revoked()
+        for site in [site for site in self.present if site in revoked]:
+            self.leave(site, REVOKED)
+        gone = [site for site in waiting if site in self.left]
+        for site in gone:
+            waiting.pop(site)
+        return bool(gone)
+
+    def _answered(self, site: str, sealed: Sealed, take: Take, asked: Sealed) -> float | None:
+        """None, or when the site is to be asked again."""
+        try:
+            return self._judged(site, sealed, take, asked)
+        except (DeployError, SecureSumError) as error:
+            self.leave(site, error.problem)
+        except Impossible as impossible:
+            self.leave(site, unusable(site, str(impossible)).problem)
+        return None
+
+    def _judged(self, site: str, sealed: Sealed, take: Take, asked: Sealed) -> float | None:
+        """DeployError where the site has to leave."""
+        if site in self.revoked():
+            raise DeployError(site, REVOKED, "Provision anew if it was a mistake.")
+        if len(sealed.head) > MOST_HEAD:
+            raise unusable(site, "it is too long")
+        letter = open_sealed(sealed, self.keys[site], site, tensors=False)
+        if letter.body.get("site") != site:
+            raise DeployError(site, "answered under another name", "Make sure that it has its own kit.")
+        if not belongs(letter, asked):
+            return self._astray(site)  # to an earlier question; this one is still open
+        self.astray.pop(site, None)
+        read_answer(site, letter.kind, letter.body, self.answers)
+        if letter.kind in NO:
+            return self._refused(site, letter)
+        take(site, sealed, letter)
+        self.doing[site] = "answered"
+        return None
+
+    def _refused(self, site: str, letter: Letter) -> float:
+        """When a site that is closed is asked again."""
+        reason = plain_text(letter.body.get("reason") or letter.body.get("problem"))
+        if letter.kind == "failed" or not letter.body.get("until"):
+            raise DeployError(site, f"{letter.kind}: {reason}", "Settle it with the site.")
+        try:
+            opens = datetime.fromisoformat(letter.body["until"])
+        except ValueError:
+            raise unusable(site, "it does not say when it opens again") from None
+        wait = min(ASK_AGAIN, max(1.0, (opens - datetime.now(opens.tzinfo)).total_seconds()))
+        self.doing[site] = reason
+        return time.monotonic() + wait
+
+    def _astray(self, site: str) -> float:
+        """When a site that answered another question is asked again."""
+        self.astray[site] = self.astray.get(site, 0) + 1
+        if self.astray[site] > MOST_ASTRAY:
+            raise unusable(site, "it answers other questions than it is asked")
+        return 0.0
+
+    def leave(self, site: str, why: str) -> None:
+        """The run goes on without it where the study's quorum allows that."""
+        self.left[site] = why
+        self.doing[site] = why
+        self.log.add("site left", site=site, why=why)
+        self.write_federation()
+        self.lines.append(f"{site}: {why}")
+        if len(self.present) < self.quorum:
+            left = "; ".join(f"{name} {reason}" for name, reason in self.left.items())
+            problem = f"{len(self.present)} of {len(self.sites)} sites are left and {self.quorum} are needed ({left})"
+            remedy = "Settle it with the site and start the coordinator again: it goes on from here."
+            raise DeployError("coordinator", problem, remedy)
+
+    @property
+    def quorum(self) -> int:
+        return self.study.deployment.quorum or len(self.sites)
+
+    def _may_close(self, asked: Collection[str], waiting: Collection[str], began: float) -> bool:
+        deadline = self.study.deployment.deadline
+        there = [site for site in asked if site not in waiting and site not in self.left]
+        over = deadline is not None and time.monotonic() - began > self.patience * deadline
+        return over and len(there) >= self.quorum
+
+    def _place(self, site: str) -> str:
+        return "connected" if self.post.connected().get(site) else "not connected"
+
+    def step(self) -> Step:
+        there = self.post.connected()
+        sites = {
+            site: self.doing.get(site, "") if there.get(site) or site in self.left else "not connected"
+            for site in self.sites
+        }
+        line = self.lines.pop(0) if self.lines else ""
+        return Step(self.done, self.total, self.title, sites, line)
+
+
+def _pause() -> Iterator[None]:
+    time.sleep(0.25)
+    yield None

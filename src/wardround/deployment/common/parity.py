@@ -1,0 +1,79 @@
+"""Whether a run across hospitals gave the model that one machine gives: the same rounds once more, on one machine.
+
+A replay repeats what happened: in each round the sites whose work counted, with the epochs that they did.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any
+
+from wardround.core.tree import Tree
+from wardround.engines import serial
+from wardround.runs.folder import RunFolder
+from wardround.runs.plan import Plan
+from wardround.runs.prediction_tables import saved_leaves
+from wardround.training.local import Outcome
+from wardround.training.rounds import rounds, start
+from wardround.training.trial import Assignment, Run, Trial
+
+SAME = 1e-5  # what other processors and thread counts may change
+
+
+@dataclass(frozen=True)
+class Parity:
+    """Of all shared models of a run."""
+
+    deployed: str  # hash of every model
+    simulated: str
+    largest: float  # difference between two numbers
+    models: int
+
+    @property
+    def equal(self) -> bool:
+        return self.deployed == self.simulated
+
+    @property
+    def close(self) -> bool:
+        return self.largest <= SAME
+
+
+def replay(plan: Plan, folder: RunFolder) -> Parity:
+    """`plan` has all rows, as only a demonstration or a test can; `folder` is the run that was deployed."""
+    records: list[Any] = folder.records().to_dict("records")
+    hashes, largest, count = (sha256(), sha256()), 0.0, 0
+    for arm in plan.study.arms:
+        for seed in plan.study.evaluation.seeds:
+            happened = [one for one in records if (one["arm"], one["seed"]) == (arm.name, seed)]
+            run = replay_trial(plan.trial(arm, seed), happened)
+            ours = saved_leaves(replace(run, memories={}))
+            theirs = folder.load_model(arm.name, seed) if ours else {}
+            for digest, leaves in zip(hashes, (theirs, ours), strict=True):
+                digest.update(repr((arm.name, seed)).encode() + fingerprint(leaves))
+            pairs = [(ours[n].double(), theirs[n].double()) for n in ours if ours[n].numel()]
+            largest = max([largest, *(float((one - other).abs().max()) for one, other in pairs)])
+            count += bool(ours)
+    return Parity(hashes[0].hexdigest(), hashes[1].hexdigest(), largest, count)
+
+
+def replay_trial(trial: Trial, happened: Sequence[Mapping[str, Any]]) -> Run:
+    in_round = {int(record["round"]) - 1: record for record in happened}
+
+    def train_sites(trial: Trial, run: Run, assignments: Sequence[Assignment]) -> Iterator[tuple[Assignment, Outcome]]:
+        record = in_round[run.round]
+        counted = [a for a in assignments if a.site.name in list(record["sites"])]
+        done = [replace(a, epochs=int(record["epochs"][a.site.name])) for a in counted]
+        yield from serial.train_sites(trial, run, done)
+
+    last = start(trial)
+    for after, _ in rounds(last, trial, train_sites):
+        last = after
+    return last
+
+
+def fingerprint(leaves: Tree) -> bytes:
+    digest = sha256()
+    for name in sorted(leaves):
+        leaf = leaves[name].detach().contiguous().cpu()
+        digest.update(f"{name}{leaf.dtype}{tuple(leaf.shape)}".encode() + leaf.numpy().tobytes())
+    return digest.digest()

@@ -1,0 +1,182 @@
+"""The coordinator's letters of a secure sum, stage by stage. Secure_sum.py has the protocol, securewave.py the terms.
+
+Everything that is sent on is on disk first: a coordinator that died repeats its letters with the same content, or the
+sites would refuse them. Who does not answer in time counts as gone, as in training.
+"""
+
+import json
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wardround.core.errors import SecureSumError
+from wardround.deployment.common.messaging import Correspondence, Step
+from wardround.deployment.common.secure_sum_site import read_bytes
+from wardround.deployment.common.secure_wave import Place, Trials, everybody, terms_of, too_few
+from wardround.deployment.common.spool import Entry
+from wardround.privacy.secure_sum.fixed_point import Whole
+from wardround.privacy.secure_sum.secure_sum import Collector
+from wardround.privacy.secure_sum.terms import Advert, Reveal
+from wardround.protocol.messages import Letter, Sealed
+from wardround.runs.folder import write_atomically
+
+REMEDY = "The round is lost, and nothing of it is shown."
+
+
+class Book:
+    """What was settled of one round's sum: `roster`, `adverts`, `shares`, `survivors`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "sum.book"  # no site's answer is called so
+        self.pages: dict[str, Any] = json.loads(self.path.read_bytes()) if self.path.is_file() else {}
+
+    def settle(self, name: str, content: Any) -> Any:
+        """The first word stands."""
+        if name not in self.pages:
+            self.pages[name] = content
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(self.path, json.dumps(self.pages).encode())
+        return self.pages[name]
+
+
+@dataclass
+class Sum:
+    """One round's sum at the coordinator."""
+
+    place: Mapping[str, Any]  # run, wave, round
+    trials: Trials
+    book: Book
+    collector: Collector
+    models: Mapping[str, str]  # hashes of what is sent, by trial
+    sealed: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    total: Whole | None = None
+
+    @property
+    def terms(self) -> dict[str, Any]:
+        terms = self.collector.terms
+        return {"roster": list(terms.roster), "threshold": terms.threshold, "models": dict(self.models)}
+
+    @property
+    def adds(self) -> dict[str, list[str]]:
+        """The trials to which each site that advertised adds something, as it signed them."""
+        return {one["site"]: one["adds"] for one in self.book.pages["adverts"]}
+
+    @property
+    def sharers(self) -> list[str]:
+        """Who may send a masked vector."""
+        return list(self.sealed)
+
+    def told(self, site: str) -> dict[str, Any]:
+        """All that a site must know to send its vector, or to go on after a crash."""
+        sealed = {sender: content.hex() for sender, content in self.sealed[site].items()}
+        return {**self.terms, "adverts": self.book.pages["adverts"], "sealed": sealed}
+
+
+class Summing(Correspondence):
+    def begin_sum(self, wave: int, number: int, trials: Trials, models: Mapping[str, str], folder: Path) -> Sum:
+        """DeployError where too few sites are left for any sum."""
+        book, place = Book(folder), Place(self.study.hash, self.run_name, wave, number)
+        there = [site for site in everybody(trials, number) if site in self.present]
+        roster = book.pages.get("roster", there)
+        terms = terms_of(place, trials, roster, models)
+        book.settle("roster", roster)
+        asked = {"run": self.run_name, "wave": wave, "round": number}
+        return Sum(asked, trials, book, Collector(terms, self.keys), models)
+
+    def share_keys(self, sums: Sum, prepare: Callable[[str], Mapping[str, Any]]) -> Generator[Step]:
+        """Keys and shares of all who answer. SecureSumError where they are too few. `prepare` is what a site must be
+        told first."""
+        collector, book = sums.collector, sums.book
+        adverts: dict[str, Any] = {}
+
+        def take_advert(site: str, sealed: Sealed, letter: Letter) -> None:
+            if site in adverts:
+                return  # an answer that came twice
+            collector.take_advert(_own(site, Advert.read(letter.body["advert"])))
+            adverts[site] = letter.body["advert"]
+
+        if "adverts" in book.pages:
+            adverts |= {one["site"]: one for one in book.pages["adverts"]}
+            for one in adverts.values():
+                collector.take_advert(Advert.read(one))
+        else:
+            roster = collector.terms.roster
+            letters = {site: Letter("keys", {**sums.place, **prepare(site), "sum": sums.terms}) for site in roster}
+            yield from self._stage(sums, letters, take_advert, "keys")
+        known = collector.adverts()
+        book.settle("adverts", [adverts[one.site] for one in known])
+        self._refuse_too_few(sums, [one.site for one in known])  # before anybody pays for work that cannot be shown
+        shares: dict[str, Any] = {}
+
+        def take_shares(site: str, sealed: Sealed, letter: Letter) -> None:
+            if site in shares:
+                return
+            collector.take_shares(site, read_bytes(letter.body["shares"]))
+            shares[site] = letter.body["shares"]
+
+        if "shares" in book.pages:
+            shares |= book.pages["shares"]
+            for site, content in shares.items():
+                collector.take_shares(site, read_bytes(content))
+        else:
+            told = {**sums.terms, "adverts": book.pages["adverts"]}
+            letters = {one.site: Letter("shares", {**sums.place, "sum": told}) for one in known}
+            yield from self._stage(sums, letters, take_shares, "shares")
+        sums.sealed = collector.sealed()
+        book.settle("shares", shares)
+
+    def unmask(self, sums: Sum, entries: Mapping[str, Entry]) -> Generator[Step]:
+        """The sum of what has arrived. SecureSumError where too few sites remain."""
+        collector = sums.collector
+        arrived = [site for site in sums.sharers if site in entries and site in self.present]
+        survivors = sums.book.pages.get("survivors", arrived)
+        self._refuse_too_few(sums, survivors)
+        for site in survivors:
+            collector.take_masked(site, entries[site].masked().numpy().view(np.uint64))
+        survivors = sums.book.settle("survivors", collector.survivors())
+        yield from self._confirm(sums, survivors)
+        confirmations = {site: sign.hex() for site, sign in collector.confirmations().items()}
+        letters = self._to(sums, "unmask", survivors, {"survivors": survivors, "confirmations": confirmations})
+
+        revealed: set[str] = set()
+
+        def take_reveal(site: str, sealed: Sealed, letter: Letter) -> None:
+            if site not in revealed:
+                collector.take_reveal(_own(site, Reveal.read(letter.body["reveal"])))
+                revealed.add(site)
+
+        yield from self._stage(sums, letters, take_reveal, "unmasking")
+        sums.total = collector.total()
+
+    def _refuse_too_few(self, sums: Sum, sites: Collection[str]) -> None:
+        problem = too_few(sums.trials, int(sums.place["round"]), sites, sums.adds)
+        if problem:
+            raise SecureSumError("secure sum", problem, REMEDY)
+
+    def _confirm(self, sums: Sum, survivors: Sequence[str]) -> Generator[Step]:
+        confirmed: set[str] = set()
+
+        def take(site: str, sealed: Sealed, letter: Letter) -> None:
+            if site not in confirmed:
+                sums.collector.take_confirmation(site, read_bytes({site: letter.body["signature"]})[site])
+                confirmed.add(site)
+
+        letters = self._to(sums, "confirm", survivors, {"survivors": survivors})
+        yield from self._stage(sums, letters, take, "confirming")
+
+    def _to(self, sums: Sum, kind: str, sites: Collection[str], more: Mapping[str, Any]) -> dict[str, Letter]:
+        return {site: Letter(kind, {**sums.place, "sum": {**sums.told(site), **more}}) for site in sites}
+
+    def _stage(self, sums: Sum, letters: Mapping[str, Letter], take: Any, what: str) -> Generator[Step]:
+        sealed = {site: self.sealed(letter, site) for site, letter in letters.items() if site in self.present}
+        yield from self.collect(sealed, take, f"round {int(sums.place['round']) + 1}, {what}", closing=True)
+
+
+def _own(site: str, message: Any) -> Any:
+    """A site speaks for itself only."""
+    if message.site != site:
+        raise SecureSumError(site, f"speaks in the name of {message.site}", REMEDY)
+    return message

@@ -1,0 +1,167 @@
+"""A site's part in secure sums: its place in the sum of one round, and what it has said once and stands by."""
+
+import json
+import os
+from collections.abc import Collection, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from wardround.core import tree
+from wardround.core.errors import DeployError, SecureSumError
+from wardround.core.tree import State, Tree
+from wardround.deployment.common.secure_wave import (
+    Place,
+    Trials,
+    contributors,
+    everybody,
+    in_round,
+    is_secure,
+    terms_of,
+    too_few,
+    vector_of,
+)
+from wardround.deployment.common.spool import MASKED
+from wardround.deployment.common.update_checks import leaves_hash
+from wardround.deployment.governance.policy import Refusal, Refused
+from wardround.privacy.secure_sum.secure_sum import Member
+from wardround.privacy.secure_sum.terms import Advert, Terms
+from wardround.runs.ledger import sync
+from wardround.study.schema import Study
+
+WORK = "work"  # what a site added to a sum
+REMEDY = "Ask the coordinator why; nothing was given away."
+
+
+class Kept:
+    """Commitments in a file: one line each, on disk before anything is said that follows from it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.known: dict[tuple[str, str], str] = {}
+        whole = path.read_bytes().rpartition(b"\n")[0] if path.is_file() else b""
+        for line in whole.splitlines():  # what a dying process left half written was never said
+            kind, context, digest = json.loads(line)
+            self.known[kind, context] = digest
+        self.size = len(whole) + 1 if whole else 0
+
+    def commit(self, kind: str, context: bytes, digest: bytes) -> bytes:
+        place = kind, context.hex()
+        if place not in self.known:
+            self._add([*place, digest.hex()])
+            self.known[place] = digest.hex()
+        return bytes.fromhex(self.known[place])
+
+    def _add(self, line: list[str]) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        first = not self.path.exists()
+        with self.path.open("wb" if first else "r+b") as file:
+            file.truncate(self.size)
+            file.seek(self.size)
+            file.write(json.dumps(line).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+            self.size = file.tell()
+        if first:
+            sync(self.path.parent)  # the file's name must be on disk too
+
+
+class Seat:
+    """This site in the sum of one round. Every letter tells again what was told before, so that a site that died goes
+    on from any of them; what differs from what it has seen is refused."""
+
+    def __init__(self, member: Member, kept: Kept) -> None:
+        self.member, self.kept = member, kept
+        self.adverts: Any = None
+        self.sealed: Any = None
+        self.shares: dict[str, bytes] = {}
+
+    def follow(self, told: Mapping[str, Any]) -> None:
+        if "adverts" in told and told["adverts"] != self.adverts:
+            self.shares = self.member.share(Advert.read(one) for one in told["adverts"])
+            self.adverts = told["adverts"]
+        if "sealed" in told and told["sealed"] != self.sealed:
+            self.member.receive(read_bytes(told["sealed"]))
+            self.sealed = told["sealed"]
+
+    def masked(self, trials: Trials, round_number: int, updates: Mapping[int, State]) -> Tree:
+        vector = vector_of(trials, round_number, self.member.name, updates)
+        if updates:
+            self.kept.commit(WORK, self.member.terms.context, sha256(vector.data).digest())
+        return {MASKED: torch.from_numpy(self.member.mask(vector).view("int64"))}
+
+    def refuse_other_sums(self, shown: Kept, survivors: list[str]) -> None:
+        """The very same work is added up again, in another run, only with the same sites: two sums would show who is in
+        one of them alone. `shown` outlives runs. Noise from a secret makes every run's work another."""
+        work = self.kept.known.get((WORK, self.member.terms.context.hex()))
+        said = sha256("\x1f".join(sorted(survivors)).encode()).digest()
+        if work is not None and shown.commit("survivors", bytes.fromhex(work), said) != said:
+            problem = "the same work was added up with other sites before, and two sums would show the difference"
+            remedy = "Change the seed of the study, and let every site approve it anew."
+            raise SecureSumError(self.member.name, problem, remedy)
+
+
+def checked_terms(
+    study: Study, site: str, sites: list[str], place: Place, trials: Trials, told: Mapping[str, Any]
+) -> Terms:
+    """What the coordinator proposes, if it is what the approved study says; `sites` are those of the run."""
+    if not is_secure(list(trials.values())):
+        raise DeployError("coordinator", "asks for a secure sum that the study does not have", REMEDY)
+    roster, expected = [str(name) for name in told["roster"]], everybody(trials, place.round)
+    needed = min(study.deployment.quorum or len(sites), len(expected))
+    if site not in roster or len(roster) < needed:
+        problem = f"asks for a sum of {len(roster)} sites, or without this one, where the study needs {needed}"
+        raise DeployError("coordinator", problem, REMEDY)
+    models = {str(n): str(sent) for n, sent in told["models"].items()}
+    if set(models) != {str(n) for n in in_round(trials, place.round)}:
+        raise DeployError("coordinator", "does not say which models it sends", REMEDY)
+    terms = terms_of(place, trials, roster, models)
+    if told["threshold"] != terms.threshold:
+        problem = f"asks for a sum of {told['threshold']} sites, where the study needs {terms.threshold}"
+        raise DeployError("coordinator", problem, REMEDY)
+    return terms
+
+
+def check_models(told: Mapping[str, Any], shared: Mapping[int, State]) -> None:
+    """What was sent is what all sites were told of."""
+    for n, state in shared.items():
+        if str(n) in told["models"] and leaves_hash(tree.flatten(state)).hex() != told["models"][str(n)]:
+            problem = "sends another model than it told all sites of"
+            raise DeployError("coordinator", problem, REMEDY)
+
+
+def check_survivors(
+    study: Study, site: str, sites: list[str], trials: Trials, number: int, survivors: list[str]
+) -> None:
+    """Before this site says yes to showing the sum of these."""
+    needed = min(study.deployment.quorum or len(sites), len(everybody(trials, number)))
+    if len(survivors) < needed:
+        raise SecureSumError(site, f"{len(survivors)} sites remain, and the study needs {needed}", REMEDY)
+
+
+def check_contributors(
+    site: str, trials: Trials, number: int, adverts: Any, among: Collection[str], least: int
+) -> None:
+    """Whether enough of these sites add something, by what each has signed, wherever this site adds something itself.
+
+    `least` is this site's own `least_sites`.
+    """
+    adds = {str(one["site"]): list(map(str, one["adds"])) for one in adverts}
+    problem = too_few(trials, number, among, adds)
+    if problem:
+        raise SecureSumError(site, problem, REMEDY)
+    for n, trial in in_round(trials, number).items():
+        real = set(contributors(n, adds))
+        if site in real and len(real & set(among)) < least:
+            added = len(real & set(among))
+            reason = f"arm {trial.arm} would add up {added} sites, fewer than the {least} that {site} demands"
+            raise Refused(Refusal(reason))
+
+
+def read_bytes(told: Mapping[str, str]) -> dict[str, bytes]:
+    try:
+        return {str(site): bytes.fromhex(content) for site, content in told.items()}
+    except (AttributeError, TypeError, ValueError):
+        raise DeployError("secure sum", "a message cannot be read", "Install the same version everywhere.") from None

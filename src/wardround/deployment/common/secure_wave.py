@@ -1,0 +1,167 @@
+"""A wave whose updates are added up under masks: what both ends work out for themselves from the approved study.
+
+Who works in a round, how many must remain and how long a vector is follow from the study, so that a coordinator cannot
+ask for a sum that hides less. All trials of such a wave are in one sum: each has its block of weighted values with its
+weight after them. A site without work in a trial has zeros there.
+"""
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+import numpy as np
+
+from wardround.core.errors import DeployError, SecureSumError
+from wardround.core.tree import State
+from wardround.deployment.common.update_checks import shapes_of
+from wardround.privacy.secure_sum.fixed_point import Encoding, Whole
+from wardround.privacy.secure_sum.terms import LEAST_SITES, Terms, default_threshold
+from wardround.privacy.secure_sum.vectors import arrays_of, encoding_of, size_of
+from wardround.training.intake import weight_of
+from wardround.training.trial import Trial
+
+Trials = Mapping[int, Trial]
+Adds = Mapping[str, Collection[str]]  # by site: the trials in whose sums it has a part, as it signed them
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which sum is meant. There is one in a round."""
+
+    study: str  # hash
+    run: str
+    wave: int
+    round: int
+
+    @property
+    def context(self) -> bytes:
+        return "\x1f".join(("wardround", self.study, self.run, str(self.wave), str(self.round))).encode()
+
+
+def is_secure(trials: Sequence[Trial]) -> bool:
+    """A wave has only trials of the one kind."""
+    return bool(trials) and trials[0].privacy.secure_sum is not None
+
+
+def in_round(trials: Trials, round_number: int) -> dict[int, Trial]:
+    """The trials that are not over yet."""
+    return {n: trial for n, trial in trials.items() if 0 <= round_number < trial.training.rounds}
+
+
+def working(trial: Trial, round_number: int) -> list[str]:
+    """Sites whose work counts in this round, by the study; those too that have spent their epsilon, which nobody else
+    can know before they say so. Where sites form regions, those of one region."""
+    drawn = trial.roster(round_number)
+    return [trial.sites[n].name for n in drawn.numbers if n not in drawn.dropped and trial.is_near(n)]
+
+
+def everybody(trials: Trials, round_number: int) -> list[str]:
+    """All that belong into the round's sum, if they are there."""
+    found = (name for trial in in_round(trials, round_number).values() for name in working(trial, round_number))
+    return sorted(dict.fromkeys(found))
+
+
+def terms_of(place: Place, trials: Trials, roster: Collection[str], models: Mapping[str, str]) -> Terms:
+    """Those of everybody who are in `roster` make the sum. The threshold counts on everybody, there or not.
+
+    `models` are hashes of what is sent of each trial: sites that are sent different models have no sum together.
+    """
+    round_number = place.round
+    expected = everybody(trials, round_number)
+    threshold = least(trials, round_number)
+    if not set(roster) <= set(expected) or len(roster) < threshold:
+        problem = f"{len(roster)} sites are left for a secure sum that takes {threshold} of {len(expected)}"
+        remedy = "Settle it with the sites that are missing, and start the coordinator again."
+        raise DeployError("secure sum", problem, remedy)
+    question = sha256(repr(sorted(models.items())).encode()).digest()
+    return Terms(place.context, tuple(roster), threshold, question)
+
+
+def least(trials: Trials, round_number: int) -> int:
+    """How many must remain to the end: enough in every trial, and more than half of all."""
+    expected = everybody(trials, round_number)
+    each = [_least_in(trial, round_number) for trial in in_round(trials, round_number).values()]
+    return max([LEAST_SITES, len(expected) // 2 + 1, *each])
+
+
+def _least_in(trial: Trial, round_number: int, spent: Collection[str] = ()) -> int:
+    """As in a simulation, whose sums are of those alone that have not spent their epsilon."""
+    given = trial.privacy.secure_sum and trial.privacy.secure_sum.threshold
+    return given or default_threshold(len(working(trial, round_number)) - len(spent))
+
+
+def too_few(trials: Trials, round_number: int, survivors: Collection[str], adds: Adds) -> str:
+    """Why these are too few to show their sum; empty where they are enough.
+
+    `adds` has for each site that advertised the trials in which it adds something, as it signed them: a site that has
+    spent its epsilon adds zeros, and these hide nobody. A trial to which nobody adds anything has nothing to hide.
+    """
+    for number, trial in in_round(trials, round_number).items():
+        real = contributors(number, adds)
+        remain = [name for name in real if name in survivors]
+        spent = [name for name in working(trial, round_number) if name in adds and name not in real]
+        needed = max(LEAST_SITES, _least_in(trial, round_number, spent))
+        if real and len(remain) < needed:
+            return f"{len(remain)} sites add something to arm {trial.arm}, and its sum takes {needed}"
+    return ""
+
+
+def contributors(number: int, adds: Adds) -> list[str]:
+    """Sites that add something to a trial's sum."""
+    return [site for site, trials in adds.items() if str(number) in trials]
+
+
+def blocks(trials: Trials, round_number: int) -> Iterator[tuple[int, Encoding, int]]:
+    """Each trial with its encoding and the length of its block, in the order of the vector."""
+    for number, trial in sorted(in_round(trials, round_number).items()):
+        secure = trial.privacy.secure_sum
+        if secure is None:
+            raise ValueError("a secure wave has secure trials only")
+        yield number, encoding_of(secure, len(trial.sites)), block_size(trial)
+
+
+def block_size(trial: Trial) -> int:
+    """Of an update as whole numbers, with its weight."""
+    return size_of(shape for _, shape in shapes_of(trial).values()) + 1
+
+
+def vector_of(trials: Trials, round_number: int, site: str, updates: Mapping[int, State]) -> Whole:
+    """What a site adds to the sum, before its masks."""
+    parts = []
+    for number, encoding, size in blocks(trials, round_number):
+        trial, update = trials[number], updates.get(number)
+        if update is None:
+            parts.append(np.zeros(size, np.uint64))
+            continue
+        own = next(one for one in trial.sites if one.name == site)
+        parts.append(encoding.encode(arrays_of(update), weight_of(trial, own), site))
+    return np.concatenate(parts)
+
+
+def sums_of(trials: Trials, round_number: int, total: Whole) -> dict[int, tuple[np.ndarray, float]]:
+    """By trial: sum of the weighted values, sum of the weights. SecureSumError where such a sum cannot be."""
+    found, start = {}, 0
+    for number, encoding, size in blocks(trials, round_number):
+        found[number] = encoding.decode(total[start : start + size].copy())
+        start += size
+    return found
+
+
+def refuse_implausible(
+    trials: Trials, sums: Mapping[int, tuple[np.ndarray, float]], survivors: Collection[str], adds: Adds
+) -> None:
+    """SecureSumError where a sum has another weight than the sites in it have together: then one of them has added
+    something else than it said. No single update can be seen, so that the round is lost."""
+    for number, (_, weight) in sums.items():
+        trial = trials[number]
+        real = [site for site in trial.sites if site.name in contributors(number, adds) and site.name in survivors]
+        expected = sum(weight_of(trial, site) for site in real)
+        if not math.isclose(weight, expected, rel_tol=1e-9, abs_tol=1e-6):
+            problem = f"the sum of arm {trial.arm} has another weight than the sites in it"
+            raise SecureSumError("secure sum", problem, "A site broke the protocol: look into their logs.")
+
+
+def masked_length(trials: Trials, round_number: int) -> int:
+    """With the check sum that the protocol adds."""
+    return sum(size for _, _, size in blocks(trials, round_number)) + 1

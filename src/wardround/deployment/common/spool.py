@@ -1,0 +1,115 @@
+"""Answers of a round as they arrived, as files: none is lost when the coordinator dies, and none waits in memory."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from wardround.core import tree
+from wardround.core.errors import DeployError
+from wardround.core.tree import State
+from wardround.protocol.messages import Letter, Sealed
+from wardround.runs.folder import write_atomically
+
+MASKED = "masked"  # the only tensor that leaves a site in a secure sum
+Shape = tuple[str, tuple[int, ...]]  # type and shape of a tensor
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One site's answer. Its tensors are read when they are needed, one trial's at a time."""
+
+    site: str
+    body: dict[str, Any]
+    order: Sequence[str]
+    letter: str  # its hash
+    size: int
+    path: Path
+
+    def update(self, trial: int) -> State:
+        mine = [name for name in self.order if name.startswith(f"{trial}/")]
+        if not mine:
+            return {}
+        with safe_open(self.path, framework="pt") as file:
+            return tree.unflatten({name.split("/", 1)[1]: file.get_tensor(name) for name in mine})
+
+    def masked(self) -> Tensor:
+        """A vector under masks, which is of all trials together."""
+        with safe_open(self.path, framework="pt") as file:
+            found: Tensor = file.get_tensor(MASKED)
+        return found
+
+
+def shapes_in(path: Path) -> dict[str, Shape] | None:
+    """Type and shape of every tensor; None where it is no file of tensors."""
+    if not path.stat().st_size:
+        return {}
+    try:
+        with safe_open(path, framework="pt") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
+        return {name: (one.get_dtype(), tuple(one.get_shape())) for name, one in slices.items()}
+    except SafetensorError:
+        return None
+
+
+def all_finite(path: Path) -> bool:
+    """One tensor in memory at a time."""
+    if not path.stat().st_size:
+        return True
+    with safe_open(path, framework="pt") as file:
+        for name in file.keys():  # noqa: SIM118 - it is no dict
+            leaf: Tensor = file.get_tensor(name)
+            if not is_finite(leaf):
+                return False
+    return True
+
+
+def is_finite(leaf: Tensor) -> bool:
+    """Also that its length is: the square of a number that is too large to be added up is not."""
+    return not leaf.is_floating_point() or bool(leaf.square().sum().isfinite())
+
+
+class Spool:
+    """Of one round of one wave."""
+
+    def __init__(self, folder: Path, wave: int, round_number: int) -> None:
+        self.folder = folder / f"wave-{wave:05}-round-{round_number:06}"
+
+    def add(self, site: str, sealed: Sealed, letter: Letter, expected: Mapping[str, Shape] | None = None) -> None:
+        """DeployError where the tensors are not what was expected: they come from outside."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"{site}.safetensors"
+        write_atomically(path, sealed.tensors)
+        names, found = letter.names or tuple(letter.tensors), shapes_in(path)
+        if found is None or set(found) != set(names) or (expected is not None and found != dict(expected)):
+            path.unlink()
+            raise DeployError(site, "sent tensors that are not an update of its study", "Install the same version.")
+        if not all_finite(path):
+            path.unlink()
+            problem = "sent an update with numbers that are not finite, or too large to be added up"
+            raise DeployError(site, problem, "Find out what happened there before it takes part again.")
+        content = {
+            "site": site,
+            "body": letter.body,
+            "order": list(names),
+            "letter": sealed.hash,
+            "size": sealed.size,
+        }
+        write_atomically(self.folder / f"{site}.json", json.dumps(content).encode())  # last: it makes the entry count
+
+    def entries(self, sites: Sequence[str]) -> dict[str, Entry]:
+        """In the order of the sites, whatever the order of arrival."""
+        found = {}
+        for site in sites:
+            path = self.folder / f"{site}.json"
+            if path.is_file():
+                found[site] = Entry(**json.loads(path.read_bytes()), path=path.with_suffix(".safetensors"))
+        return found
+
+    def clear(self) -> None:
+        rmtree(self.folder, ignore_errors=True)

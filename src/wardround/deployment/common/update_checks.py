@@ -1,0 +1,64 @@
+"""Whether an update is what the study's algorithm makes: it comes from outside and goes into everybody's model."""
+
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+
+import torch
+
+from wardround.algorithms.algorithm import Work
+from wardround.core import tree
+from wardround.core.errors import DeployError
+from wardround.core.tree import State, Tree
+from wardround.deployment.common.spool import Shape
+from wardround.training.trial import Trial
+
+NAMES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64"}  # as safetensors calls them
+REMEDY = "Install the same version of wardround everywhere."
+
+
+def shapes_of(trial: Trial) -> dict[str, Shape]:
+    """Name, type and shape of every tensor of an update, from the algorithm itself, without computing one."""
+    shared, sent = _without_numbers(trial)
+    one = torch.empty((), dtype=trial.dtype, device="meta")
+    update, _ = trial.algorithm.finish(shared, sent, trial.algorithm.init_memory(shared), Work(one, one, one, one))
+    return _shapes(update)
+
+
+def sent_shapes(trial: Trial) -> dict[str, Shape]:
+    """The same of what a site is sent."""
+    return _shapes(_without_numbers(trial)[1])
+
+
+def _without_numbers(trial: Trial) -> tuple[Tree, State]:
+    """A model, and what a site is sent of it."""
+    params, _ = trial.model.init(0)
+    shared = {
+        name: torch.empty(leaf.shape, dtype=trial.dtype, device="meta")
+        for name, leaf in params.items()
+        if not trial.model.is_private(name)
+    }
+    return shared, trial.algorithm.broadcast(trial.algorithm.init(shared, len(trial.sites)), 0)
+
+
+def _shapes(state: State) -> dict[str, Shape]:
+    return {name: (NAMES.get(leaf.dtype, ""), tuple(leaf.shape)) for name, leaf in tree.flatten(state).items()}
+
+
+def check_sent(expected: Mapping[int, Mapping[str, Shape]], models: Mapping[int, State], needed: Iterable[int]) -> None:
+    """At a site: whether these are models of the study that was approved there, before anything is done with them."""
+    unlike = [
+        number for number, model in models.items() if number not in expected or _shapes(model) != expected[number]
+    ]
+    missing = [number for number in needed if expected.get(number) and number not in models]
+    if unlike or missing:
+        problem = "sent another model than the study that was approved here has"
+        raise DeployError("coordinator", problem, "Ask the coordinator why; nothing was done with it.")
+
+
+def leaves_hash(leaves: Tree) -> bytes:
+    """Of all their numbers, types and shapes."""
+    digest = sha256()
+    for name in sorted(leaves):
+        leaf = leaves[name].detach().contiguous().cpu()
+        digest.update(f"{name}\x1f{leaf.dtype}\x1f{tuple(leaf.shape)}\x1f".encode() + leaf.numpy().tobytes())
+    return digest.digest()

@@ -1,0 +1,276 @@
+"""A wave: trials that travel in one letter, round after round, from their start or their last checkpoint to the end."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from wardround.core import tree
+from wardround.core.tree import Tree
+from wardround.deployment.common.secure_wave import block_size
+from wardround.deployment.common.site_store import NONE_YET
+from wardround.deployment.common.spool import Entry
+from wardround.deployment.common.update_checks import leaves_hash, shapes_of
+from wardround.privacy.dp.noise import Stream
+from wardround.protocol.messages import Letter
+from wardround.runs.checkpoint import read_leaves, write_leaves
+from wardround.training.intake import Intake
+from wardround.training.local import Memory, Outcome
+from wardround.training.rounds import close, start_apart
+from wardround.training.trial import Assignment, Run, Trial, assign
+
+RANKED = "auc_rows"  # rows of sites that tell an AUC of their own
+OWN = "own"  # in a letter with final models: the part of a trial that is its region's own, before the last average
+NoiseOf = Callable[[Trial], Stream | None]
+
+
+@dataclass(frozen=True)
+class WaveState:
+    """All that a wave is between two rounds, but for its trials."""
+
+    round: int
+    runs: tuple[Run, ...]
+    counted: Mapping[str, int]  # the last round in which a site's work counted
+    pending: Sequence[Mapping[str, Any]] = ()  # records whose model no site has scored yet
+    records: int = 0  # bytes of the records that are valid
+    done: bool = False
+    span: Mapping[str, Any] = field(default_factory=dict)  # of a region: the question that it is answering
+
+
+def first_state(trials: Sequence[Trial]) -> WaveState:
+    return WaveState(0, tuple(start_apart(trial) for trial in trials), {})
+
+
+def write_state(path: Path, state: WaveState) -> None:
+    leaves = {
+        f"{number}/{name}": leaf
+        for number, run in enumerate(state.runs)
+        for name, leaf in tree.flatten(run.server).items()
+    }
+    place = {
+        "round": state.round,
+        "rounds": [run.round for run in state.runs],
+        "counted": dict(state.counted),
+        "pending": [dict(record) for record in state.pending],
+        "records": state.records,
+        "done": state.done,
+        "span": dict(state.span),
+    }
+    write_leaves(path, leaves, place)
+
+
+def read_state(path: Path, trials: Sequence[Trial]) -> WaveState:
+    if not path.is_file():
+        return first_state(trials)
+    leaves, place = read_leaves(path)
+    servers: list[Tree] = [{} for _ in trials]
+    for name, leaf in leaves.items():
+        number, rest = name.split("/", 1)
+        servers[int(number)][rest] = leaf
+    runs = [Run(n, tree.unflatten(server), {}) for n, server in zip(place["rounds"], servers, strict=True)]
+    kept = {name: place[name] for name in ("round", "counted", "pending", "records", "done", "span")}
+    return WaveState(runs=tuple(runs), **kept)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one site is asked in one round."""
+
+    work: dict[int, int] = field(default_factory=dict)  # epochs, by trial
+    score: list[int] = field(default_factory=list)  # trials whose last model is scored there
+
+    @property
+    def trials(self) -> list[int]:
+        return sorted({*self.work, *self.score})
+
+
+def tasks(trials: Sequence[Trial], state: WaveState, every: int, quiet: Sequence[int]) -> dict[str, Task]:
+    """By site. `quiet` are trials that are not scored while they train."""
+    found: dict[str, Task] = {}
+    due = bool(state.round and every and state.round % every == 0)
+    for number, trial in enumerate(trials):
+        if trial.training.rounds <= state.round:
+            continue
+        for assignment in assign(trial, state.round):
+            if assignment.counts:
+                found.setdefault(assignment.site.name, Task()).work[number] = assignment.epochs
+        if due and number not in quiet:
+            for site in trial.scored:
+                found.setdefault(site.name, Task()).score.append(number)
+    return found
+
+
+def models_for(trials: Sequence[Trial], state: WaveState, site: str, chosen: Sequence[int]) -> Tree:
+    """What a site is sent: of each trial what its algorithm broadcasts."""
+    tensors: Tree = {}
+    for number in chosen:
+        trial = trials[number]
+        names = [one.name for one in trial.sites]
+        place = names.index(site) if site in names else 0  # a site that only scores gets the model of all
+        shared = trial.algorithm.broadcast(state.runs[number].server, place)
+        tensors |= {f"{number}/{name}": leaf for name, leaf in tree.flatten(shared).items()}
+    return tensors
+
+
+def models_sent(trials: Sequence[Trial], state: WaveState) -> dict[str, str]:
+    """A hash for each trial of a secure wave, in which all sites are sent the same."""
+    return {
+        str(number): leaves_hash(tree.flatten(trial.algorithm.broadcast(state.runs[number].server, 0))).hex()
+        for number, trial in enumerate(trials)
+        if trial.training.rounds > state.round
+    }
+
+
+def alike_everywhere(trials: Sequence[Trial], chosen: Sequence[int]) -> bool:
+    """Whether every site would be sent the same."""
+    return not any(trials[number].algorithm.personal for number in chosen)
+
+
+def train_letter(wave: int, state: WaveState, site: str, task: Task, seconds: float | None, run: str) -> Letter:
+    body = {
+        "run": run,
+        "wave": wave,
+        "round": state.round,
+        "counted": state.counted.get(site, NONE_YET),
+        "work": {str(number): epochs for number, epochs in task.work.items()},
+        "score": task.score,
+        "seconds": seconds,
+    }
+    return Letter("train", body)
+
+
+def evaluate_letter(wave: int, state: WaveState, site: str, score: Sequence[int], run: str) -> Letter:
+    counted = state.counted.get(site, NONE_YET)
+    return Letter("evaluate", {"run": run, "wave": wave, "counted": counted, "score": list(score)})
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """What a round brought: answers of sites, and in a secure wave the sums of their updates, or why there is none."""
+
+    entries: Mapping[str, Entry]
+    sums: Mapping[int, tuple[np.ndarray, float]] | None = None  # by trial, as `sums_of` has them
+    failed: str = ""
+
+
+def close_round(
+    trials: Sequence[Trial], state: WaveState, arrivals: Arrivals, seconds: float, noise: NoiseOf = lambda trial: None
+) -> WaveState:
+    """Every trial's round from what has arrived, by the same rules as in a simulation. `noise` is for whole sites."""
+    runs, fresh, entries = list(state.runs), [], arrivals.entries
+    active = [number for number, trial in enumerate(trials) if trial.training.rounds > state.round]
+    for number in active:
+        trial, run = trials[number], state.runs[number]
+        assignments = assign(trial, run.round)
+        intake = Intake(trial, run, assignments)
+        came = _counted(number, assignments, entries)
+        if trial.privacy.secure_sum is None:
+            intake.take(_arrived(number, came, entries))
+        else:
+            _take_sum(intake, number, came, arrivals)
+        after, record = close(run, trial, assignments, intake, noise(trial))
+        told = {site: entries[site].body["trials"][str(number)] for site in record.sites}
+        not_finite = [a.site.name for a in assignments if _is_not_finite(number, entries.get(a.site.name))]
+        fresh.append(
+            {
+                "trial": number,
+                "arm": trial.arm,
+                "seed": trial.seed,
+                **vars(record),
+                "epochs": {site: one["epochs"] for site, one in told.items()},
+                "not_finite": not_finite,
+                "seconds": seconds / len(active),
+            }
+        )
+        runs[number] = replace(after, memories={})
+    # where a round came to nothing, what sites remembered before it stays in force
+    counted = state.counted if arrivals.failed else {**state.counted, **dict.fromkeys(entries, state.round)}
+    return replace(state, round=state.round + 1, runs=tuple(runs), counted=counted, pending=[*state.pending, *fresh])
+
+
+def _counted(number: int, assignments: Sequence[Assignment], entries: Mapping[str, Entry]) -> list[Assignment]:
+    """The work that arrived, with the epochs that were really done."""
+    found = []
+    for assignment in assignments:
+        entry = entries.get(assignment.site.name)
+        told = None if entry is None else entry.body["trials"].get(str(number))
+        if told is not None and told["finite"]:
+            found.append(replace(assignment, epochs=int(told["epochs"])))
+    return found
+
+
+def _is_not_finite(number: int, entry: Entry | None) -> bool:
+    """Whether a site has no update of a trial, because its numbers were not finite."""
+    told = None if entry is None else entry.body["trials"].get(str(number))
+    return told is not None and not told["finite"]
+
+
+def _arrived(
+    number: int, came: Sequence[Assignment], entries: Mapping[str, Entry]
+) -> Iterator[tuple[Assignment, Outcome]]:
+    """What sites have sent, one update in memory at a time."""
+    for assignment in came:
+        entry = entries[assignment.site.name]
+        told, update = entry.body["trials"][str(number)], entry.update(number)
+        moved = update["params"] if told["moved"] else None
+        loss = torch.tensor(float("nan") if told["loss"] is None else float(told["loss"]))
+        yield assignment, Outcome(update, Memory(), moved, loss, told["length"])
+
+
+def _take_sum(intake: Intake, number: int, came: Sequence[Assignment], arrivals: Arrivals) -> None:
+    """A secure sum, or none: what sites did was paid for in both cases."""
+    intake.came(came, 8 * block_size(intake.trial))
+    if arrivals.failed:
+        intake.fail(arrivals.failed)
+    elif came and arrivals.sums is not None:
+        intake.shapes = {name: shape for name, (_, shape) in shapes_of(intake.trial).items()}
+        intake.total(*arrivals.sums[number])
+
+
+def scored_records(
+    state: WaveState, trials: Sequence[Trial], bodies: Sequence[Mapping[str, Any]], final: bool
+) -> tuple[list[dict[str, Any]], list[Mapping[str, Any]]]:
+    """Records that are complete, with the figures that sites gave for their models; and those that still wait."""
+    ready, waiting = [], []
+    for record in state.pending:
+        number = record["trial"]
+        if record["round"] == trials[number].training.rounds and not final:
+            waiting.append(record)  # its last model is scored when the wave ends
+            continue
+        shown = {name: value for name, value in record.items() if name != "trial"}
+        ready.append({**shown, **curve(number, bodies)})
+    return ready, waiting
+
+
+def curve(number: int, bodies: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Loss and accuracy over all rows of all sites that gave theirs; of findings the mean of the sites' own AUCs."""
+    found: dict[str, float] = {}
+    for side in ("test", "validation"):
+        figures = pooled_figures(str(number), side, bodies) or {}
+        found |= {f"{side}_{name}": value for name, value in figures.items() if name not in ("rows", RANKED)}
+    return found
+
+
+def pooled_figures(number: str, side: str, bodies: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
+    """Of a trial's model over all rows of a side, with how many these are; None where nobody told any. `bodies` are of
+    sites, or of regions that have pooled theirs."""
+    parts = [body["figures"][number][side] for body in bodies if side in body["figures"].get(number, {})]
+    rows = sum(part["rows"] for part in parts)
+    if not rows:
+        return None
+    found = {"rows": rows}
+    for name in ("loss", "accuracy"):
+        values = [float("nan") if part[name] is None else part[name] for part in parts]
+        found[name] = sum(v * part["rows"] for v, part in zip(values, parts, strict=True)) / rows
+    if any("auc" in part for part in parts):
+        # weighted by the rows of those who tell one: how rows of two sites rank is not known
+        ranked = [part for part in parts if part.get("auc") is not None and not math.isnan(part["auc"])]
+        weights = [part.get(RANKED, part["rows"]) for part in ranked]
+        lost = math.isnan(found["loss"]) or not ranked
+        found["auc"] = math.nan if lost else float(np.average([part["auc"] for part in ranked], weights=weights))
+        found[RANKED] = sum(weights)
+    return found

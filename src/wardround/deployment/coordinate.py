@@ -1,0 +1,97 @@
+"""The coordinator's side, put together: kit, SuperLink, study, run folder."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from wardround.core.atomic_files import full_disk_is_told
+from wardround.core.errors import DeployError
+from wardround.deployment.common.deployable import refuse_undeployable
+from wardround.deployment.common.deployment_results import MADE
+from wardround.deployment.common.messaging import Step
+from wardround.deployment.flat.coordinator import Coordinator
+from wardround.deployment.join import alone
+from wardround.deployment.provisioning.kit import CoordinatorKit, read_keys
+from wardround.deployment.regional.regions import regions_of
+from wardround.deployment.regional.top_coordinator import CoordinatorOfAll
+from wardround.deployment.vertical.vertical_coordinator import VerticalCoordinator
+from wardround.deployment.vertical.vertical_validation import is_vertical
+from wardround.protocol.messages import Post
+from wardround.protocol.signing import read_key, read_public_key
+from wardround.runs.audit import FINISHED, AuditLog, file_hash
+from wardround.runs.folder import RunFolder
+from wardround.study.parser import Families
+from wardround.study.schema import Study
+from wardround.training.validation import need_extras
+
+LOOPBACK = "127.0.0.1"
+
+
+def deployed_folder(study: Study, out: Path) -> RunFolder:
+    """Beside a simulation of the same study, not in its place."""
+    return RunFolder(out / f"{study.name}-{study.hash[:8]}-deployed")
+
+
+def coordinate(
+    study: Study,
+    families: Families,
+    kit: CoordinatorKit,
+    out: Path,
+    watch: Callable[[Step], None] = lambda step: None,
+    listen: str = LOOPBACK,
+    again: bool = False,
+) -> RunFolder:
+    """Run a study across the sites of a kit, from its beginning or from where it stopped."""
+    if study.hash != kit.hash:
+        problem = f"the kit was made for a study with hash {kit.hash[:12]}, and this one has {study.hash[:12]}"
+        raise DeployError(str(kit.path), problem, "Name the study in the kit, or provision anew.")
+    sites = [site for site in kit.sites if site not in kit.revoked]
+    refuse_undeployable(study, families, kit.hospitals or sites)
+    folder = deployed_folder(study, out)
+    if folder.complete and not again:
+        finish_up(study, folder)
+        return folder
+    for arm in study.trained_arms:  # now, and not when all hospitals have answered
+        need_extras(arm.name, arm.privacy)
+    from wardround.deployment.flower.linked import Linked
+
+    public = {site: read_public_key(kit.sites[site], f"{site}.pub") for site in sites}
+
+    def revoked() -> Mapping[str, str]:
+        return read_keys(kit.path).revoked
+
+    coordinators: list[Coordinator] = []
+
+    def run(post: Post) -> None:
+        made = VerticalCoordinator if is_vertical(study) else CoordinatorOfAll if kit.hospitals else Coordinator
+        coordinator = made(study, families, sites, folder, post, read_key(kit.signing_key), public, again, revoked)
+        if isinstance(coordinator, CoordinatorOfAll):
+            regions = regions_of(study, kit.hospitals)
+            coordinator.hospitals = [name for name in kit.hospitals if any(name in regions[site] for site in sites)]
+        coordinators.append(coordinator)
+        with full_disk_is_told(folder.path, "Make room, then start it again: it goes on where it stopped."):
+            for step in coordinator.run():
+                watch(step)
+
+    with alone(kit.path / "link", "another process coordinates with this kit"):
+        Linked(
+            host=listen,
+            port=kit.port,
+            ca=kit.ca,
+            certificate=kit.certificate,
+            key=kit.key,
+            sites={site: key.public for site, key in public.items()},
+            folder=kit.path / "link",
+            connections=kit.connections,
+            connections_per_address=kit.connections_per_address,
+            revoked=revoked,
+            notice=lambda line: coordinators[0].lines.append(line) if coordinators else None,
+        ).carry(run)
+    return folder
+
+
+def finish_up(study: Study, folder: RunFolder) -> None:
+    """A run that died after its results were written, before it was logged as finished."""
+    if (folder.path / "state").is_dir():
+        made = {name: file_hash(folder.path / name) for name in MADE}
+        AuditLog(folder.path / "audit.jsonl").add(FINISHED, study=study.hash, files=made)
+        folder.remove_state()

@@ -1,0 +1,140 @@
+"""Four hospitals on one machine: provisioned, approved, joined and coordinated with the same commands as in earnest."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from wardround.core.errors import DeployError
+from wardround.deployment.common.deployable import is_private
+from wardround.deployment.common.parity import Parity, replay
+from wardround.deployment.coordinate import deployed_folder
+from wardround.deployment.flat.site_account import LEDGER
+from wardround.deployment.flower.linked import LARGE_PAGES, free_port
+from wardround.deployment.governance.approvals import approve
+from wardround.deployment.provisioning.provision import provision
+from wardround.deployment.provisioning.site_file import SiteFile
+from wardround.runs.catalog import find_study, load_study
+from wardround.runs.ledger import Ledger, Spent
+from wardround.runs.plan import load_plan
+from wardround.training.validation import need_extras
+
+STUDY = "heart-deployed"
+PRIVATE = "heart-deployed-private"
+LONGEST = 600.0  # seconds
+
+
+@dataclass(frozen=True)
+class Demo:
+    parity: Parity | None  # None: noise from secrets cannot be had again
+    sites: tuple[str, ...]
+    spent: tuple[Spent, ...]  # by each hospital's own ledger
+    folder: Path | None
+
+
+def run_demo(out: Path | None, say: Callable[[str], None], private: bool = False) -> Demo:
+    """`out` must not exist yet; without it everything is removed in the end."""
+    name = PRIVATE if private else STUDY
+    if out is not None:
+        return Demo(*_run(name, out.absolute(), say), out)
+    with TemporaryDirectory(prefix="wardround-demo-") as folder:
+        return Demo(*_run(name, Path(folder) / "demo", say), None)
+
+
+def _run(
+    name_of_study: str, folder: Path, say: Callable[[str], None]
+) -> tuple[Parity | None, tuple[str, ...], tuple[Spent, ...]]:
+    study, families = load_study(name_of_study)
+    for arm in study.trained_arms:
+        need_extras(arm.name, arm.privacy)
+    sites = tuple(study.data.options["hospitals"])
+    provision(study, sites, folder, port=free_port())
+    say(f"kits for {', '.join(sites)} in {folder}")
+    for name in sites:
+        prepare_site(folder / "sites" / name, f'source = "heart"\nhospitals = ["{name}"]\n')
+        approve(SiteFile.load(folder / "sites" / name), study, "wardround demo")
+    command = [
+        "coordinate",
+        str(find_study(name_of_study)),
+        "--kit",
+        str(folder / "coordinator"),
+        "--out",
+        str(folder / "runs"),
+    ]
+    joins = [["join", str(folder / "sites" / name / "site.toml")] for name in sites]
+    with started([[*command, "--no-report"], *joins], folder) as processes:
+        say(f"coordinator and {len(sites)} hospitals are running, each in a process of its own")
+        wait_for(processes[0], processes[1:], folder / "coordinate.log", say)
+    if is_private(study):
+        say("the run is finished; what it cost patients is in each hospital's own ledger")
+        ledgers = [Ledger(folder / "sites" / name / "state" / LEDGER) for name in sites]
+        return None, sites, tuple(row for ledger in ledgers for row in ledger.spent())
+    say("the run is finished; the same rounds again on one machine")
+    return replay(load_plan(study, families), deployed_folder(study, folder / "runs")), sites, ()
+
+
+def prepare_site(folder: Path, data: str) -> None:
+    """Fill in `[data]` of a kit's site.toml."""
+    path = folder / "site.toml"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(re.sub(r"(?ms)^\[data\]\n.*?(?=^\[|\Z)", lambda _: f"[data]\n{data}\n", text), encoding="utf-8")
+
+
+@contextmanager
+def started(commands: Sequence[Sequence[str]], folder: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Each `wardround` command in a process of its own, its output in a file; all are ended in the end."""
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for number, command in enumerate(commands):
+            name = command[0] if number == 0 else f"{command[0]}-{Path(command[1]).parent.name}"
+            with (folder / f"{name}.log").open("wb") as log:
+                environment = {**os.environ, **LARGE_PAGES, "OMP_NUM_THREADS": "1"}
+                processes.append(
+                    subprocess.Popen(
+                        [sys.executable, "-m", "wardround.cli.main", *command],
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        env=environment,
+                    )
+                )
+        yield processes
+    finally:
+        for process in processes:
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGINT if process.poll() is None else 0)
+        for process in processes:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def wait_for(
+    coordinator: "subprocess.Popen[bytes]",
+    sites: "Sequence[subprocess.Popen[bytes]]",
+    log: Path,
+    say: Callable[[str], None],
+) -> None:
+    began, shown = time.monotonic(), ""
+    while coordinator.poll() is None:
+        time.sleep(0.2)
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        if lines and lines[-1] != shown:
+            shown = lines[-1]
+            say(f"  {shown}")
+        ended = [number for number, site in enumerate(sites) if site.poll() is not None]
+        if ended or time.monotonic() - began > LONGEST:
+            problem = "a hospital's process ended early" if ended else "did not finish in time"
+            raise DeployError("demo", problem, f"Look at the logs beside {log}.")
+    if coordinator.returncode:
+        tail = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        raise DeployError("demo", tail[-1] if tail else "the coordinator failed", f"Look at {log}.")

@@ -1,0 +1,1 @@
+"""Coordinator and sites without regions or parties."""

@@ -1,0 +1,307 @@
+"""The coordinator's side of a run across hospitals: greet, agree, train wave by wave, compute.
+
+It knows nothing of the network: a `Post` carries sealed letters and brings the answers. `run` is a generator of
+steps, so that a terminal or a test decides what to show. Dies at any moment; started again, it goes on with the round
+it was in, with the answers that had arrived.
+"""
+
+import time
+from collections.abc import Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from wardround.core.errors import SecureSumError
+from wardround.core.tree import Tree
+from wardround.deployment.common.answer_checks import check_figures, check_summaries, check_update
+from wardround.deployment.common.deployed_plan import DeployedPlan
+from wardround.deployment.common.deployment_results import MADE, Invited, keep_summaries, write_outcome
+from wardround.deployment.common.messaging import Step
+from wardround.deployment.common.secure_sum_coordinator import Sum
+from wardround.deployment.common.secure_wave import everybody, is_secure, masked_length, refuse_implausible, sums_of
+from wardround.deployment.common.spool import MASKED, Entry, Shape, Spool
+from wardround.deployment.common.update_checks import shapes_of
+from wardround.deployment.common.waves import (
+    Arrivals,
+    Task,
+    WaveState,
+    alike_everywhere,
+    close_round,
+    evaluate_letter,
+    models_for,
+    models_sent,
+    read_state,
+    scored_records,
+    tasks,
+    train_letter,
+    write_state,
+)
+from wardround.deployment.flat.membership import Membership
+from wardround.deployment.flat.site_secret import RunSecret
+from wardround.deployment.flat.site_training import by_trial
+from wardround.privacy.dp.noise import SecretStream, Stream, site_key
+from wardround.protocol.messages import Letter, Sealed, tensor_bytes
+from wardround.runs.audit import FINISHED, file_hash
+from wardround.runs.folder import JsonLines
+from wardround.runs.prediction_tables import saved_leaves
+from wardround.training.trial import Trial
+
+PARTIAL_SHARE = 0.8  # of the deadline: what a site that may stop early has for its local work
+LEAVE_WITHIN = 10.0  # seconds for the sites to hear that a run is over
+
+
+@dataclass
+class Coordinator(Membership):
+    shapes: list[dict[str, Shape]] = field(default_factory=list)  # of each trial's update
+    plan: DeployedPlan | None = None  # once all have agreed
+
+    def run(self) -> Generator[Step]:
+        with self.folder.locked():
+            self._begin()
+            federation = yield from self._federate()
+            self.plan = plan = federation.plan
+            waves = plan.waves()
+            trials = [[plan.trial(self.study.arm(arm), seed) for arm, seed in wave] for wave in waves]
+            self.total = sum(trial.training.rounds for wave in trials for trial in wave)
+            for number, members in enumerate(trials):
+                yield from self._wave(number, members, federation.prepare)
+            self.title = "computing results"
+            yield self.step()
+            warnings = [*federation.warnings, *(f"{site}: {why}" for site, why in self.absences.items())]
+            warnings = list(dict.fromkeys(warnings))
+            RunSecret(self.folder.path / "state").destroy()
+            invited = Invited(self.invited_hospitals, plan.sites, self.absences)
+            write_outcome(self.folder, plan, federation.described, len(waves), warnings, invited)
+            made = {name: file_hash(self.folder.path / name) for name in MADE}
+            self.log.add(FINISHED, study=self.study.hash, files=made)
+            self.title = "taking leave"
+            yield from self._part(made["results.json"])
+            self.folder.remove_state()
+
+    def _wave(self, number: int, trials: list[Trial], prepare: Letter) -> Generator[Step]:
+        path = self.folder.path / "state" / "waves" / f"{number:05}.safetensors"
+        state = read_state(path, trials)
+        before, last = self.done, max(trial.training.rounds for trial in trials)
+        self.title = f"{trials[0].arm}{f' and {len(trials) - 1} more' if len(trials) > 1 else ''}"
+        if not state.done:
+            self.shapes = [self._shapes(trial) for trial in trials]
+            with JsonLines(self.folder.unit_records(number), state.records) as records:
+                while state.round < last:
+                    self.done = before + sum(min(state.round, trial.training.rounds) for trial in trials)
+                    state = yield from self._round(number, trials, state, records, prepare)
+                    write_state(path, state)
+                    Spool(self.folder.path / "state", number, state.round - 1).clear()
+                state = yield from self._evaluate(number, trials, state, records, prepare)
+                write_state(path, state)
+        self.done = before + sum(trial.training.rounds for trial in trials)
+
+    def _shapes(self, trial: Trial) -> dict[str, Shape]:
+        return shapes_of(trial)
+
+    def _round(
+        self, number: int, trials: list[Trial], state: WaveState, records: JsonLines, prepare: Letter
+    ) -> Generator[Step, None, WaveState]:
+        began = time.monotonic()
+        quiet = [n for n, trial in enumerate(trials) if self.study.arm(trial.arm).held_out is not None]
+        asked = tasks(trials, state, self.study.evaluation.every, quiet)
+        arrivals, missing = yield from self.gather(number, trials, state, prepare, asked)
+        bodies = [entry.body for entry in arrivals.entries.values()]
+        ready, waiting = scored_records(state, trials, bodies, final=False)
+        for record in ready:
+            records.add(record)
+        scored = replace(state, pending=waiting, records=records.flush())
+        closed = close_round(trials, scored, arrivals, time.monotonic() - began, partial(self._noise, state.round))
+        self.log_round(number, state.round, arrivals, missing)
+        return closed
+
+    def gather(
+        self, number: int, trials: list[Trial], state: WaveState, prepare: Letter, asked: dict[str, Task]
+    ) -> Generator[Step, None, tuple[Arrivals, list[str]]]:
+        """What sites answer in a round, and who of those asked did not."""
+        spool = Spool(self.folder.path / "state", number, state.round)
+        sums, sum_of, failed = None, None, ""
+        if is_secure(trials) and any(task.work for task in asked.values()):
+            models = models_sent(trials, state)
+            sums = self.begin_sum(number, state.round, dict(enumerate(trials)), models, spool.folder)
+            # who has spent its epsilon adds zeros: the masks of the others count on it
+            asked = {**{site: Task() for site in everybody(sums.trials, state.round)}, **asked}
+        try:
+            if sums is not None:
+                yield from self.share_keys(sums, lambda site: self._told_first(site, prepare))
+                self.prepared |= set(sums.sharers)
+            yield from self._train(number, trials, state, prepare, spool, asked, sums)
+            if sums is not None:
+                yield from self.unmask(sums, spool.entries(self.members))
+                if sums.total is not None:
+                    sum_of = sums_of(sums.trials, state.round, sums.total)
+                    refuse_implausible(sums.trials, sum_of, sums.book.pages["survivors"], sums.adds)
+        except SecureSumError as error:
+            sum_of, failed = None, f"{error.where}: {error.problem}"
+            self.lines.append(f"round {state.round + 1} of {self.title} came to nothing: {failed}")
+        entries = self._entries(spool, asked, sums)
+        return Arrivals(entries, sum_of, failed), [site for site in asked if site not in entries]
+
+    def log_round(self, number: int, round_number: int, arrivals: Arrivals, missing: list[str]) -> None:
+        told = {s: {"letter": e.letter, "bytes": e.size, "head": e.body["head"]} for s, e in arrivals.entries.items()}
+        failed = {"failed": arrivals.failed} if arrivals.failed else {}
+        self.log.add("round closed", wave=number, round=round_number, updates=told, missing=missing, **failed)
+
+    def _entries(self, spool: Spool, asked: Mapping[str, Task], sums: Sum | None) -> dict[str, Entry]:
+        """The answers that count. Whose vector is in a sum counts, even if the site has left since."""
+        settled = [] if sums is None else sums.book.pages.get("survivors", [])
+        return spool.entries(
+            [site for site in self.members if site in asked and (site in self.present or site in settled)]
+        )
+
+    def _train(
+        self,
+        number: int,
+        trials: list[Trial],
+        state: WaveState,
+        prepare: Letter,
+        spool: Spool,
+        asked: Mapping[str, Task],
+        sums: Sum | None,
+    ) -> Generator[Step]:
+        known = spool.entries(self.present)
+        if sums is not None and "survivors" in sums.book.pages:
+            return  # whose vectors are in the sum was told to the sites, and stands
+        deadline = self.study.deployment.deadline
+        seconds = None if deadline is None else PARTIAL_SHARE * deadline
+        wanted = {
+            site: (_in_sum(train_letter(number, state, site, task, seconds, self.run_name), site, sums), task.trials)
+            for site, task in asked.items()
+            if site in self.present and site not in known and _takes_part(site, state.round, sums)
+        }
+        letters = self._with_models(trials, state, wanted, prepare)
+
+        def take(site: str, sealed: Sealed, letter: Letter) -> None:
+            check_update(letter.body, asked[site].work, trials)
+            check_figures(site, letter.body["figures"], asked[site].score, trials, self.agreed_plan)
+            masked = sums is not None and site in sums.sharers
+            sent = [n for n in asked[site].work if letter.body["trials"][str(n)]["finite"]]
+            expected = {f"{n}/{name}": shape for n in sent for name, shape in self.shapes[n].items()}
+            if sums is not None and masked:
+                expected = {MASKED: ("I64", (masked_length(sums.trials, state.round),))}
+            spool.add(site, sealed, letter, expected)
+            self.prepared.add(site)
+
+        yield from self.collect(letters, take, f"round {state.round + 1}", closing=True, there=known)
+
+    def _told_first(self, site: str, prepare: Letter) -> dict[str, Any]:
+        """A site that was away when the others were told what was agreed is told with its first letter."""
+        return {} if site in self.prepared else {"prepare": prepare.body}
+
+    def _noise(self, round_number: int, trial: Trial) -> Stream | None:
+        """For whole sites, from a secret that the coordinator drew for this run: a repeated round repeats it."""
+        if trial.privacy.site is None:
+            return None
+        secret = RunSecret(self.folder.path / "state").draw(used=True)
+        key = site_key(secret, self.run_name, trial.arm, trial.seed, round_number)
+        return SecretStream(key, "noise for sites")
+
+    def _with_models(
+        self,
+        trials: list[Trial],
+        state: WaveState,
+        wanted: Mapping[str, tuple[Letter, Sequence[int]]],
+        prepare: Letter,
+        beside: Mapping[str, Tree] | None = None,
+    ) -> dict[str, Sealed]:
+        """Sealed letters with the models in them. Where all sites are sent the same, it is packed and hashed once.
+
+        `beside` has what else a site is sent; sites that are sent the same have one and the same tree.
+        """
+        packed: dict[tuple[Any, ...], Sealed] = {}
+        sealed = {}
+        for site, (letter, chosen) in wanted.items():
+            more = (beside or {}).get(site, {})
+            tensors = models_for(trials, state, site, chosen) | more
+            whole = Letter(letter.kind, {**letter.body, **self._told_first(site, prepare)}, tensors)
+            key = (*chosen, id(more) if more else None)
+            if key in packed:
+                sealed[site] = self.sealed(whole, site, packed[key].tensors, packed[key].tensors_hash)
+                continue
+            sealed[site] = self.sealed(whole, site, tensor_bytes(tensors))
+            if alike_everywhere(trials, chosen):
+                packed[key] = sealed[site]
+        return sealed
+
+    def _evaluate(
+        self, number: int, trials: list[Trial], state: WaveState, records: JsonLines, prepare: Letter
+    ) -> Generator[Step, None, WaveState]:
+        score = [n for n, trial in enumerate(trials) if self.study.arm(trial.arm).held_out is None]
+        answers = yield from self.summaries(number, trials, state, score, prepare)
+        for record in scored_records(state, trials, [letter.body for letter in answers.values()], final=True)[0]:
+            records.add(record)
+        self._keep_final(number, trials, state, answers)
+        heads = {site: letter.body["head"] for site, letter in answers.items()}
+        self.log.add("wave finished", wave=number, heads=heads)
+        return replace(state, pending=[], records=records.flush(), done=True)
+
+    def _keep_final(self, number: int, trials: list[Trial], state: WaveState, answers: Mapping[str, Letter]) -> None:
+        """`answers` have what each hospital told of its test rows."""
+        keep_summaries(self.folder, number, trials, answers)
+        for trial, run in zip(trials, state.runs, strict=True):
+            if self.study.arm(trial.arm).held_out is None:
+                self.folder.save_model(trial.arm, trial.seed, saved_leaves(run))
+
+    def summaries(
+        self,
+        number: int,
+        trials: list[Trial],
+        state: WaveState,
+        score: Sequence[int],
+        prepare: Letter,
+        own: Mapping[str, Tree] | None = None,
+    ) -> Generator[Step, None, dict[str, Letter]]:
+        """Final models to all; summaries come back. Where sites form regions, `own` are the regions' own models."""
+        wanted = {
+            site: (evaluate_letter(number, state, site, score, self.run_name), list(range(len(trials))))
+            for site in self.present
+        }
+        found: dict[str, Letter] = {}
+
+        def take(site: str, sealed: Sealed, letter: Letter) -> None:
+            self.check_summary(site, letter, trials, score, set(by_trial((own or {}).get(site, {}))))
+            found[site] = letter
+
+        letters = self._with_models(trials, state, wanted, prepare, own)
+        yield from self.collect(letters, take, "evaluation", closing=True)
+        return {site: found[site] for site in self.present if site in found}
+
+    def check_summary(
+        self, site: str, letter: Letter, trials: Sequence[Trial], score: Sequence[int], regional: Collection[int] = ()
+    ) -> None:
+        """`regional` are the trials of which it was sent its region's own model too."""
+        check_summaries(site, letter.body["summaries"], trials, self.agreed_plan, regional)
+        check_figures(site, letter.body["figures"], score, trials, self.agreed_plan)
+
+    @property
+    def agreed_plan(self) -> DeployedPlan:
+        if self.plan is None:
+            raise ValueError("sites are asked for models before they have agreed")
+        return self.plan
+
+    def _part(self, results: str, why: str = "") -> Generator[Step]:
+        """Tell everybody who is there. Who is not forgets what it kept when the next run begins."""
+        letter = Letter("goodbye", {"run": self.run_name, "results": results, **({"why": why} if why else {})})
+        letters = {site: self.sealed(letter, site) for site in self.members if self.post.connected().get(site)}
+        began = time.monotonic()
+        for got in self.post.ask(letters) if letters else ():
+            if got is not None:
+                self.doing[got[0]] = "done"
+            yield self.step()
+            if time.monotonic() - began > LEAVE_WITHIN:
+                return
+
+
+def _takes_part(site: str, round_number: int, sums: Sum | None) -> bool:
+    """Whose keys or shares did not come has no place in the round's sum; who only scores needs none."""
+    return sums is None or site in sums.sharers or site not in everybody(sums.trials, round_number)
+
+
+def _in_sum(letter: Letter, site: str, sums: Sum | None) -> Letter:
+    if sums is None or site not in sums.sharers:
+        return letter
+    return Letter(letter.kind, {**letter.body, "sum": sums.told(site)}, letter.tensors)

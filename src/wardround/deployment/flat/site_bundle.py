@@ -1,0 +1,272 @@
+"""A bundle at a hospital that took part in a deployed run, from what the run left there. Nothing is sent or asked.
+
+The card holds what the hospital knows: its own rows and figures, who took part, and what its ledger says. How many
+rows others have, and figures over all hospitals, are in the coordinator's report.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from safetensors.torch import load_file
+
+from wardround.bundles.build.assemble import (
+    Origin,
+    OtherRows,
+    OtherScores,
+    model_of,
+    plain_name,
+    unrecorded,
+    write_bundle,
+)
+from wardround.bundles.build.make import FOLDER, saved_scores, side_of
+from wardround.bundles.build.run_inputs import Beside, beside_of
+from wardround.bundles.bundle import build_model
+from wardround.bundles.card.card import FIGURES, Told
+from wardround.bundles.card.card_parts import findings_told
+from wardround.bundles.sealed_files import refuse_taken
+from wardround.core.errors import BundleError, DeployError, RunError, StudyError, suggest
+from wardround.core.settings import Factory
+from wardround.core.tree import Tree
+from wardround.data.site import Site
+from wardround.deployment.common.deployable import is_federated
+from wardround.deployment.common.local_predictions import kept_predictions, kept_thresholds
+from wardround.deployment.flat.site_session import Session, known_letters
+from wardround.deployment.governance.policy import Refused
+from wardround.deployment.join import SiteGate
+from wardround.deployment.provisioning.site_file import SiteFile, open_source
+from wardround.evaluation.findings import describe_findings
+from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
+from wardround.evaluation.scores import Scores, label_columns
+from wardround.privacy.dp.accountant import epsilon
+from wardround.runs.catalog import families as known_families
+from wardround.runs.ledger import Entry, charges_of
+from wardround.runs.plan import members_of
+from wardround.study.schema import Arm
+
+AS_IT_WAS = "Bring the file back as it was in the run; new rows need a new run."
+
+
+def make_site_bundle(
+    state: str | Path,
+    *,
+    arm: str,
+    site: str | None = None,
+    seed: int | None = None,
+    out: str | Path | None = None,
+    onnx: bool = False,
+    site_file: Path | None = None,
+) -> Path:
+    """The folder of a new bundle, from a hospital's own folder of a run (`STATE/RUN`) and its site file.
+
+    `site_file` is found beside the folder STATE, unless given. The rest is as `make_bundle` has it.
+    """
+    folder = Path(state).absolute()
+    path = folder.parent.parent / "site.toml" if site_file is None else site_file
+    if not path.exists():
+        raise DeployError(str(path), "there is no site file", "Give it: --site-file FILE.")
+    own = SiteFile.load(path)
+    if site is not None and site != own.name:
+        raise StudyError("--site", f"this is the folder of {own.name!r}", "Leave it out.")
+    families = known_families()
+    if (folder / "session.json").is_file() and "rosters" in (known_letters(folder) or {}):
+        problem = "its model is in parts at several parties, and none of them predicts alone"
+        raise BundleError(own.name, problem, "Use this party's part in models/; docs/how-to/vertical.md says how.")
+    try:
+        source = open_source(own, families)
+        session = Session.restore(own.name, folder, SiteGate(own, families), families, source.load)
+    except Refused as refused:
+        raise DeployError(own.name, refused.refusal.reason, "Approve the study again if that is right.") from None
+    clahe = bool(own.data.get("clahe", False))  # how its own images were read, whatever the study's source is
+    return bundle_of(session, arm=arm, seed=seed, out=out, onnx=onnx, clahe=clahe)
+
+
+def bundle_of(
+    session: Session,
+    *,
+    arm: str,
+    seed: int | None = None,
+    out: str | Path | None = None,
+    onnx: bool = False,
+    models: Mapping[str, Factory] | None = None,
+    clahe: bool = False,
+) -> Path:
+    """`clahe` says whether the contrast of this hospital's images was evened out when they were read."""
+    study = session.study
+    known = [one.name for one in study.arms]
+    if arm not in known:
+        raise StudyError("--arm", f"the study has no arm {arm!r}", suggest(arm, known, "Arms"))
+    if seed is not None and seed not in study.evaluation.seeds:
+        raise StudyError("--seed", f"the study has no seed {seed}", f"Its first is {study.evaluation.seeds.first}.")
+    target = FOLDER / plain_name(f"{study.name}-{arm}-{session.site}") if out is None else Path(out)
+    refuse_taken(target)
+    chosen = study.evaluation.seeds.first if seed is None else seed
+    try:
+        return write_bundle(_origin(session, study.arm(arm), chosen, models, clahe), target, onnx)
+    except OtherRows:
+        raise _changed(session) from None
+    except OtherScores as error:
+        problem = f"{error.problem}: its file was changed since the run, or what the run left here was"
+        raise BundleError(session.site, problem, AS_IT_WAS) from None
+
+
+def _changed(session: Session) -> RunError:
+    return RunError(session.site, "its rows are not those of the run: its file was changed since", AS_IT_WAS)
+
+
+def _refuse_changed(session: Session, predictions: pd.DataFrame) -> None:
+    """By what the run left here: the outcome of every row that was tested with any seed, and, where patients are
+    protected, the fingerprint of all rows that the ledger has charged."""
+    rows, columns = predictions["row"].to_numpy(), label_columns(predictions)
+    label, target = predictions[columns].to_numpy(), session.records.target.reshape(len(session.records), -1)
+    charged = {entry.patients for entry in session.ledger.entries() if (entry.run, entry.site) == _place(session)}
+    now = session.plan.cohort_of(session.study.arms[0]).fingerprint
+    known = (rows >= 0) & (rows < len(target))
+    alike = known.all() and target.shape[1] == len(columns) and (target[rows] == label).all()
+    if not alike or (charged and now not in charged):
+        raise _changed(session)
+
+
+def _place(session: Session) -> tuple[str, str]:
+    return session.run, session.site
+
+
+def _origin(session: Session, arm: Arm, seed: int, models: Mapping[str, Factory] | None, clahe: bool) -> Origin:
+    if not session.waves:
+        problem = "the sites have not agreed yet how rows are prepared"
+        raise BundleError(str(session.folder), problem, "Wait until the run is over.")
+    trial = session.plan.trial(arm, seed)
+    site = next((one for one in trial.scored if one.name == session.site), None)
+    if site is None:
+        raise BundleError(session.site, f"does not predict in arm {arm.name}", "Name another arm.")
+    cohort, predictions = session.plan.cohort_of(arm), _predictions(session)
+    _refuse_changed(session, predictions)
+    beside = _beside(session, arm, site, clahe)
+    test = np.searchsorted(cohort.row_numbers, site.test_rows)
+    label, score = saved_scores(predictions, str(session.folder / "predictions"), arm.name, seed, site)
+    params, buffers = _weights(session, arm, seed, beside, models)
+    return Origin(
+        study=session.study,
+        run=session.run,
+        arm=arm,
+        asked=arm.name,
+        seed=seed,
+        site=session.site,
+        recipe=beside.recipe,
+        classes=session.plan.classes,
+        params=params,
+        buffers=buffers,
+        vocabulary=dict(session.records.vocabulary.get(session.site, {})),
+        unrecorded=() if beside.table is None else unrecorded(beside.recipe, beside.table, test),
+        train=side_of(site.train, trial.dtype),
+        validation=side_of(site.validation, trial.dtype),
+        table=beside.table,
+        test=test,
+        test_label=label,
+        saved=score,
+        told=_told(session, arm, seed, site, predictions),
+        models=models,
+        has_findings=session.plan.has_findings,
+        inputs=beside.inputs,
+        images=beside.images,
+        trained_on=beside.trained_on,
+        trained=beside.trained,
+    )
+
+
+def _beside(session: Session, arm: Arm, site: Site, clahe: bool) -> Beside:
+    """What rows have beside columns. Thresholds of other hospitals' findings are not known here."""
+    found = beside_of(session.plan, arm, site, {"findings": {}})
+    if found.inputs.images is None:
+        return found
+    return replace(found, inputs=replace(found.inputs, images=replace(found.inputs.images, clahe=clahe)))
+
+
+def _weights(
+    session: Session, arm: Arm, seed: int, beside: Beside, models: Mapping[str, Factory] | None
+) -> tuple[Tree, Tree]:
+    """The model with which this site predicts, as the end of the run left it here."""
+    path = session.folder / "models" / arm.name / f"seed-{seed}.safetensors"
+    if not path.is_file():
+        problem = f"has no model of arm {arm.name} with seed {seed} yet"
+        raise BundleError(str(session.folder), problem, "Wait until the run is over.")
+    leaves = load_file(path)
+    told = model_of(arm, beside.recipe, session.plan.classes, session.plan.has_findings, beside.inputs)
+    params, buffers = build_model(told, f"arm {arm.name}", models).init(0)
+    if set(leaves) != {*params, *buffers}:
+        raise BundleError(str(path), "does not hold the weights of the study's model", "Let the run be made anew.")
+    return {name: leaves[name] for name in params}, {name: leaves[name] for name in buffers}
+
+
+def _predictions(session: Session) -> pd.DataFrame:
+    found = kept_predictions(session.folder)
+    if found is None:
+        raise BundleError(str(session.folder), "has no predictions yet", "Wait until the run is over.")
+    return found
+
+
+def _told(session: Session, arm: Arm, seed: int, site: Site, predictions: pd.DataFrame) -> Told:
+    study = session.study
+    members = members_of(arm, session.sites) if is_federated(arm) else [session.site]
+    of_arm = predictions[(predictions["arm"] == arm.name) & (predictions["site"] == session.site)]
+    scores = Scores.of(of_arm, thresholds=kept_thresholds(session.folder))
+    resampling = Resampling.of(study.evaluation_of(arm))
+    seeds = tuple(study.evaluation.seeds)
+    return Told(
+        study=study,
+        arm=arm,
+        asked=arm.name,
+        seed=seed,
+        site=session.site,
+        trained={name: len(site.train) if name == session.site else None for name in members},
+        seeds=seeds,
+        simulated=False,
+        synthetic=session.records.synthetic,
+        overall=None,
+        at_site=summarise_metrics(scores.overall[arm.name], resampling, FIGURES),
+        interval={"confidence": CONFIDENCE, "method": resampling.method, "covers": resampling.covers}
+        if len(seeds) > 1
+        else None,
+        privacy=_privacy(session, arm, seed),
+        subgroups={},
+        warnings=(*session.records.notes, *(str(finding) for finding in session.plan.own_findings())),
+        findings=_findings(scores, arm.name, session.site, resampling),
+    )
+
+
+def _findings(scores: Scores, arm: str, site: str, resampling: Resampling) -> dict[str, Any]:
+    """Of each finding what this site knows: its own AUC."""
+    if not scores.findings:
+        return {}
+    told = findings_told({"findings": describe_findings(scores, arm, resampling)}, site)
+    return {name: {**one, "all_sites": None} for name, one in told.items()}
+
+
+def _privacy(session: Session, arm: Arm, seed: int) -> dict[str, Any] | None:
+    """By this site's own ledger."""
+    asked = arm.privacy
+    if asked.example is None and asked.site is None and asked.secure_sum is None:
+        return None
+    entries = [entry for entry in session.ledger.entries() if entry.run == session.run and entry.site == session.site]
+    here = [entry for entry in entries if entry.arm == arm.name and entry.seed == seed]
+    return {
+        "guarantee": all(entry.guarantee for entry in entries),
+        "example": _block(asked.example),
+        "site": _block(asked.site),
+        "secure_sum": None if asked.secure_sum is None else {},
+        "spent": {**_spent(here), "rounds": len(here)} if here else None,
+        "spent_on_sites": None,  # the noise for whole sites is drawn, and accounted for, at the coordinator
+        "spent_by_the_whole_run": _spent(entries) if entries else None,
+    }
+
+
+def _block(asked: Any) -> dict[str, Any] | None:
+    return None if asked is None else {"epsilon": asked.epsilon, "delta": asked.delta, "clip": asked.clip}
+
+
+def _spent(entries: list[Entry]) -> dict[str, Any]:
+    delta = min(entry.delta for entry in entries)
+    return {"epsilon": epsilon(charges_of(entries), delta), "delta": delta}

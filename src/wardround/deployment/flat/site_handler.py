@@ -1,0 +1,350 @@
+"""How a site answers letters. It knows nothing of the network: a sealed letter in, a sealed letter out.
+
+hello      which study, which run, which sites          ready     columns and classes, or refused
+facts      the columns that all use                     facts     of its training rows
+lend       what some site lacks                         lent      one value a column
+moments    for a common scale                           moments   sums
+prepare    what was agreed                              prepared
+keys       who is in a secure sum                       advert    its keys of this round
+shares     everybody's keys                             shared    shares of its secrets, sealed for each of the others
+train      models, whether its last update counted      update    updates (masked, in a secure sum) and figures
+confirm    who has sent a masked vector                 confirmed its signature
+unmask     those signatures                             revealed  its shares of what undoes the masks of the sum
+evaluate   final models                                 summary   counts; predictions stay
+goodbye    the run is over                              goodbye
+
+What parties with different features of the same patients are asked is in vertical_session.py.
+"""
+
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, ClassVar
+
+from wardround.core.errors import CheckError, DataError, DeployError, WardroundError
+from wardround.core.tree import Tree
+from wardround.data.records import Records
+from wardround.deployment.common.answer_matching import ANSWERS, place_of
+from wardround.deployment.common.secure_sum_site import (
+    Kept,
+    Seat,
+    check_contributors,
+    check_models,
+    check_survivors,
+    checked_terms,
+    read_bytes,
+)
+from wardround.deployment.common.secure_wave import Place, is_secure
+from wardround.deployment.common.site_store import Store
+from wardround.deployment.flat.site_secret import RunSecret
+from wardround.deployment.flat.site_session import Body, Gate, Session, check_run_name
+from wardround.deployment.flat.site_training import by_trial, evaluate, flat, own_work, train, trials_of
+from wardround.deployment.governance.policy import Refusal, Refused
+from wardround.deployment.vertical.party_handler import KINDS, STEPS, PartyWork
+from wardround.deployment.vertical.party_session import PartySession, forget_matching
+from wardround.deployment.vertical.vertical_validation import is_vertical
+from wardround.privacy.secure_sum.secure_sum import Member
+from wardround.protocol.messages import Letter, Sealed, Signer, Verifier, open_sealed, seal
+from wardround.protocol.questions import TO_SITES, Kinds, read_question
+from wardround.protocol.text import plain_text
+from wardround.runs.audit import AuditLog
+from wardround.study.parser import Families
+from wardround.training.local import Memory
+
+MOST_SHOWN = 1000  # characters of one line on this site's screen
+UNREADABLE = "its rows cannot be used as they are; its own screen says why"  # which may name what is in a cell
+
+
+class SiteWork:
+    questions: ClassVar[Kinds] = TO_SITES  # what it can be asked
+
+    def __init__(
+        self,
+        site: str,
+        state: Path,
+        gate: Gate,
+        families: Families,
+        load: Callable[[], Records],
+        signer: Signer,
+        coordinator: Verifier,
+        notice: Callable[[str], None] = lambda line: None,
+        peers: Mapping[str, Verifier] | None = None,
+    ) -> None:
+        """`peers` are the public keys of all sites, which a secure sum needs."""
+        self.site, self.state, self.gate, self.families, self.signer = site, state, gate, families, signer
+        self.load, self.notice, self.coordinator = load, notice, coordinator
+        self.peers: Mapping[str, Verifier] = peers or {}
+        self.seat: tuple[bytes, Seat] | None = None  # in the last secure sum, by its terms
+        self.records: Records | None = None
+        self.session: Session | None = None
+        self.party: PartyWork | None = None  # where parties hold different features
+        state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.log, self.shown = AuditLog(state / "audit.jsonl"), Kept(state / "sums.jsonl")
+
+    def answer(self, sealed: Sealed) -> Sealed:
+        """Never raises: what goes wrong here is told in one line without any value, and shown in full at this site."""
+        try:
+            letter = open_sealed(sealed, self.coordinator, "coordinator")
+        except DeployError as error:
+            return self._no("refused", {"reason": error.problem, "until": None}, "forged letter", {}, error.problem)
+        if letter.body.get("to") != self.site:
+            reason = "a letter to another site"
+            return self._no("refused", {"reason": reason, "until": None}, "letter to another", {}, reason)
+        about = {}
+        try:
+            read_question(letter.kind, letter.body, self.questions)
+            about = place_of(letter.body)
+            return self._obey(letter, sealed, about)
+        except Refused as refused:
+            reason, until = refused.refusal.reason, refused.refusal.until
+            told = {"reason": reason, "until": until.isoformat() if until else None}
+            return self._no("refused", {**told, **about}, "refused", {"kind": letter.kind, "reason": reason}, reason)
+        except WardroundError as error:
+            problem, shown = self._tellable(error), str(error)
+        except OSError as error:
+            problem = shown = f"cannot write its files ({error.strerror})"
+        except Exception as error:  # a defect, or a letter that is not what it should be; the rest stays here
+            problem, shown = f"an unexpected {type(error).__name__}", f"{type(error).__name__}: {error}"
+        detail = {"kind": plain_text(letter.kind, 40), "problem": problem}
+        return self._no("failed", {"problem": problem, **about}, "failed", detail, shown)
+
+    def _obey(self, letter: Letter, sealed: Sealed, about: dict[str, Any]) -> Sealed:
+        place = {name: value for name, value in about.items() if name != "run"}
+        asked = {"kind": letter.kind, "run": about.get("run"), "letter": sealed.hash, "head": letter.body.get("head")}
+        head = self.log.add("asked", **asked, **place)
+        if letter.kind != "goodbye":
+            self.gate.opening_hours()
+        answer = self._sealed(letter, sealed.tensors_hash, head)
+        self.log.add("answered", kind=letter.kind, letter=answer.hash, bytes=answer.size, **place)
+        return answer
+
+    def _no(self, kind: str, body: dict[str, Any], event: str, detail: dict[str, Any], shown: str) -> Sealed:
+        """An answer that says no, logged where a log can be written."""
+        self.notice(f"{kind}: {plain_text(shown, MOST_SHOWN)}")
+        try:
+            head = self.log.add(event, **detail)
+        except (OSError, WardroundError):
+            self.notice("and the log cannot be written")
+            head = ""
+        return self._seal(kind, body, head)
+
+    def _sealed(self, letter: Letter, tensors: bytes, head: str) -> Sealed:
+        if letter.kind == "train":
+            return self._train(letter, tensors, head)
+        if letter.kind in KINDS:
+            return self._as_party(letter, tensors, head)
+        made = self._made(letter.kind, letter.body, letter.tensors)
+        return self._seal(ANSWERS[letter.kind], {**made, **place_of(letter.body)}, head)
+
+    def _made(self, kind: str, body: Body, tensors: Tree) -> dict[str, Any]:
+        if kind == "hello":
+            return self._hello(body)
+        if kind == "goodbye":
+            return self._goodbye(body)
+        session = self._session(body)
+        if kind == "evaluate":
+            made = evaluate(session, body, tensors)
+            if int(body["wave"]) == len(session.waves) - 1:
+                self._destroy_secret(session.run)  # all rounds are over; the goodbye might never come
+            return made
+        if kind in ("keys", "shares", "confirm", "unmask"):
+            return self._in_a_sum(kind, session, body)
+        handlers = {
+            "facts": session.facts,
+            "lend": session.lend,
+            "moments": session.moments,
+            "prepare": session.prepare,
+        }
+        return handlers[kind](body)
+
+    def _goodbye(self, body: Body) -> dict[str, Any]:
+        """Heard outside opening hours too, and of a study whose approval was withdrawn: it only forgets."""
+        run = check_run_name(body["run"])
+        session = self.session
+        (session.store if session is not None and session.run == run else Store(self.state / run)).forget()
+        forget_matching(self.state / run)
+        self._destroy_secret(run)
+        self.party = None
+        why = plain_text(body.get("why"))
+        self.log.add("run finished", run=run, results=body.get("results"), **({"why": why} if why else {}))
+        self.notice(f"run {run} is given up: {why}" if why else f"run {run} is finished")
+        return {}
+
+    def _destroy_secret(self, run: str) -> None:
+        RunSecret(self.state / run).destroy()
+        self.seat = None
+
+    def _hello(self, body: Body) -> dict[str, Any]:
+        run = check_run_name(body["run"])
+        for other in self.state.glob("*/session.json"):
+            if other.parent.name != run:
+                Store(other.parent).forget()  # of a run that never said goodbye; its predictions stay
+                forget_matching(other.parent)
+                RunSecret(other.parent).destroy()
+        study = self.gate.study(str(body["study"]), [str(name) for name in body["sites"]])
+        if is_vertical(study):
+            return self._hello_of_party(run, body)
+        self.session = Session(self.site, self.state / run, self.gate, self.families, self.rows(), body)
+        self._refuse_unknown_keys(self.session)
+        self.session.greeted()
+        self.log.add("joined", site=self.site, run=run, study=self.session.study.hash, sites=self.session.sites)
+        self.notice(f"takes part in {self.session.study.name}, run {run}")
+        return self.session.ready()
+
+    def _session(self, body: Body) -> Session:
+        run = check_run_name(body["run"])
+        if self.session is None or self.session.run != run:
+            self.session = Session.restore(self.site, self.state / run, self.gate, self.families, self.rows)
+            self.log.add("goes on", run=run, study=self.session.study.hash)
+        self.gate.still_approved(self.session.study.hash)
+        if "prepare" in body:  # we were away when the others were told
+            self.session.prepare(body["prepare"])
+        return self.session
+
+    def _hello_of_party(self, run: str, body: Body) -> dict[str, Any]:
+        """Greeted again in the same run, it goes on with what it has in memory."""
+        if self.party is None or self.party.session.run != run:
+            keys = (self.signer, self.peers)
+            session = PartySession(self.site, self.state / run, self.gate, self.families, self.rows(), body, *keys)
+            session.greeted()
+            self.party = PartyWork(session)
+        session = self.party.session
+        self.log.add("joined", site=self.site, run=run, study=session.study.hash, sites=session.sites)
+        self.notice(f"takes part in {session.study.name}, run {run}")
+        return session.ready()
+
+    def _as_party(self, letter: Letter, tensors: bytes, head: str) -> Sealed:
+        """As `_train`: what was answered once is answered with the same bytes."""
+        body, run = letter.body, check_run_name(letter.body["run"])
+        if self.party is None or self.party.session.run != run:
+            keys = (self.signer, self.peers)
+            session = PartySession.restore(self.site, self.state / run, self.gate, self.families, self.rows, *keys)
+            self.party = PartyWork(session)
+            self.log.add("goes on", run=run, study=session.study.hash)
+        store = self.party.session.store
+        self.gate.still_approved(self.party.session.study.hash)
+        asked, stepping = question(body, tensors), letter.kind in STEPS
+        if stepping:
+            known = store.answer(int(body["wave"]), int(body["round"]), asked)
+            if known is not None:
+                return known
+            store.refuse_old(int(body["wave"]), int(body["round"]))
+        made, leaving, line = self.party.answer(letter)
+        sealed = self._seal(ANSWERS[letter.kind], {**made, **place_of(body)}, head, leaving)
+        if stepping:
+            store.keep_answer(int(body["wave"]), int(body["round"]), asked, sealed)
+        if line:
+            self.notice(line)
+        return sealed
+
+    def rows(self) -> Records:
+        if self.records is None:
+            self.records = self.load()
+        return self.records
+
+    def _train(self, letter: Letter, tensors: bytes, head: str) -> Sealed:
+        """The same question gets the same bytes, whether its answer was lost or the coordinator died."""
+        body, session = letter.body, self._session(letter.body)
+        wave, number = int(body["wave"]), int(body["round"])
+        asked = question(letter.body, tensors)
+        known = session.store.answer(wave, number, asked)
+        if known is not None:
+            return known
+        session.store.refuse_old(wave, number)
+        trials = trials_of(session, wave)
+        masked = "sum" in body
+        if is_secure(list(trials.values())) and body["work"] and not masked:
+            problem = "asks for updates without masks, where the study adds them up securely"
+            raise DeployError("coordinator", problem, "Ask the coordinator why; nothing was trained.")
+        seat = (
+            self._seat(session, body) if masked else None
+        )  # what is wrong with a sum is known before it costs anything
+        if seat is not None:
+            check_models(body["sum"], by_trial(letter.tensors))
+        told, updates, memories = train(session, body, letter.tensors)
+        leaving = flat(updates) if seat is None else seat.masked(trials, number, updates)
+        sealed = self._seal(ANSWERS[letter.kind], {**told, **place_of(body)}, head, leaving)
+        session.store.keep(wave, number, _settled(memories), asked, sealed)
+        self.notice(f"wave {wave + 1}, round {number + 1}: trained")
+        for n, one in told["trials"].items():
+            if not one["finite"]:
+                self.notice(
+                    f"the update of {trials[int(n)].arm} is not finite and was not sent: its lr may be too high"
+                )
+        return sealed
+
+    def _refuse_unknown_keys(self, session: Session) -> None:
+        """Without the others' keys the coordinator could take part in their names."""
+        unknown = [site for site in session.companions if site not in self.peers]
+        if unknown and any(arm.privacy.secure_sum is not None for arm in session.study.trained_arms):
+            reason = f"this site has no public key of {', '.join(unknown)}, without which a secure sum hides nothing"
+            raise Refused(Refusal(reason))
+
+    def _seat(self, session: Session, body: Body) -> Seat:
+        """This site's place in the sum that a letter is about, with all that it was told of it."""
+        wave, number, told = int(body["wave"]), int(body["round"]), body["sum"]
+        trials = trials_of(session, wave)
+        place = Place(session.study.hash, session.run, wave, number)
+        terms = checked_terms(session.study, self.site, session.sites, place, trials, told)
+        if self.seat is None or self.seat[0] != terms.digest:
+            self._refuse_unknown_keys(session)
+            secret = session.own_secret()
+            adds = map(str, sorted(own_work(self.site, trials, number)))
+            member = Member(self.site, terms, secret, self.signer, self.peers, session.commitments, adds)
+            self.seat = terms.digest, Seat(member, session.commitments)
+        try:
+            self.seat[1].follow(told)
+        except WardroundError:
+            self.seat = None
+            raise
+        adverts = self.seat[1].adverts  # as they were signed, whatever this letter says
+        if adverts is not None:
+            among = list(map(str, told.get("survivors") or [one["site"] for one in adverts]))
+            check_contributors(self.site, trials, number, adverts, among, self.gate.least_sites())
+        return self.seat[1]
+
+    def _in_a_sum(self, kind: str, session: Session, body: Body) -> dict[str, Any]:
+        seat, told = self._seat(session, body), body["sum"]
+        if kind == "keys":
+            return {"advert": seat.member.advertise().plain()}
+        if kind == "shares":
+            return {"shares": {site: sealed.hex() for site, sealed in seat.shares.items()}}
+        survivors, trials, number = (
+            list(map(str, told["survivors"])),
+            trials_of(session, int(body["wave"])),
+            body["round"],
+        )
+        check_survivors(session.study, self.site, session.sites, trials, int(number), survivors)
+        if kind == "confirm":
+            said: dict[str, Any] = {"signature": seat.member.confirm(survivors).hex()}
+        else:
+            said = {"reveal": seat.member.reveal(survivors, read_bytes(told["confirmations"])).plain()}
+        seat.refuse_other_sums(self.shown, survivors)
+        return said
+
+    def _tellable(self, error: WardroundError) -> str:
+        """With the name of the peer whom it is about."""
+        about = f"{error.where}: " if error.where in self.peers and error.where != self.site else ""
+        return f"{about}{tellable(error)}"
+
+    def _seal(self, kind: str, body: dict[str, Any], head: str, tensors: Tree | None = None) -> Sealed:
+        return seal(Letter(kind, {**body, "site": self.site, "head": head}, tensors or {}), self.signer)
+
+
+def question(body: Body, tensors: bytes) -> str:
+    """What is asked, without what changes when it is asked again (the head of the coordinator's log)."""
+    same = {key: value for key, value in body.items() if key != "head"}
+    return sha256(repr(sorted(same.items())).encode() + tensors).hexdigest()
+
+
+def _settled(memories: dict[int, Memory]) -> dict[int, Memory]:
+    return {number: memory.settled() for number, memory in memories.items()}
+
+
+def tellable(error: WardroundError) -> str:
+    """What others may know of an error: nothing of what is in a cell, and no count of rows."""
+    if isinstance(error, DataError):
+        return UNREADABLE
+    if isinstance(error, CheckError):
+        return f"its rows fail the check {error.where.rpartition(': ')[2]}; its own screen says how"
+    return error.problem

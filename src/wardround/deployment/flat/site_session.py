@@ -1,0 +1,262 @@
+"""One run as a hospital sees it: the study that it approved, its own rows, and what the sites agreed on.
+
+A session is made from two letters (hello and prepare; what comes between is how sites agree) and kept as a file, so
+that a process that died goes on in the middle of a round without being greeted again.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from wardround.core.errors import DeployError
+from wardround.core.tree import State
+from wardround.data.agreement import LEAST, lend, moments, own_fill
+from wardround.data.checks.before_training import refuse_errors
+from wardround.data.checks.label_direction import associations
+from wardround.data.records import SIDES, Records, class_hash
+from wardround.deployment.common.agreement_serialization import (
+    read_column,
+    read_common,
+    read_layout,
+    write_column,
+    write_facts,
+    write_lent,
+    write_moments,
+)
+from wardround.deployment.common.deployable import is_private
+from wardround.deployment.common.deployed_plan import Key, in_agreed_columns, own_plan
+from wardround.deployment.common.label_directions import told_directions
+from wardround.deployment.common.schema_agreement import agreed_of
+from wardround.deployment.common.secure_sum_site import Kept
+from wardround.deployment.common.site_facts import own_counts, without_counts
+from wardround.deployment.common.site_store import Store
+from wardround.deployment.common.spool import Shape
+from wardround.deployment.flat.site_account import LEDGER, Question, questions
+from wardround.deployment.flat.site_secret import RunSecret
+from wardround.privacy.dp.noise import SecretStream, site_key
+from wardround.privacy.dp.protection import Streams
+from wardround.runs.environment import versions
+from wardround.runs.folder import write_atomically
+from wardround.runs.ledger import Ledger
+from wardround.study.parser import Families
+from wardround.study.schema import Study
+from wardround.training.local import Memory
+from wardround.training.trial import Trial
+
+Body = Mapping[str, Any]
+
+
+class Gate(Protocol):
+    """What a site asks itself before it answers. Each raises `Refused`."""
+
+    def study(self, study_hash: str, sites: list[str]) -> Study: ...
+    def still_approved(self, study_hash: str) -> None: ...
+    def enough(self, training_rows: int) -> None: ...
+    def budget(self) -> float | None: ...
+    def least_sites(self) -> int: ...
+    def opening_hours(self) -> None: ...
+
+
+class Session:
+    def __init__(self, site: str, folder: Path, gate: Gate, families: Families, records: Records, hello: Body) -> None:
+        self.site, self.folder, self.families, self.records = site, folder, families, records
+        self.run, self.sites = str(hello["run"]), [str(name) for name in hello["sites"]]
+        self.study, self.gate = gate.study(str(hello["study"]), self.sites), gate
+        self.plan = own_plan(self.study, families, site, self.sites, records)
+        refuse_errors(self.plan.own_findings())
+        gate.enough(min(len(self.plan.own_split(key).train) for key in self.plan.row_sets))
+        self.store, self.secret = Store(folder), RunSecret(folder)
+        self.ledger, self.commitments = Ledger(folder.parent / LEDGER), Kept(folder / "commitments.jsonl")
+        self.letters: dict[str, Any] = {"hello": dict(hello)}  # and what was agreed: `columns`, later `prepare`
+        self.waves: list[tuple[tuple[str, int], ...]] = []
+        self.sent_shapes: dict[tuple[str, int], dict[str, Shape]] = {}  # of models, by arm and seed
+
+    @classmethod
+    def restore(cls, site: str, folder: Path, gate: Gate, families: Families, load: Callable[[], Records]) -> "Session":
+        known = known_letters(folder)
+        if known is None:
+            problem = "it knows nothing of this run"
+            raise DeployError(site, problem, "Start the coordinator again: it greets every site first.")
+        session = cls(site, folder, gate, families, load(), known["hello"])
+        session._recall(known)
+        return session
+
+    def greeted(self) -> None:
+        """A process that dies from now on goes on. What these sites agreed on in this run stands until told anew."""
+        known = known_letters(self.folder) or {}
+        if known.get("hello", {}).get("sites") == self.sites:
+            self._recall(known)
+        self._write()
+
+    def _recall(self, known: Body) -> None:
+        if "columns" in known:
+            self._use(known["columns"])
+        if "prepare" in known:
+            self._agree(known["prepare"])
+
+    def _write(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.folder / "session.json", json.dumps(self.letters).encode())
+
+    def ready(self) -> dict[str, Any]:
+        """What the others must know to check that all mean the same."""
+        records = self.records
+        told = records.is_table and not self.keeps_columns
+        return {
+            "columns": [write_column(column) for column in records.columns] if told else None,
+            "inputs": None if records.is_table else list(records.features.shape[1:]),
+            "classes": told_classes(self.records, self.run),
+            "findings": records.has_findings,
+            "versions": versions(),
+        }
+
+    @property
+    def keeps_columns(self) -> bool:
+        """Whether no arm needs to know which columns this site records."""
+        return all(arm.preparation.schema == "own" for arm in self.study.trained_arms)
+
+    @property
+    def companions(self) -> list[str]:
+        """The sites whose work is added up with this one's: all, or those of its region."""
+        return list(self.plan.within) or self.sites
+
+    def own_secret(self) -> bytes:
+        """Drawn before its first use, and never twice in a run."""
+        used = bool(self.commitments.known) or any(entry.run == self.run for entry in self.ledger.entries())
+        return self.secret.draw(used)
+
+    def streams(self, trial: Trial, number: int) -> Streams:
+        """Where sampling and noise of a private trial come from in a round."""
+        key = site_key(self.own_secret(), self.run, trial.arm, trial.seed, number)
+        return lambda purpose: SecretStream(key, purpose)
+
+    def questions(
+        self,
+        trials: Mapping[int, Trial],
+        wanted: Mapping[int, int],
+        number: int,
+        shared: Mapping[int, State],
+        memories: Mapping[int, Memory],
+    ) -> dict[int, Question]:
+        """What this site's patients would pay in a round, by trial. Refused where it is asked for twice or too much."""
+        if not any(trials[n].privacy.example for n in wanted):
+            return {}
+        patients = self.plan.cohort_of(self.study.arms[0]).fingerprint
+        place = {"run": self.run, "study": self.study.hash, "study_name": self.study.name}
+        place |= {"site": self.site, "patients": patients}
+        work = {n: (trials[n], _number(trials[n], self.site), epochs) for n, epochs in wanted.items()}
+        return questions(self.ledger, self.gate.budget(), place, number, work, shared, memories)
+
+    def facts(self, body: Body) -> dict[str, Any]:
+        self._use(body["columns"])
+        self._write()
+        told = []
+        for key in self.plan.row_sets:
+            facts = None if self.keeps_columns else self.plan.own_facts(key)
+            split = self.plan.own_split(key)
+            sizes = {side: len(getattr(split, side)) for side in SIDES}
+            told.append({**sizes, "facts": None if facts is None else write_facts(facts)})
+        first = self.plan.row_sets[0]
+        cohort = self.plan.cohort_of(self.study.arm(first[0]))
+        described = own_counts(self.plan.own_split(first), cohort, self.study.deployment.smallest_cell)
+        if is_private(self.study):
+            described = without_counts(described)
+        return {"sets": told, "described": described, "directions": self._directions(first)}
+
+    def _directions(self, key: Key) -> dict[str, Any]:
+        """Which way columns point, so that an inverted label shows. Nothing where patients are promised more."""
+        if is_private(self.study) or not self.study.deployment.compare_labels:
+            return {}
+        split, cohort = self.plan.own_split(key), self.plan.cohort_of(self.study.arm(key[0]))
+        found = associations(cohort, np.concatenate([split.train, split.validation]))
+        return told_directions(found, self.keeps_columns)
+
+    def _use(self, columns: list[Any] | None) -> None:
+        """The columns that all use."""
+        if "columns" in self.letters and self.letters["columns"] == columns:
+            return
+        agreed = in_agreed_columns(self.records, list(map(read_column, columns))) if columns else self.records
+        self.plan = own_plan(self.study, self.families, self.site, self.sites, agreed)
+        self.letters["columns"] = columns
+
+    def lend(self, body: Body) -> dict[str, Any]:
+        """Only what the coordinator asks for: columns that some site never recorded."""
+        layouts = [read_layout(layout) for layout in body["layouts"]]
+        lent: list[dict[str, Any]] = []
+        for kind, place, asked in zip(self.plan.kinds, body["of"], body["asked"], strict=True):
+            if place is None:
+                lent.append({"fill": [], "counts": [], "levels": {}})
+                continue
+            arm = self.study.arm(kind[0])
+            train = self.plan.own_split(kind).train
+            own = lend(self.plan.cohort_of(arm).table, train, layouts[place], arm.preparation)
+            lent.append(write_lent(own, asked["numbers"], asked["categories"]))
+        return {"lent": lent}
+
+    def moments(self, body: Body) -> dict[str, Any]:
+        """Sums over training rows, for a common scale."""
+        layouts = [read_layout(layout) for layout in body["layouts"]]
+        summed: list[dict[str, Any] | None] = []
+        for kind, place, common in zip(self.plan.kinds, body["of"], body["commons"], strict=True):
+            arm = self.study.arm(kind[0])
+            if arm.preparation.scale != "federated" or place is None:
+                summed.append(None)
+                continue
+            table, train = self.plan.cohort_of(arm).table, self.plan.own_split(kind).train
+            own = lend(table, train, layouts[place], arm.preparation)
+            summed.append(write_moments(moments(table, train, layouts[place], own_fill(own, read_common(common)))))
+        return {"moments": summed}
+
+    def prepare(self, body: Body) -> dict[str, Any]:
+        self._agree(body)
+        self._write()
+        return {"waves": len(self.waves)}
+
+    def _agree(self, body: Body) -> None:
+        """What cannot be agreed on leaves everything as it was."""
+        before = dict(self.letters), self.plan, self.plan.agreed, self.waves
+        try:
+            self._use(body["columns"])
+            self.plan.agreed = agreed_of(self.plan, body)
+            self.plan.refuse_unsound_arms()
+            self.waves = self.plan.waves()
+            self.letters["prepare"] = dict(body)
+            self.sent_shapes.clear()
+        except Exception:
+            self.letters, self.plan, self.plan.agreed, self.waves = before
+            raise
+
+
+def _number(trial: Trial, site: str) -> int:
+    return [one.name for one in trial.sites].index(site)
+
+
+def told_classes(records: Records, run: str) -> list[dict[str, Any]]:
+    """A class that few rows have may be a slip of the pen: then others can only see whether they have it too. Findings
+    are those that the site file lists, whether or not a row has them."""
+    few = np.zeros(len(records.classes), dtype=bool)
+    if not records.has_findings:
+        counts = np.bincount(records.target, minlength=len(records.classes))
+        few = (counts > 0) & (counts < LEAST)
+    return [
+        {"name": None if hidden else name, "hash": class_hash(run, name)}
+        for name, hidden in zip(records.classes, few.tolist(), strict=True)
+    ]
+
+
+def known_letters(folder: Path) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = json.loads((folder / "session.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found
+
+
+def check_run_name(run: Any) -> str:
+    """It becomes a folder's name, and comes from outside."""
+    if not isinstance(run, str) or not 8 <= len(run) <= 80 or not all(c.isalnum() or c == "-" for c in run):
+        raise DeployError("coordinator", "names its run in a way that is no name", "Install the same version there.")
+    return run

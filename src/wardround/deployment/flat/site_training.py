@@ -1,0 +1,349 @@
+"""A site's share of a round: its model scored on its own rows, its local work done, and what may leave."""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from wardround.core import tree
+from wardround.core.errors import DeployError, SecureSumError
+from wardround.core.threads import torch_threads
+from wardround.core.tree import State, Tree
+from wardround.data.cohort import Cohort
+from wardround.data.site import Rows, Site
+from wardround.deployment.common.deployed_plan import Side, sides_told
+from wardround.deployment.common.local_predictions import keep_predictions
+from wardround.deployment.common.secure_wave import in_round, is_secure
+from wardround.deployment.common.spool import is_finite
+from wardround.deployment.common.update_checks import check_sent, sent_shapes
+from wardround.deployment.common.waves import OWN
+from wardround.deployment.flat.site_session import Body, Session
+from wardround.engines.serial import order_of, work
+from wardround.evaluation.prediction import SitePrediction, scores_of
+from wardround.evaluation.regional import REGIONAL
+from wardround.evaluation.summaries.finding_summary import curve_figures, own_thresholds, tell
+from wardround.privacy.dp.protection import Streams
+from wardround.runs.folder import write_atomically
+from wardround.runs.ledger import Entry
+from wardround.runs.prediction_tables import group_table
+from wardround.training.local import Memory, Outcome
+from wardround.training.rounds import first_memory
+from wardround.training.trial import Trial, assign
+
+
+class WholeEpochs:
+    """The batches of a round, epoch by epoch, until time is over. Its length is what was really done."""
+
+    def __init__(self, order: Sequence[Tensor], epochs: int, over: Callable[[], bool]) -> None:
+        self.order, self.per_epoch, self.over = order, max(1, len(order) // epochs), over
+        self.taken = 0
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for batch in self.order:
+            if self.taken and self.taken % self.per_epoch == 0 and self.over():
+                return
+            self.taken += 1
+            yield batch
+
+    def __len__(self) -> int:
+        return self.taken
+
+    @property
+    def epochs(self) -> int:
+        return self.taken // self.per_epoch
+
+
+def train(session: Session, body: Body, tensors: Tree) -> tuple[dict[str, Any], dict[int, State], dict[int, Memory]]:
+    """What is told, the updates, and what stays. `work` says how many epochs each trial trains here.
+
+    What patients pay for is in the ledger when this returns.
+    """
+    trials, number = trials_of(session, int(body["wave"])), int(body["round"])
+    shared = approved_models(session, trials, tensors, [*map(int, body["work"]), *map(int, body["score"])])
+    memories = in_force(session, body, trials)
+    told: dict[str, Any] = {}
+    updates: dict[int, State] = {}
+    costs: list[Entry] = []
+    kept = dict(memories)
+    began, wanted = time.monotonic(), approved_work(session, trials, body)
+    private = session.questions(trials, wanted, number, shared, memories)
+    for place, (n, epochs) in enumerate(wanted.items()):
+        trial, asked = trials[n], private.get(n)
+        until = None if body.get("seconds") is None else began + float(body["seconds"]) * (place + 1) / len(wanted)
+        again = None if asked is None else asked.again
+        streams = None if asked is None else session.streams(trial, number)
+        order = work_order(session, trial, number, epochs, until, again, streams)
+        with torch_threads(threads_for(trial)):
+            outcome = work(
+                trial, own_site(session, trial.sites), number, order, shared.get(n, {}), memories[n], streams
+            )
+        if asked is not None:
+            costs.append(asked.cost(order.epochs))
+        told[str(n)] = told_of(trial, outcome, order.epochs)
+        if _is_finite(outcome.update, told[str(n)]):
+            kept[n], updates[n] = outcome.memory.settled(), outcome.update
+        else:
+            told[str(n)] = _not_sent(session, trial, order.epochs)
+    if costs:
+        session.ledger.charge_all(costs)
+    return {"trials": told, "figures": figures(session, body, trials, shared, memories)}, updates, kept
+
+
+def work_order(
+    session: Session,
+    trial: Trial,
+    number: int,
+    epochs: int,
+    until: float | None,
+    again: int | None,
+    streams: Streams | None,
+) -> WholeEpochs:
+    """`again` are the epochs of an answer that is repeated, whose time is not looked at."""
+    done = epochs if again is None else again
+    order = order_of(trial, own_site(session, trial.sites), number, done, streams)
+    return WholeEpochs(order, done, _over(trial, None if again is not None else until))
+
+
+def told_of(trial: Trial, outcome: Outcome, epochs: int) -> dict[str, Any]:
+    """What is told beside an update: no figure of patients who are protected, or of a site that is."""
+    privacy = trial.privacy
+    hidden = privacy.secure_sum is not None or privacy.site is not None
+    return {
+        "loss": None if hidden or privacy.example is not None else float(outcome.loss),
+        "length": None if hidden else outcome.length,
+        "moved": not hidden and _is_update(outcome),
+        "epochs": epochs,
+        "finite": True,
+    }
+
+
+def _is_finite(update: State, told: Mapping[str, Any]) -> bool:
+    figures = [told[name] for name in ("loss", "length") if told[name] is not None]
+    return all(map(is_finite, tree.flatten(update).values())) and all(map(math.isfinite, figures))
+
+
+def _not_sent(session: Session, trial: Trial, epochs: int) -> dict[str, Any]:
+    """Numbers that are not finite would make everybody's model useless. Where sites are added up under masks, nothing
+    can be left out of the vector of a single site: then it is not part of the sum."""
+    if trial.privacy.secure_sum is not None:
+        problem = f"its update of {trial.arm} has numbers that are not finite"
+        raise SecureSumError(session.site, problem, "Lower the learning rate, or clip updates.")
+    return {"loss": None, "length": None, "moved": False, "epochs": epochs, "finite": False}
+
+
+def flat(updates: Mapping[int, State]) -> Tree:
+    """Updates as they travel where nothing masks them."""
+    return {f"{n}/{name}": leaf for n, update in updates.items() for name, leaf in tree.flatten(update).items()}
+
+
+def approved_work(session: Session, trials: Mapping[int, Trial], body: Body) -> dict[int, int]:
+    """Epochs by trial, as the approved study has them for this site and round: a coordinator cannot ask for more."""
+    number = int(body["round"])
+    wanted = {int(n): int(epochs) for n, epochs in body["work"].items()}
+    for place, epochs in wanted.items():
+        trial = trials.get(place)
+        own = [] if trial is None or not 0 <= number < trial.training.rounds else assign(trial, number)
+        if epochs not in [a.epochs for a in own if a.site.name == session.site and a.counts]:
+            problem = "asks for other work than the study that was approved here"
+            raise DeployError("coordinator", problem, "Ask the coordinator why; nothing was trained.")
+    if is_secure(list(trials.values())) and wanted != own_work(session.site, trials, number):
+        # a trial that only this site were asked for would be a sum of one
+        problem = "leaves out work that belongs into a secure sum"
+        raise DeployError("coordinator", problem, "Ask the coordinator why; nothing was trained.")
+    return wanted
+
+
+def own_work(site: str, trials: Mapping[int, Trial], number: int) -> dict[int, int]:
+    """All that the study asks of this site in a round."""
+    return {
+        n: assignment.epochs
+        for n, trial in in_round(trials, number).items()
+        for assignment in assign(trial, number)
+        if assignment.site.name == site and assignment.counts
+    }
+
+
+def figures(
+    session: Session,
+    body: Body,
+    trials: Mapping[int, Trial],
+    shared: Mapping[int, State],
+    memories: Mapping[int, Memory],
+) -> dict[str, Any]:
+    """Sums for the curves: of the model that was sent, which is the last round's."""
+    found: dict[str, Any] = {}
+    for number in map(int, body["score"]):
+        sides: dict[str, Any] = {}
+        for side in ("test", "validation"):
+            made = own_prediction(session, trials[number], shared.get(number, {}), memories[number], side)
+            told = {} if made is None else curve_figures(made, session.study.deployment.smallest_cell)
+            if told:
+                sides[side] = told
+        if sides:
+            found[str(number)] = sides
+    return found
+
+
+def evaluate(session: Session, body: Body, tensors: Tree) -> dict[str, Any]:
+    """The final models: predictions are written here and stay; summaries leave. Where sites form regions, those of the
+    region's own model too."""
+    wave = int(body["wave"])
+    trials = trials_of(session, wave)
+    shared = approved_models(session, trials, tensors, trials)
+    memories = in_force(session, body, trials)
+    smallest, classes = session.study.deployment.smallest_cell, session.plan.classes
+    summaries: dict[str, Any] = {}
+    names, predictions, thresholds = [], [], []
+    for number, trial in trials.items():
+        sides: dict[str, Any] = {}
+        cut = _thresholds(session, trial, shared.get(number, {}), memories[number])
+        for side in sides_told(session.study):
+            made = own_prediction(session, trial, shared.get(number, {}), memories[number], side)
+            if made is None or not len(made.rows):
+                continue
+            groups = groups_in(session.plan.cohort_of(session.study.arm(trial.arm)), made)
+            sides[side] = tell(made, classes, groups, smallest, cut if side == "test" else None)
+            if side == "test":
+                names.append((trial.arm, trial.seed))
+                predictions.append(made)
+                thresholds.append(cut)
+        if OWN in shared.get(number, {}):
+            of_region = {**shared[number], "params": _regions_own(session, trial, shared[number])}
+            made = own_prediction(session, trial, of_region, memories[number], "test")
+            if made is not None and len(made.rows):  # without groups: results have none of a region's own model
+                sides[REGIONAL] = tell(made, classes, {}, smallest, cut)
+        summaries[str(number)] = sides
+        keep_model(session, trial, shared.get(number, {}), memories[number])
+    keep_predictions(session.folder, wave, names, predictions, classes, thresholds)
+    return {"summaries": summaries, "figures": figures(session, body, trials, shared, memories)}
+
+
+def _regions_own(session: Session, trial: Trial, shared: State) -> Tree:
+    """The model of this site's region; refused where the study that was approved here has none."""
+    arm, own, known = session.study.arm(trial.arm), shared[OWN], shared.get("params", {})
+    trains = session.site in [site.name for site in trial.sites] and arm.held_out is None
+    alike = {name: leaf.shape for name, leaf in own.items()} == {name: leaf.shape for name, leaf in known.items()}
+    if arm.topology.kind != "hierarchical" or not trains or not alike:
+        problem = "asks for figures of a model that the study that was approved here does not have"
+        raise DeployError("coordinator", problem, "Ask the coordinator why; nothing was told.")
+    return own
+
+
+def _thresholds(session: Session, trial: Trial, shared: State, memory: Memory) -> np.ndarray | None:
+    """Of the positive class or of findings; None where rows that decide on an arm are scored, as in a simulation."""
+    study = session.study
+    if study.arm(trial.arm).held_out is not None:
+        return None
+    findings = len(session.plan.classes) if session.plan.has_findings else 0
+    if not isinstance(study.evaluation.threshold, str):
+        return own_thresholds(None, 0, study.evaluation.threshold, findings)
+    made = own_prediction(session, trial, shared, memory, "validation")
+    return own_thresholds(made, study.deployment.smallest_cell)
+
+
+def own_prediction(session: Session, trial: Trial, shared: State, memory: Memory, side: Side) -> SitePrediction | None:
+    """None where this arm is not scored here."""
+    if session.site not in [site.name for site in trial.scored]:
+        return None
+    site = own_site(session, trial.scored)
+    rows: Rows = getattr(site, side)
+    params = {**trial.algorithm.begin(shared, memory.algorithm), **memory.private}
+    with torch_threads(threads_for(trial)):
+        made = scores_of(trial, (params, memory.buffers), rows) if len(rows) else _nothing()
+    label, score, loss, right = made
+    numbers = getattr(site, f"{side}_rows")
+    return SitePrediction(site.name, numbers, label, score, loss, right, rows.people.numpy())
+
+
+def keep_model(session: Session, trial: Trial, shared: State, memory: Memory) -> None:
+    """The model with which this site predicts, for the site's own use."""
+    from safetensors.torch import save
+
+    leaves = {**trial.algorithm.begin(shared, memory.algorithm), **memory.private, **memory.buffers}
+    folder = session.folder / "models" / trial.arm
+    folder.mkdir(parents=True, exist_ok=True)
+    content = save({name: leaf.detach().contiguous().clone() for name, leaf in leaves.items()})
+    write_atomically(folder / f"seed-{trial.seed}.safetensors", content)
+
+
+def groups_in(cohort: Cohort, made: SitePrediction) -> dict[str, np.ndarray]:
+    table = group_table([cohort])
+    kinds = [name for name in table.columns if name not in ("row", "patient")]
+    known = table.set_index("row").reindex(made.rows) if len(table) else pd.DataFrame()
+    return {kind: known[kind].to_numpy(dtype=object) for kind in kinds if kind in known}
+
+
+def trials_of(session: Session, wave: int) -> dict[int, Trial]:
+    if not 0 <= wave < len(session.waves):
+        raise DeployError("coordinator", "asks for models that this study does not have", "Start it again.")
+    return {
+        number: session.plan.trial(session.study.arm(arm), seed)
+        for number, (arm, seed) in enumerate(session.waves[wave])
+    }
+
+
+def in_force(session: Session, body: Body, trials: Mapping[int, Trial]) -> dict[int, Memory]:
+    def first() -> dict[int, Memory]:
+        return {number: first_memory(trial, own_or_first(session, trial)) for number, trial in trials.items()}
+
+    return session.store.memories(int(body["wave"]), int(body["counted"]), first)
+
+
+def by_trial(tensors: Tree) -> dict[int, State]:
+    flat: dict[int, Tree] = {}
+    for name, leaf in tensors.items():
+        number, rest = name.split("/", 1)
+        flat.setdefault(int(number), {})[rest] = leaf
+    return {number: tree.unflatten(leaves) for number, leaves in flat.items()}
+
+
+def approved_models(
+    session: Session, trials: Mapping[int, Trial], tensors: Tree, needed: Iterable[int]
+) -> dict[int, State]:
+    """As they were sent, if the approved study has such models. A region's own model is checked where it is used."""
+    shared = by_trial(tensors)
+    expected = {}
+    for number, trial in trials.items():
+        key = (trial.arm, trial.seed)
+        if key not in session.sent_shapes:
+            session.sent_shapes[key] = sent_shapes(trial)
+        expected[number] = session.sent_shapes[key]
+    known = {n: {part: leaves for part, leaves in model.items() if part != OWN} for n, model in shared.items()}
+    check_sent(expected, known, needed)
+    return shared
+
+
+def own_or_first(session: Session, trial: Trial) -> Site:
+    """Where this site does not train in an arm, its memory is never used and only has to be there."""
+    return next((site for site in trial.sites if site.name == session.site), trial.sites[0])
+
+
+def own_site(session: Session, sites: Sequence[Site]) -> Site:
+    return next(site for site in sites if site.name == session.site)
+
+
+def threads_for(trial: Trial) -> int:
+    return 1 if trial.light else torch.get_num_threads()
+
+
+def _over(trial: Trial, until: float | None) -> Callable[[], bool]:
+    """Only an arm that keeps partial work may stop early; the others' late work is dropped by the coordinator."""
+    keeps = trial.training.stragglers is not None and trial.training.stragglers.policy == "keep"
+    return lambda: keeps and until is not None and time.monotonic() > until
+
+
+def _is_update(outcome: Outcome) -> bool:
+    """Whether the update's `params` is how far the model moved, so that the coordinator need not be sent it again."""
+    sent, moved = outcome.update.get("params"), outcome.moved
+    if sent is None or moved is None or set(sent) != set(moved):
+        return False
+    return all(torch.equal(sent[name], moved[name]) for name in moved)
+
+
+def _nothing() -> tuple[np.ndarray, ...]:
+    return np.array([], dtype=np.int64), np.array([]), np.array([]), np.array([])

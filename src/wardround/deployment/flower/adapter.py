@@ -1,0 +1,369 @@
+"""What we use of Flower beyond its public interface, for one version of it; `inbox.py` and `link.py` have the rest.
+
+Flower's own commands start a process for each message and poll every three seconds, and its SuperLink shows the control
+interface to whoever reaches it. So both ends speak to the SuperLink through Flower's own HTTP clients, from their own
+process, and the SuperLink runs behind `link.py`. `tests/deploy/test_flower_contract.py` holds what is assumed here.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from typing import Any
+
+import httpx
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.app import Context, Message, RecordDict
+from flwr.app.message import remove_content_from_message
+from flwr.cli.build import build_fab_from_files
+from flwr.common.serde import message_from_proto, message_to_proto, run_from_proto
+from flwr.proto.control_pb2 import (
+    ListNodesRequest,
+    RegisterNodeRequest,
+    StartRunRequest,
+    UnregisterNodeRequest,
+)
+from flwr.proto.fab_pb2 import Fab
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    DeactivateNodeRequest,
+    PullMessagesRequest,
+    PushMessagesRequest,
+)
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.proto.node_pb2 import Node
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, SendTaskHeartbeatRequest
+from flwr.serverapp import Grid
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.heartbeat import HeartbeatSender
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.inflatable.inflatable_protobuf_utils import (
+    make_confirm_message_received_fn_protobuf,
+    make_pull_object_fn_protobuf,
+    make_push_object_fn_protobuf,
+)
+from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPullError,
+    ObjectPushError,
+    ObjectUnavailableError,
+    inflate_object_from_contents,
+    pull_objects,
+    push_objects,
+)
+from flwr.supercore.interceptors import (
+    RuntimeTokenHttpInterceptor,
+    RuntimeVersionHttpInterceptor,
+    SuperExecAuthHttpInterceptor,
+)
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.retry import RetryInvoker, make_simple_http_retry_invoker
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.grid import HttpGrid
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+from wardround.deployment.flower.inbox import Inbox
+from wardround.deployment.flower.server_app import LinkLost, Standing
+
+HEARTBEAT = 10.0  # seconds: the shortest that a SuperLink accepts; a site counts as gone after two
+APP = b"""
+[project]
+name = "wardround-study"
+version = "1.0.0"
+description = ""
+license = "Apache-2.0"
+dependencies = []
+[tool.flwr.app]
+publisher = "wardround"
+[tool.flwr.app.components]
+serverapp = "wardround.deployment.flower.server_app:server_app"
+clientapp = "wardround.deployment.flower.client_app:client_app"
+[tool.flwr.app.config]
+"""  # without any code: what runs is what is installed, and nobody runs what is sent
+RETRY_FOR = 20.0  # seconds
+PASSING = (httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.GATEWAY_TIMEOUT)
+# how a link that went away shows itself
+LOST = (httpx.HTTPError, OSError, RuntimeError, ValueError, ObjectPullError, ObjectPushError, ObjectUnavailableError)
+logging.getLogger("flwr").setLevel(logging.ERROR)  # its progress is not ours
+
+
+def retrying() -> RetryInvoker:
+    """Repeats a call while the network fails. Flower's own ends this process when it is refused; ours says so."""
+    retry = make_simple_http_retry_invoker()
+    retry.max_time = RETRY_FOR
+    retry.should_giveup = lambda error: (
+        isinstance(error, httpx.HTTPStatusError) and error.response.status_code not in PASSING
+    )
+    return retry
+
+
+def on_loopback(client: Any) -> Any:
+    """A client that goes straight to this machine: a proxy in the environment would be shown our secret."""
+    client._client.close()
+    client._client = httpx.Client(timeout=30.0, trust_env=False)
+    return client
+
+
+class Secret:
+    """An interceptor that shows the SuperLink's loopback door our secret."""
+
+    def __init__(self, secret: str) -> None:
+        self.secret = secret
+
+    def intercept(self, context: Any, call_next: Callable[[Any], httpx.Response]) -> httpx.Response:
+        context.request.headers["x-wardround-secret"] = self.secret
+        return call_next(context)
+
+
+class Office:
+    """The coordinator's connection: registers sites, starts Flower's run, and gives the Grid that carries messages."""
+
+    def __init__(self, address: str, secret: bytes, sites: Mapping[str, ec.EllipticCurvePublicKey]) -> None:
+        door = Secret(secret.hex())
+        self.control = on_loopback(
+            ControlHttpClient.from_server_address(
+                address, True, None, [RuntimeVersionHttpInterceptor(component_name="flwr CLI"), door]
+            )
+        )
+        keys = {site: public_key_to_bytes(key) for site, key in sites.items()}
+        self.site_of = {
+            self.control.RegisterNode(RegisterNodeRequest(public_key=key)).node_id: site for site, key in keys.items()
+        }
+        app, _ = build_fab_from_files({"pyproject.toml": APP})
+        self.control.StartRun(StartRunRequest(fab=Fab(hash_str=sha256(app).hexdigest(), content=app)))
+        runtime = RuntimeHttpClient.from_server_address(
+            address,
+            True,
+            None,
+            [
+                RuntimeVersionHttpInterceptor(component_name="SuperExec"),
+                SuperExecAuthHttpInterceptor(
+                    master_secret=secret, protected_methods=frozenset({"/flwr.proto.Runtime/AcquireTask"})
+                ),
+                door,
+            ],
+            retry_invoker=retrying(),
+        )
+        on_loopback(runtime)
+        token = runtime.AcquireTask(AcquireTaskRequest(supported_task_types=["flwr-serverapp"])).token
+        runtime.close()
+        self.grid = HttpGrid(address, True, None, token=token)
+        self.grid._client = RuntimeHttpClient.from_server_address(
+            address,
+            True,
+            None,
+            [
+                RuntimeVersionHttpInterceptor(component_name="flwr-serverapp"),
+                RuntimeTokenHttpInterceptor(token=token),
+                door,
+            ],
+        )
+        on_loopback(self.grid._client)
+        self.lost = threading.Event()  # the SuperLink runs, but takes nothing from us any more
+        self.heartbeat = HeartbeatSender(self._beat)
+        self.heartbeat.start()
+        task = self.grid._runtime_client.PullTaskInput(PullTaskInputRequest())
+        self.grid.set_run(run_from_proto(task.run))
+        TaskIdentity.task_id, TaskIdentity.run_id = task.task_id, task.run.run_id
+        TaskIdentity.node_id = task.context.node_id
+        self.inbox = Inbox(self.grid._runtime_client, self.grid.node, task.run.run_id)
+        self.context = Context(task.run.run_id, task.context.node_id, {}, RecordDict(), {})
+
+    def _beat(self) -> bool:
+        """Flower's own ends this process where the SuperLink has given us up, as after a machine was suspended."""
+        try:
+            known = self.grid._runtime_client.SendTaskHeartbeat(SendTaskHeartbeatRequest()).success
+        except httpx.TransportError:
+            return False  # tried again soon
+        except LOST:
+            known = False
+        if not known:
+            self.lost.set()
+        return True
+
+    def standing(self) -> dict[str, Standing]:
+        nodes = self.control.ListNodes(ListNodesRequest()).nodes_info
+        return {
+            self.site_of[node.node_id]: Standing(node.node_id, node.status == "online", node.last_activated_at)
+            for node in nodes
+            if node.node_id in self.site_of
+        }
+
+    def expel(self, site: str) -> None:
+        """Its key opens nothing any more."""
+        for node, name in list(self.site_of.items()):
+            if name == site:
+                with suppress(*LOST):  # where it fails it is tried again at the next look
+                    self.control.UnregisterNode(UnregisterNodeRequest(node_id=node))
+                    del self.site_of[node]
+
+    def close(self) -> None:
+        for end in (self.heartbeat.stop, self.grid.close, self.control.close):
+            with suppress(*LOST):
+                end()
+
+
+class LastingGrid(Grid):
+    """A Grid that outlives its SuperLink: `office` gives the present one."""
+
+    def __init__(self, office: Callable[[], Office]) -> None:
+        self.office = office
+
+    def set_run(self, run: Any) -> None:
+        raise NotImplementedError
+
+    @property
+    def run(self) -> Any:
+        return self.office().grid.run
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        raise NotImplementedError
+
+    def get_node_ids(self) -> Iterable[int]:
+        return self.office().grid.get_node_ids()
+
+    def get_nodes(self) -> Any:
+        return self.office().grid.get_nodes()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        with lost_link():
+            pushed = [number for number in self.office().grid.push_messages(messages) if number]
+        if not pushed:
+            raise LinkLost
+        return pushed
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        with lost_link():
+            return self.office().inbox.pull(list(message_ids))
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        raise NotImplementedError
+
+
+@contextmanager
+def lost_link() -> Iterator[None]:
+    try:
+        yield
+    except LOST as error:
+        raise LinkLost from error
+
+
+class Desk:
+    """A site's connection. Everything goes out from here; nobody connects to a site."""
+
+    def __init__(self, address: str, ca: bytes, key: ec.EllipticCurvePrivateKey, before: int | None) -> None:
+        """`before` is the number of a connection that may still stand, from a process that died."""
+        self.retry = retrying()
+        public = key.public_key()
+        self.client = FleetHttpClient.from_server_address(
+            address,
+            False,
+            ca,
+            [RuntimeVersionHttpInterceptor(component_name="SuperNode"), NodeAuthHttpInterceptor(key, public)],
+        )
+        if before is not None:
+            with suppress(*LOST):
+                self.client.DeactivateNode(DeactivateNodeRequest(node_id=before))
+        asked = ActivateNodeRequest(public_key=public_key_to_bytes(public), heartbeat_interval=HEARTBEAT)
+        try:
+            self.number = int(self.client.ActivateNode(asked).node_id)
+        except LOST:
+            self.client.close()  # a site may try for days
+            raise
+        self.node = Node(node_id=self.number)
+        self.waiting: dict[int, tuple[Message, ObjectTree]] = {}  # letters not answered yet, by Flower's run
+        self.lost = threading.Event()
+        self.stopped = threading.Event()
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def _beat(self) -> None:
+        missed = 0
+        while not self.stopped.wait(HEARTBEAT / 2):
+            try:
+                request = SendNodeHeartbeatRequest(node=self.node, heartbeat_interval=HEARTBEAT)
+                missed = 0 if self.client.SendNodeHeartbeat(request).success else missed + 3
+            except httpx.HTTPStatusError:
+                missed += 3  # it answers, but does not know us
+            except LOST:
+                missed += 1
+            if missed >= 3:
+                self.lost.set()
+                return
+
+    def receive(self) -> Message | None:
+        """The newest letter of a run of Flower's, if there is one: older ones are of rounds that closed without us."""
+        if self.lost.is_set():
+            raise LinkLost
+        with lost_link():
+            while (response := self.client.PullMessages(PullMessagesRequest(node=self.node))).messages_list:
+                letter = message_from_proto(response.messages_list[0]), response.message_object_trees[0]
+                overtaken = self.waiting.pop(letter[0].metadata.run_id, None)
+                self.waiting[letter[0].metadata.run_id] = letter
+                if overtaken is not None:
+                    self._drop(overtaken)
+            if not self.waiting:
+                return None
+            message, tree = self.waiting.pop(next(iter(self.waiting)))
+            run, number = message.metadata.run_id, message.metadata.message_id
+            pull = make_pull_object_fn_protobuf(self._again(self.client.PullObject), self.node, run)
+            contents = pull_objects([one.object_id for one in iterate_object_tree(tree)], pull)
+            whole = inflate_object_from_contents(number, contents)
+            confirm = self._again(self.client.ConfirmMessageReceived)
+            make_confirm_message_received_fn_protobuf(confirm, self.node, run)(number)
+            if not isinstance(whole, Message):
+                return None
+            whole.metadata.__dict__["_message_id"] = number
+            return whole
+
+    def _drop(self, letter: tuple[Message, ObjectTree]) -> None:
+        """Tell the SuperLink to keep it no longer."""
+        metadata = letter[0].metadata
+        confirm = self._again(self.client.ConfirmMessageReceived)
+        make_confirm_message_received_fn_protobuf(confirm, self.node, metadata.run_id)(metadata.message_id)
+
+    def send(self, reply: Message, progress: Callable[[int, int], None]) -> None:
+        """`progress` is told how many of how many chunks have gone, where there are many."""
+        run = reply.metadata.run_id
+        with lost_link(), no_object_id_recompute():
+            reply.metadata.__dict__["_message_id"] = reply.object_id
+            objects, tree = get_all_nested_objects(reply), get_object_tree(reply)
+            response = self._again(self.client.PushMessages)(
+                PushMessagesRequest(
+                    node=self.node,
+                    messages_list=[message_to_proto(remove_content_from_message(reply))],
+                    message_object_trees=[tree],
+                    clientapp_runtime_list=[0.0],
+                )
+            )
+            wanted = set(response.objects_to_push)
+            push = make_push_object_fn_protobuf(
+                self._again(self.client.PushObject), self.node, run, response.session_id
+            )
+            gone = 0
+
+            def push_one(number: str, content: bytes) -> None:
+                nonlocal gone
+                push(number, content)
+                gone += 1
+                progress(gone, len(wanted))
+
+            push_objects(objects, push_one, object_ids_to_push=wanted)
+
+    def _again(self, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """A call that is repeated for a while when the network fails: a chunk need not cost the whole message."""
+        return lambda request: self.retry.invoke(call, request)
+
+    def close(self) -> None:
+        self.stopped.set()
+        with suppress(*LOST):
+            self.client.DeactivateNode(DeactivateNodeRequest(node_id=self.number))
+        with suppress(*LOST):
+            self.client.close()

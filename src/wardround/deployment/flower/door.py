@@ -1,0 +1,249 @@
+"""An HTTP server that reads nothing of strangers but the head of one request.
+
+uvicorn reads and parses what it is sent, from whoever connects and however slowly. This door stands before it. It
+counts connections before TLS begins, hands uvicorn one head at a time and of limited size, and lets a body follow only
+when `judge` has accepted the head. It also ends connections that keep it waiting.
+"""
+
+import asyncio
+import logging
+import socket
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address, ip_network
+from typing import Any
+
+import uvicorn
+
+from wardround.deployment.flower.connection import SMALL, App, Connection, Receive, Scope, Send, in_one_piece
+
+LARGEST = 64 * 2**20  # bytes of one request: a chunk of a large model is far smaller
+HANDSHAKE_WITHIN = 10.0  # seconds
+REPORT_EVERY = 60.0  # seconds: strangers must not fill the disk through our log
+TIDY_AFTER = 5.0  # seconds after a stranger was sent away: its connection is closed by then
+AGAIN_AFTER = 0.1  # seconds after an accept that failed
+log = logging.getLogger("wardround.door")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of connections at one time. A known caller is one whose head was accepted."""
+
+    connections: int = 512  # in all
+    per_address: int = 32  # from one address, of callers that are not known yet
+    strangers: int = 64  # of callers that are not known yet, from addresses from which no known one is connected
+    per_caller: int = 32  # of one known caller: a site uses four
+    bytes_per_caller: int = 2 * LARGEST  # of bodies that are being read
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What `judge` makes of a head: who calls, or the status with which it is refused."""
+
+    caller: str = ""
+    status: int = 0
+
+
+Judge = Callable[[Scope], Verdict]
+
+
+class Door(uvicorn.Server):
+    """A uvicorn server that accepts its connections itself."""
+
+    def __init__(
+        self,
+        app: App,
+        listeners: Sequence[socket.socket],
+        judge: Judge,
+        limits: Limits,
+        tidy: Callable[[], object],
+        **config: Any,
+    ) -> None:
+        """`config` is uvicorn's, and `tidy` is called when strangers have gone."""
+        quiet: dict[str, Any] = {"log_level": "error", "access_log": False, "ws": "none", "proxy_headers": False}
+        super().__init__(uvicorn.Config(self._guarded, interface="asgi3", timeout_keep_alive=60, **quiet, **config))
+        self.app, self.listeners, self.judge, self.limits, self.tidy = app, listeners, judge, limits, tidy
+        self.tidying: asyncio.TimerHandle | None = None
+        self.unknown: dict[str, dict[Connection, None]] = {}  # by address, in order of arrival
+        self.known: Counter[str] = Counter()  # connections by caller
+        self.homes: Counter[str] = Counter()  # connections of known callers, by address
+        self.reading: Counter[str] = Counter()  # bytes of bodies by caller
+        self.refused: Counter[str] = Counter()  # by address, since the last report
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=[])
+        for listener in self.listeners if self.started else ():
+            self._spawn(self._accept(listener))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for task in self.tasks:
+            task.cancel()
+        for listener in self.listeners:
+            listener.close()
+        for connections in list(self.unknown.values()):
+            for connection in list(connections):
+                connection.abort()
+        await super().shutdown(sockets=[])
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(work)
+        self.tasks.add(task)  # the loop alone would not keep it
+        task.add_done_callback(self.tasks.discard)
+        return task
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        listener.setblocking(False)
+        while True:
+            try:
+                caller, address = await loop.sock_accept(listener)
+            except OSError:  # no descriptor is free, or the caller has gone
+                await asyncio.sleep(AGAIN_AFTER)
+                continue
+            connection = Connection(self, network_of(address[0]))
+            if self._make_room(connection.address):
+                self.unknown.setdefault(connection.address, {})[connection] = None
+                connection.welcome = self._spawn(self._welcome(caller, connection))
+            else:
+                caller.close()
+            await asyncio.sleep(0)  # a welcome must have begun before it can be cancelled; and others want to work
+
+    async def _welcome(self, caller: socket.socket, connection: Connection) -> None:
+        tls = self.config.ssl
+        within = None if tls is None else HANDSHAKE_WITHIN
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(lambda: connection, caller, ssl=tls, ssl_handshake_timeout=within)
+        except (OSError, TimeoutError):  # among them errors of TLS: not our certificate, not TLS, too slow
+            self._report(connection.address)
+        finally:
+            if connection.transport is None:
+                caller.close()
+                self.leave(connection)
+
+    def _make_room(self, address: str) -> bool:
+        """Where it is full, the address with most unknown callers loses its oldest: one flood shuts out nobody else."""
+        strange = {one: here for one, here in self.unknown.items() if one not in self.homes}
+        waiting, strangers = (sum(map(len, group.values())) for group in (self.unknown, strange))
+        if len(self.unknown.get(address, ())) >= self.limits.per_address:
+            crowded = address
+        elif waiting + self.known.total() >= self.limits.connections and not waiting:
+            self._report(address)
+            return False
+        elif waiting + self.known.total() >= self.limits.connections:
+            crowded = _most_crowded(strange or self.unknown)
+        elif strangers >= self.limits.strangers and address not in self.homes:
+            crowded = _most_crowded(strange)
+        else:
+            return True
+        self._report(crowded)
+        next(iter(self.unknown[crowded])).abort()
+        return True
+
+    def leave(self, connection: Connection) -> None:
+        self._no_longer_unknown(connection)
+        if connection.caller:
+            for counted, name in ((self.known, connection.caller), (self.homes, connection.address)):
+                counted[name] -= 1
+                if not counted[name]:
+                    del counted[name]
+        connection.caller = ""
+
+    def _no_longer_unknown(self, connection: Connection) -> None:
+        here = self.unknown.get(connection.address, {})
+        here.pop(connection, None)
+        if not here:
+            self.unknown.pop(connection.address, None)
+
+    def _report(self, address: str) -> None:
+        loop = asyncio.get_running_loop()
+        if not self.refused:
+            loop.call_later(REPORT_EVERY, self._write_report)
+        if self.tidying is None:
+            self.tidying = loop.call_later(TIDY_AFTER, self._tidy)
+        self.refused[address] += 1
+
+    def _write_report(self) -> None:
+        [(worst, most)] = self.refused.most_common(1)
+        log.warning("%d connections of strangers ended, %d of them from %s", self.refused.total(), most, worst)
+        self.refused.clear()
+
+    def _tidy(self) -> None:
+        self.tidying = None
+        self.tidy()
+
+    async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The application that uvicorn calls when a head is complete."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        connection: Connection = scope["state"].pop("connection")
+        size = length(scope)
+        verdict = self._admit(connection, scope, size)
+        if verdict.status:
+            self._report(connection.address)
+            await connection.refuse(size, receive)
+            await answer(send, verdict.status, farewell=0 <= size <= SMALL)
+            connection.cut()
+            return
+        self.reading[verdict.caller] += size
+        try:
+            connection.accept_body(size)
+            whole = await in_one_piece(receive)
+        finally:
+            self.reading[verdict.caller] -= size
+        try:
+            await self.app(scope, whole, send)
+        finally:
+            connection.accept_head()
+
+    def _admit(self, connection: Connection, scope: Scope, size: int) -> Verdict:
+        if not 0 <= size <= LARGEST:
+            return Verdict(status=403)
+        verdict = self.judge(scope)
+        if verdict.status:
+            return verdict
+        if connection.caller not in ("", verdict.caller):
+            return Verdict(status=403)
+        if not connection.caller:
+            if self.known[verdict.caller] >= self.limits.per_caller:
+                return Verdict(status=503)  # which a site takes for a passing fault, and calls again
+            self._no_longer_unknown(connection)
+            connection.caller = verdict.caller
+            self.known[verdict.caller] += 1
+            self.homes[connection.address] += 1
+        if self.reading[verdict.caller] + size > self.limits.bytes_per_caller:
+            return Verdict(status=503)
+        return verdict
+
+
+def _most_crowded(groups: Mapping[str, Mapping[Connection, None]]) -> str:
+    return max(groups, key=lambda address: len(groups[address]))
+
+
+def network_of(address: str) -> str:
+    """The address; of IPv6 the network of 64 bits, of which one caller has all addresses."""
+    with suppress(ValueError):
+        parsed = ip_address(address.partition("%")[0])
+        if isinstance(parsed, IPv6Address):
+            mapped = parsed.ipv4_mapped
+            return str(mapped or ip_network((int(parsed) >> 64 << 64, 64)))
+    return address
+
+
+def length(scope: Scope) -> int:
+    """Of the body, in bytes. One that does not say how long it is may be endless, and counts as -1."""
+    headers = dict(scope.get("headers", ()))
+    size = headers.get(b"content-length", b"0")
+    plain = b"transfer-encoding" not in headers and size.isdigit() and len(size) < 20
+    return int(size) if plain else -1
+
+
+async def answer(send: Send, status: int, farewell: bool) -> None:
+    """With a farewell uvicorn closes the connection as TLS wants it, and reads on until the other end does so too."""
+    headers = [(b"content-length", b"0"), *([(b"connection", b"close")] if farewell else [])]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})

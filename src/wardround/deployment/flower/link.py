@@ -1,0 +1,189 @@
+"""The SuperLink in a process of its own, behind two doors.
+
+Sites come through the outer door: TLS, and only the fleet interface, in which every call carries the signature of a
+registered key. It is checked from the head of a request, before any of its body is read. The coordinator comes through
+the inner door, on loopback, and shows a secret. Whoever knocks for anything else is refused before Flower sees it. The
+SuperLink keeps nothing: what must last is in our own files, so that one that dies is simply started again.
+"""
+
+import asyncio
+import binascii
+import ctypes
+import json
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+from base64 import b64decode
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from datetime import datetime, timedelta
+from hmac import compare_digest
+from typing import Any
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+from flwr.supercore.date import now
+from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
+
+from wardround.deployment.flower.connection import Scope
+from wardround.deployment.flower.door import Door, Limits, Verdict
+
+FLEET = "/v1/fleet/"
+NOT_FOR_SITES = ("/v1/fleet/register-node", "/v1/fleet/unregister-node")  # the coordinator alone says who takes part
+AHEAD = timedelta(seconds=SYSTEM_TIME_TOLERANCE)
+BEHIND = timedelta(seconds=TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE)
+BACKLOG = 1024  # connections that wait to be accepted
+OTHER_FILES = 256  # that are open beside connections
+UNAUTHORIZED, FORBIDDEN = 401, 403
+PR_SET_PDEATHSIG = 1
+
+
+class SignedHeads:
+    """Whose request it is, by its head alone. Flower asks the same, but only when it has read the whole request.
+
+    Flower signs the time of a call and nothing else, so a head could be used again for as long as its time is good.
+    Here each is good once. What is remembered is measured by the times that sites signed, not by our own clock, so
+    that a clock that is set back makes no old head new.
+    """
+
+    def __init__(self, registered: Callable[[bytes], bool]) -> None:
+        self.registered = registered
+        self.newest: dict[bytes, datetime] = {}  # time signed, by key
+        self.used: dict[bytes, dict[int, datetime]] = {}  # by key and signature
+
+    def judge(self, scope: Scope) -> Verdict:
+        path = str(scope.get("path", ""))
+        if scope.get("method") != "POST" or not path.startswith(FLEET) or path in NOT_FOR_SITES:
+            return Verdict(status=FORBIDDEN)
+        headers = dict(scope["headers"])
+        try:
+            key, signature = (
+                b64decode(headers[name.encode()], validate=True)
+                for name in (FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER)
+            )
+            time = headers[TIMESTAMP_HEADER.encode()]
+            signed = datetime.fromisoformat(time.decode("ascii"))
+            if not -AHEAD < now() - signed < BEHIND:
+                return Verdict(status=UNAUTHORIZED)
+            if not self.registered(key):
+                return Verdict(status=FORBIDDEN)
+            if not verify_signature(bytes_to_public_key(key), time, signature) or not self._first(
+                key, signed, decode_dss_signature(signature)[0]
+            ):
+                return Verdict(status=UNAUTHORIZED)
+        except (KeyError, ValueError, TypeError, binascii.Error, UnsupportedAlgorithm):
+            return Verdict(status=UNAUTHORIZED)
+        return Verdict(caller=key.decode("ascii"))
+
+    def _first(self, key: bytes, signed: datetime, number: int) -> bool:
+        """`number` is the half of a signature that nobody else can vary."""
+        newest, used = self.newest.get(key, signed), self.used.setdefault(key, {})
+        if number in used or signed <= newest - BEHIND:
+            return False
+        used[number] = signed
+        self.newest[key] = newest = max(newest, signed)
+        while used[oldest := next(iter(used))] <= newest - BEHIND:
+            del used[oldest]
+        return True
+
+
+def secret_shown(secret: str) -> Callable[[Scope], Verdict]:
+    def judge(scope: Scope) -> Verdict:
+        shown = dict(scope["headers"]).get(b"x-wardround-secret", b"")
+        return Verdict("coordinator") if compare_digest(shown, secret.encode()) else Verdict(status=FORBIDDEN)
+
+    return judge
+
+
+def superlink(settings: dict[str, Any]) -> Any:
+    """Flower's own application, made as its command would make it, but for who serves it."""
+    from flwr.superlink.cli.flower_superlink import SuperLinkLifespan, _parse_superlink_lifespan_config
+    from flwr.superlink.main import create_app
+
+    sys.argv = [
+        "flower-superlink",
+        *("--ssl-certfile", settings["certificate"]),
+        *("--ssl-keyfile", settings["key"]),
+        *("--ssl-ca-certfile", settings["ca"]),
+        *("--superexec-auth-secret-file", settings["secret_file"]),
+        *("--isolation", "process"),
+        "--enable-supernode-auth",
+    ]
+    logging.getLogger("flwr").setLevel(logging.WARNING)  # a line for each look would fill a disk in months
+    return create_app(_parse_superlink_lifespan_config(), SuperLinkLifespan)
+
+
+async def serve(settings: dict[str, Any]) -> None:
+    app = superlink(settings)
+    nodes = app.state.linkstate_factory.state()  # Flower's own list, from which a revoked key is removed
+    heads = SignedHeads(lambda key: nodes.get_node_id_by_public_key(key) is not None)
+    limits = Limits(connections=settings["connections"], per_address=settings["connections_per_address"])
+    tls = {"ssl_keyfile": settings["key"], "ssl_certfile": settings["certificate"]}
+    outer = Door(
+        app, listeners(settings["host"], settings["port"]), heads.judge, limits, return_memory, lifespan="off", **tls
+    )
+    ours = Limits(per_caller=Limits.connections, bytes_per_caller=sys.maxsize)
+    inner_socket = socket.socket(fileno=settings["inner_door"])
+    inner = Door(app, [inner_socket], secret_shown(settings["secret"]), ours, return_memory, lifespan="on")
+
+    async def one(server: Door, other: Door) -> None:
+        try:
+            await server.serve()
+        finally:
+            other.should_exit = True
+
+    await asyncio.gather(one(inner, outer), one(outer, inner))
+
+
+def return_memory() -> None:
+    """What is free goes back to the system; glibc would keep it."""
+    with suppress(AttributeError, OSError):  # another library for memory
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def listeners(host: str, port: int) -> list[socket.socket]:
+    """One for each address of `host`."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        places = dict.fromkeys((family, place) for family, _, _, _, place in found)
+        return [socket.create_server(place, family=family, backlog=BACKLOG) for family, place in places]
+    except OSError as error:
+        sys.exit(str(error))  # the last line of the log, which the coordinator shows
+
+
+def run(service: Coroutine[Any, Any, None]) -> None:
+    """On the faster loop where there is one: TLS is half of the work."""
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(service)
+    else:
+        uvloop.run(service)
+
+
+def allow_open_files(number: int) -> None:
+    """As many as the system lets us have of them: a connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < number:
+        wanted = number if hard == resource.RLIM_INFINITY else min(number, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def main() -> None:
+    """Settings come on standard input, because they hold a secret and an argument is visible to all users."""
+    settings = json.loads(sys.stdin.read())
+    if sys.platform == "linux":  # it must not outlive a coordinator that is killed: the next one needs its port
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != settings["parent"]:
+            sys.exit(1)
+    allow_open_files(settings["connections"] + Limits.connections + OTHER_FILES)
+    run(serve(settings))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""The coordinator's end of the wire: a SuperLink that is started, watched, and started again when it dies."""
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from wardround.core.errors import DeployError
+from wardround.deployment.flower.adapter import LOST, LastingGrid, Office, lost_link
+from wardround.deployment.flower.server_app import LinkLost, Standing, server_app
+from wardround.protocol.messages import Post
+
+LOOK_EVERY = 0.5  # seconds
+# glibc: messages of a large model are hundreds of megabytes, copied several times; a third of it is page faults
+LARGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+START_WITHIN = 60.0
+MOST_FAILURES = 5
+
+
+@dataclass
+class Linked:
+    """`revoked` names the sites that may not take part any more; it is asked again and again."""
+
+    host: str
+    port: int
+    ca: Path
+    certificate: Path
+    key: Path
+    sites: Mapping[str, ec.EllipticCurvePublicKey]
+    folder: Path  # where the SuperLink's own files are while it runs; owner-only
+    connections: int = 512  # at once, in all
+    connections_per_address: int = 32  # at once, before they have shown a registered key
+    revoked: Callable[[], Mapping[str, str]] = dict
+    notice: Callable[[str], None] = lambda line: None
+    known: dict[str, Standing] = field(default_factory=dict)
+    looked: float = 0.0
+    process: subprocess.Popen[bytes] | None = None
+    office: Office | None = None
+    failures: int = 0  # to start, one after another
+
+    def carry(self, coordinate: Callable[[Post], None]) -> None:
+        """Start the SuperLink and our app, and stop both when it is done."""
+        try:
+            self._start()
+            office = self._office()
+            server_app(coordinate, self)(LastingGrid(self._office), office.context)
+        finally:
+            self._stop()
+
+    def look(self) -> Mapping[str, Standing]:
+        if time.monotonic() - self.looked < LOOK_EVERY:
+            return self.known
+        if self._gone():
+            self.notice("the SuperLink is gone; starting it again")
+            self._stop()
+            self._start_again()
+        try:
+            for site in self.revoked():
+                self._office().expel(site)
+            self.known = self._office().standing()
+        except LOST as error:
+            raise LinkLost from error
+        self.looked = time.monotonic()
+        return self.known
+
+    def _start_again(self) -> None:
+        """It may be gone again at once; only when it fails time after time it is given up."""
+        try:
+            with lost_link():
+                self._start()
+        except DeployError as error:
+            self.failures += 1
+            if self.failures > MOST_FAILURES:
+                raise
+            self._stop()
+            time.sleep(self.failures)
+            raise LinkLost from error
+        self.failures = 0
+
+    def _gone(self) -> bool:
+        ended = self.process is None or self.process.poll() is not None
+        return ended or self.office is None or self.office.lost.is_set()
+
+    def _office(self) -> Office:
+        if self.office is None:
+            raise LinkLost
+        return self.office
+
+    def _start(self) -> None:
+        secret = secrets.token_bytes(32)
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        secret_file = self.folder / "secret"
+        secret_file.unlink(missing_ok=True)
+        descriptor = os.open(secret_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(secret)
+        door = socket.create_server(("127.0.0.1", 0))  # ours from the start: nobody else can answer on it
+        inner = int(door.getsockname()[1])
+        settings = {
+            "host": self.host,
+            "port": self.port,
+            "connections": self.connections,
+            "connections_per_address": self.connections_per_address,
+            "inner_door": door.fileno(),
+            "ca": str(self.ca),
+            "certificate": str(self.certificate),
+            "key": str(self.key),
+            "secret": secret.hex(),
+            "secret_file": str(secret_file),
+            "parent": os.getpid(),
+        }
+        log = (self.folder / "superlink.log").open("wb")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "wardround.deployment.flower.link"],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **LARGE_PAGES, "FLWR_HOME": str(self.folder)},
+            pass_fds=[door.fileno()],
+            start_new_session=True,  # Ctrl-C is for the coordinator, who then stops it
+        )
+        log.close()
+        door.close()
+        if self.process.stdin is not None:
+            self.process.stdin.write(json.dumps(settings).encode())
+            self.process.stdin.close()
+        self._wait(inner, secret.hex())
+        public = {site: key for site, key in self.sites.items() if site not in self.revoked()}
+        self.office = Office(f"127.0.0.1:{inner}", secret, public)
+
+    def _wait(self, port: int, secret: str) -> None:
+        began = time.monotonic()
+        while True:
+            with suppress(httpx.HTTPError):
+                shown = {"x-wardround-secret": secret}
+                url = f"http://127.0.0.1:{port}/health"
+                if httpx.get(url, headers=shown, timeout=2, trust_env=False).status_code == 200:
+                    return
+            if self.process is None or self.process.poll() is not None or time.monotonic() - began > START_WITHIN:
+                tail = (self.folder / "superlink.log").read_text(encoding="utf-8", errors="replace").strip()
+                reason = tail.splitlines()[-1] if tail else "no word"
+                problem = f"the SuperLink did not start ({reason})"
+                raise DeployError(f"{self.host}:{self.port}", problem, "Is the port free, and may it be used?")
+            time.sleep(0.05)
+
+    def _stop(self) -> None:
+        if self.office is not None:
+            self.office.close()
+            self.office = None
+        if self.process is not None:
+            if self.process.poll() is None:
+                self.process.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    self.process.wait(3)
+            if self.process.poll() is None:
+                self.process.kill()
+            self.process.wait()
+            self.process = None
+        (self.folder / "secret").unlink(missing_ok=True)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,139 @@
+"""The coordinator's app: a post that carries letters over Flower's Grid, and whoever writes them."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from flwr.app import Context, Message
+from flwr.serverapp import Grid, ServerApp
+
+from wardround.core.errors import DeployError
+from wardround.deployment.flower.wire import from_record, to_record
+from wardround.protocol.messages import Post, Sealed
+
+SOONEST, LATEST, SLOWER = 0.03, 0.3, 1.25  # seconds between two looks for answers: each costs the SuperLink 10 ms
+SMALL = 2**20  # bytes: answers to letters below this are fetched all at once, larger ones one by one
+TICK = 0.25  # seconds after which whoever waits is told that nothing has come
+TIME_TO_LIVE = 30 * 24 * 3600.0  # seconds: a site may be away for long
+
+
+class LinkLost(Exception):
+    """The SuperLink is gone or has forgotten us; what was sent must be sent again."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A site as the SuperLink sees it. `since` changes when the site connects anew."""
+
+    node: int
+    online: bool
+    since: str
+
+
+class Presence(Protocol):
+    def look(self) -> Mapping[str, Standing]:
+        """Where every site stands. Brings a lost SuperLink back."""
+
+
+class GridPost:
+    """Asks again where a site came back, or the SuperLink did: letters may come twice, which sites do not mind."""
+
+    def __init__(self, grid: Grid, presence: Presence) -> None:
+        self.grid, self.presence = grid, presence
+        self.standing: Mapping[str, Standing] = {}
+        self.abandoned: list[str] = []  # questions whose answer nobody waits for any more
+        self.fetched: dict[str, Sealed] = {}  # answers that have come, by the number of the question
+
+    def ask(self, letters: dict[str, Sealed]) -> Iterator[tuple[str, Sealed] | None]:
+        sent: dict[str, tuple[str, Standing]] = {}
+        try:
+            yield from self._asked(letters, sent)
+        finally:
+            self.abandoned += [number for number, _ in sent.values()]
+
+    def _asked(
+        self, waiting: dict[str, Sealed], sent: dict[str, tuple[str, Standing]]
+    ) -> Iterator[tuple[str, Sealed] | None]:
+        ticked, pause = time.monotonic(), SOONEST
+        together = all(len(sealed.tensors) < SMALL for sealed in waiting.values())
+        while waiting:
+            try:
+                self.standing = self.presence.look()
+                for site in [one for one in waiting if self._is_new(one, sent)]:
+                    sent[site] = (self._push(site, waiting[site]), self.standing[site])
+                got = self._pull(sent, together)
+            except LinkLost:
+                sent.clear()
+                self.abandoned, got = [], None  # it has forgotten them too
+            if got is not None:
+                waiting.pop(got[0])
+                sent.pop(got[0])
+                pause = SOONEST
+                yield got
+                continue
+            time.sleep(pause)
+            pause = min(SLOWER * pause, LATEST)
+            if pause == LATEST:
+                self._fetch_abandoned()
+            if time.monotonic() - ticked > TICK:
+                ticked = time.monotonic()
+                yield None
+
+    def _fetch_abandoned(self) -> None:
+        """An answer that came too late is fetched and thrown away, or the SuperLink would keep it in memory."""
+        if self.abandoned:
+            number = self.abandoned.pop(0)
+            try:
+                if not list(self.grid.pull_messages([number])):
+                    self.abandoned.append(number)
+            except LinkLost:
+                self.abandoned = []
+
+    def connected(self) -> Mapping[str, bool]:
+        return {site: standing.online for site, standing in self.standing.items()}
+
+    def _is_new(self, site: str, sent: Mapping[str, tuple[str, Standing]]) -> bool:
+        """Never sent, or sent to a connection that is no more."""
+        standing = self.standing.get(site)
+        if standing is None or not standing.online:
+            return False
+        return site not in sent or sent[site][1].since != standing.since
+
+    def _push(self, site: str, sealed: Sealed) -> str:
+        message = Message(to_record(sealed), self.standing[site].node, "query", ttl=TIME_TO_LIVE)
+        return next(iter(self.grid.push_messages([message])))
+
+    def _pull(self, sent: dict[str, tuple[str, Standing]], together: bool) -> tuple[str, Sealed] | None:
+        """The next answer. Large ones are fetched one at a time, the longest not looked for first."""
+        site_of = {number: site for site, (number, _) in sent.items()}
+        for number in list(self.fetched):
+            if number in site_of:
+                return site_of[number], self.fetched.pop(number)
+        self.fetched.clear()  # answers to questions that nobody asks any more
+        numbers = list(site_of) if together else list(site_of)[:1]
+        for site in [site_of[number] for number in numbers]:
+            sent[site] = sent.pop(site)  # to the end of the line
+        for message in self.grid.pull_messages(numbers) if numbers else ():
+            number = message.metadata.reply_to_message_id
+            if number not in site_of:
+                continue
+            if message.has_error():  # the site went away with it, or an answer was cut off
+                del sent[site_of[number]]
+                continue
+            try:
+                self.fetched[number] = from_record(message.content)
+            except DeployError:
+                self.fetched[number] = Sealed(b"", b"", b"")  # which carries no signature
+        found = next(iter(self.fetched), None)
+        return None if found is None else (site_of[found], self.fetched.pop(found))
+
+
+def server_app(coordinate: Callable[[Post], None], presence: Presence) -> ServerApp:
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        coordinate(GridPost(grid, presence))
+
+    return app

@@ -1,0 +1,270 @@
+"""A hospital's side, put together: its file, its policy, its rows, its connection."""
+
+import fcntl
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from wardround.core.errors import DeployError, WardroundError
+from wardround.core.health import Condition
+from wardround.data.records import Records
+from wardround.deployment.common.deployed_plan import DeployedPlan, own_plan
+from wardround.deployment.flat.site_account import LEDGER
+from wardround.deployment.flat.site_handler import SiteWork
+from wardround.deployment.governance.approvals import approvals_of, approved_study
+from wardround.deployment.governance.policy import (
+    Policy,
+    Refusal,
+    Refused,
+    closed,
+    objections,
+    refusal_of_rows,
+    refusal_of_study,
+)
+from wardround.deployment.provisioning.site_file import FROM_KIT, SiteFile, open_source
+from wardround.deployment.regional.regions import companions
+from wardround.deployment.vertical.party_plan import own_vertical_plan
+from wardround.deployment.vertical.patient_matching import ids_of
+from wardround.deployment.vertical.vertical_validation import is_vertical
+from wardround.privacy.dp.accountant import epsilon
+from wardround.privacy.psi.patient_ids import read_ids
+from wardround.protocol.signing import PublicKey, read_key, read_public_key
+from wardround.runs.catalog import families as known_families
+from wardround.runs.ledger import Ledger, charges_of
+from wardround.study.parser import Families, parse_study, read_study_file
+from wardround.study.schema import Study
+
+CONNECT_WITHIN = 10.0  # seconds
+Notice = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class SiteGate:
+    """What the site file says, asked anew each time: an approval may be withdrawn while a run goes on."""
+
+    site: SiteFile
+    families: Families
+
+    def study(self, study_hash: str, sites: list[str]) -> Study:
+        try:
+            approvals = approvals_of(self.site)
+            study = approved_study(self.site, study_hash, self.families)
+        except WardroundError as error:
+            raise Refused(Refusal(f"the approvals here cannot be relied on: {error.problem}")) from None
+        if study is None:
+            how = "somebody there must read it and run `wardround approve`"
+            raise Refused(Refusal(f"study {study_hash[:12]} is not approved at {self.site.name}; {how}"))
+        _stop_at(refusal_of_study(self.policy, study, self.site.name, sites, approvals))
+        return study
+
+    def still_approved(self, study_hash: str) -> None:
+        try:
+            approved = study_hash in approvals_of(self.site)
+        except WardroundError as error:
+            raise Refused(Refusal(f"the approvals here cannot be relied on: {error.problem}")) from None
+        if not approved:
+            raise Refused(Refusal(f"the approval of study {study_hash[:12]} was withdrawn at {self.site.name}"))
+
+    def enough(self, training_rows: int) -> None:
+        _stop_at(refusal_of_rows(self.policy, training_rows))
+
+    def budget(self) -> float | None:
+        return self.policy.most_total_epsilon
+
+    def least_sites(self) -> int:
+        return self.policy.least_sites
+
+    def opening_hours(self) -> None:
+        _stop_at(closed(self.policy, datetime.now().astimezone()))
+
+    @property
+    def policy(self) -> Policy:
+        return self.site.policy
+
+
+def _stop_at(refusal: Refusal | None) -> None:
+    if refusal is not None:
+        raise Refused(refusal)
+
+
+def site_work(site: SiteFile, families: Families, notice: Notice) -> SiteWork:
+    source = open_source(site, families)
+    return SiteWork(
+        site.name,
+        site.state,
+        SiteGate(site, families),
+        families,
+        source.load,
+        read_key(site.key),
+        read_public_key(site.coordinator_key.read_bytes(), site.coordinator_key),
+        notice,
+        peers_of(site),
+    )
+
+
+def peers_of(site: SiteFile) -> dict[str, PublicKey]:
+    """Hospitals whose keys this one has. Without a hospital's file nothing is added up with it."""
+    return {path.stem: read_public_key(path.read_bytes(), path) for path in sorted(site.peers.glob("*.pub"))}
+
+
+def join(site: SiteFile, notice: Notice, stop: Callable[[], bool] = lambda: False) -> None:
+    """Take part in whatever was approved here, until `stop` or a KeyboardInterrupt."""
+    from wardround.deployment.flower.site_loop import SiteLoop
+
+    families = known_families()
+    work = site_work(site, families, notice)
+    trust(site.ca)
+    with alone(site.state):
+        work.rows()  # a hospital hears of a broken file now, not in the middle of a study
+        loop = SiteLoop(
+            address=site.coordinator,
+            ca=site.ca,
+            key=read_key(site.key).private,
+            answer=work.answer,
+            number_file=site.state / "connection",
+            notice=notice,
+            stop=stop,
+        )
+        loop.run()
+
+
+@contextmanager
+def alone(state: Path, problem: str = "another process has joined with it") -> Iterator[None]:
+    """One process at a time: two would overwrite each other's memory."""
+    state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (state / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DeployError(str(state), problem, "Stop that one first.") from None
+        yield
+
+
+def preflight(site: SiteFile) -> list[Condition]:
+    """Everything that can be known without sending anything: rows, checks, policy, approval, connection."""
+    families = known_families()
+    found = []
+    try:
+        work = site_work(site, families, lambda line: None)
+        records = work.rows()
+        names = ", ".join(name for name in records.classes if name)
+        labels = f"{'findings' if records.has_findings else 'classes'} {names}" if names else "no labels"
+        found.append(Condition("data", True, f"{len(records)} rows, {labels}"))
+        found += [Condition("note", True, note, needed=False) for note in records.notes]
+    except WardroundError as error:
+        return [Condition("data", False, f"{error.where}: {error.problem}", error.remedy), _connection(site)]
+    studies = {study.hash: (study, True) for study in _approved(site, families)}
+    kit = site.path.parent / "study.toml"
+    if kit.is_file():
+        study = parse_study(read_study_file(kit), families, kit.name, kit.parent)
+        studies.setdefault(study.hash, (study, False))
+    for study, approved in studies.values():
+        found.append(_approval(study, approved, site))
+        found += _of_study(site, study, families, work)
+    return [*found, _connection(site)]
+
+
+def _approved(site: SiteFile, families: Families) -> list[Study]:
+    found = (approved_study(site, study_hash, families) for study_hash in approvals_of(site))
+    return [study for study in found if study is not None]
+
+
+def _approval(study: Study, approved: bool, site: SiteFile) -> Condition:
+    words = f"{study.name} ({study.hash[:12]}): {'approved' if approved else 'not approved'}"
+    return Condition("approval", approved, words, f"Read it, then: wardround approve STUDY --site {site.path}")
+
+
+def _of_study(site: SiteFile, study: Study, families: Families, work: SiteWork) -> list[Condition]:
+    found = []
+    against = objections(site.policy, study, site.name, site.sites or None)
+    remedy = "Ask the coordinator to change the study, or change [policy] in the site file."
+    found.append(Condition("policy", not against, "; ".join(against) or f"allows {study.name}", remedy))
+    found += _keys(site, study, work)
+    if is_vertical(study):
+        return [*found, *_of_party(site, study, families, work.rows())]
+    try:
+        plan = own_plan(study, families, site.name, site.sites or [site.name], work.rows())
+        rows = min(len(plan.own_split(key).train) for key in plan.row_sets)
+        found += _spending(site, plan)
+        few = refusal_of_rows(site.policy, rows)
+        found.append(Condition("rows", few is None, few.reason if few else f"{rows} training rows", remedy))
+        for one in plan.own_findings():
+            found.append(Condition(one.check, one.level != "error", one.message, one.remedy, one.level == "error"))
+    except WardroundError as error:
+        found.append(Condition("study", False, f"{error.where}: {error.problem}", error.remedy))
+    return found
+
+
+def _of_party(site: SiteFile, study: Study, families: Families, records: Records) -> list[Condition]:
+    """What can be known before patients are matched: nothing of the other parties'."""
+    try:
+        patients = read_ids(site.name, ids_of(site.name, records))
+        plan = own_vertical_plan(study, families, site.name, records)
+        findings = plan.own_findings() if site.name == plan.holder else []
+    except WardroundError as error:
+        return [Condition("study", False, f"{error.where}: {error.problem}", error.remedy)]
+    found = [Condition("patients", True, f"{len(patients)} patients, whose numbers are {patients.form}")]
+    for one in findings:
+        found.append(Condition(one.check, one.level != "error", one.message, one.remedy, one.level == "error"))
+    return found
+
+
+def _keys(site: SiteFile, study: Study, work: SiteWork) -> list[Condition]:
+    """Of the other hospitals, for secure sums, and for what parties seal for each other."""
+    if not is_vertical(study) and not any(arm.privacy.secure_sum is not None for arm in study.trained_arms):
+        return []
+    near = companions(study, site.name, site.sites) or site.sites
+    lacking = [name for name in near if name not in work.peers]
+    words = f"no public key of {', '.join(lacking)}" if lacking else f"public keys of {len(work.peers)} hospitals"
+    return [Condition("keys", not lacking, words, f"They belong into {site.peers}; the kit has them.")]
+
+
+def _spending(site: SiteFile, plan: DeployedPlan) -> list[Condition]:
+    """What patients here have paid, and would have paid after this study."""
+    entries, charges = Ledger(site.state / LEDGER).entries(), plan.own_charges()
+    if not charges:
+        return []
+    deltas = [arm.privacy.example.delta for arm in plan.study.trained_arms if arm.privacy.example is not None]
+    delta = min([*deltas, *(entry.delta for entry in entries)])
+    before, after = (epsilon([*charges_of(entries), *more], delta) for more in ([], charges))
+    words = f"epsilon {before:.3g} spent so far, {after:.3g} after this study, at delta {delta:g}"
+    budget = site.policy.most_total_epsilon
+    enough = budget is None or after <= budget
+    remedy = "Work here would stop before the end. Raise `most_total_epsilon` in [policy], or ask for less."
+    return [Condition("privacy", enough, words if enough else f"{words}: more than {budget:g}", remedy, False)]
+
+
+def _connection(site: SiteFile) -> Condition:
+    return connection_to(site.coordinator, site.ca)
+
+
+def trust(ca: Path) -> ssl.SSLContext:
+    """What certificates of coordinators are held against. A damaged file is said to be one, not a bad connection."""
+    try:
+        return ssl.create_default_context(cafile=str(ca))
+    except OSError:  # errors of TLS among them
+        raise DeployError(str(ca), "is not a certificate in PEM", FROM_KIT) from None
+
+
+def connection_to(coordinator: str, ca: Path) -> Condition:
+    """A TLS handshake and nothing more."""
+    host, _, port = coordinator.rpartition(":")
+    try:
+        context = trust(ca)
+    except DeployError as error:
+        return Condition("connection", False, f"{error.where}: {error.problem}", error.remedy)
+    remedy = "Is the coordinator running, and may this machine connect to it (outgoing TCP)?"
+    try:
+        plain = socket.create_connection((host.strip("[]"), int(port)), CONNECT_WITHIN)
+        with plain, context.wrap_socket(plain, server_hostname=host.strip("[]")) as secured:
+            return Condition("connection", True, f"{coordinator} answers, {secured.version()}")
+    except ssl.SSLCertVerificationError:
+        problem = f"{coordinator} shows a certificate that is not of this study's authority or address"
+        return Condition("connection", False, problem, "Ask the coordinator for the right kit and address.")
+    except OSError as error:
+        problem = f"{coordinator} cannot be reached ({error.strerror or type(error).__name__})"
+        return Condition("connection", False, problem, remedy)

@@ -1,0 +1,220 @@
+"""Make the kits of a study: a certificate authority, the coordinator's certificate, and a key for each site.
+
+    OUT/coordinator/   stays with the coordinator
+    OUT/sites/NAME/    goes to that hospital, over a way that both trust: it holds the hospital's private key
+    OUT/regions/NAME/  goes to that region, where sites form regions (region_kits.py)
+
+Everything is made in a folder beside OUT that becomes OUT in the end, so that there is a whole set of kits or none.
+"""
+
+import fcntl
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import date
+from ipaddress import IPv6Address, ip_address
+from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
+from typing import Any
+
+import tomli_w
+
+from wardround.core.errors import DeployError, suggest
+from wardround.deployment.common.deployable import refuse_undeployable
+from wardround.deployment.provisioning.kit import DAYS, HOSTS, PORT, folder_of, read_keys
+from wardround.deployment.provisioning.kit_files import need_cryptography
+from wardround.deployment.provisioning.kit_making import (
+    Address,
+    Purpose,
+    fill_site_kit,
+    make_coordinator_kit,
+    make_key,
+    write_keys,
+)
+from wardround.deployment.provisioning.region_kits import make_region_kits
+from wardround.deployment.regional.regions import check_regions
+from wardround.runs.audit import AuditLog
+from wardround.runs.catalog import families as known_families
+from wardround.study.parser import Families, parse_study
+from wardround.study.schema import Study
+from wardround.study.sweeps import NAME
+
+MOST_DAYS = 3650
+RESERVED = "pooled"  # what results call the site that has all rows
+LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+HOST_NAME = re.compile(rf"(?=.{{1,253}}$){LABEL}(\.{LABEL})*")
+
+
+def provision(
+    study: Study,
+    sites: Sequence[str],
+    out: Path,
+    hosts: Sequence[str] = HOSTS,
+    port: int = PORT,
+    days: int = DAYS,
+    families: Families | None = None,
+    regions: Mapping[str, str] | None = None,
+) -> Path:
+    """The folder with all kits. `families` are needed where the study names models or sources of the caller's own;
+    `regions` says where each region's coordinator listens, as HOST:PORT, where sites form regions."""
+    hosts = list(dict.fromkeys(hosts))
+    families = known_families() if families is None else families
+    _check_sites(sites)
+    _check_address(hosts, port)
+    addresses = {name: _read_address(name, text) for name, text in (regions or {}).items()}
+    if not 1 <= days <= MOST_DAYS:
+        raise DeployError("provision: days", f"{days} is out of range", f"Write a number from 1 to {MOST_DAYS}.")
+    refuse_undeployable(study, families, sites)
+    check_regions(study, list(addresses), sites)
+    _check_sites([*sites, *addresses])  # a region's name becomes a folder too
+    document = _study_file(study, families)
+    need_cryptography()
+    out = out.absolute()
+    if os.path.lexists(out):
+        raise DeployError(str(out), "exists already", "Name a new folder: keys are never overwritten.")
+    with _made_whole(out) as folder:
+        purpose, address = Purpose(study, document, days), Address(tuple(hosts), port)
+        public = {name: make_key(folder / "sites" / name) for name in sites}
+        if addresses:
+            make_region_kits(folder, purpose, public, address, addresses)
+        else:
+            trust = make_coordinator_kit(folder / "coordinator", purpose, address, public)
+            for name in sites:
+                fill_site_kit(folder / "sites" / name, purpose, sites, address, trust, public)
+        log = AuditLog(folder / "coordinator" / "audit.jsonl")
+        formed = {"regions": {name: str(one) for name, one in addresses.items()}} if addresses else {}
+        log.add("kits made", study=study.hash, sites=list(sites), hosts=hosts, port=port, days=days, **formed)
+    return out
+
+
+def revoke(kit: Path, site: str, reason: str) -> None:
+    """From now on the coordinator takes nothing from this site. A running one reads the file again."""
+    folder = folder_of(kit)
+    with _alone(folder):
+        # expired certificates and open permissions do not stand in the way of a revocation: nothing else is read
+        keys = read_keys(folder)
+        if site not in keys.sites:
+            raise DeployError(
+                str(folder), f"no site is called {site!r}", suggest(site, keys.sites, "Sites of this kit")
+            )
+        if site in keys.revoked:
+            problem = f"{site} is revoked already: {keys.revoked[site]}"
+            raise DeployError(str(folder), problem, "Nothing is left to do; a new kit would let it in again.")
+        words = " ".join(reason.split())
+        revoked = {**keys.revoked, site: f"{date.today().isoformat()} {words}".strip()}
+        write_keys(folder, replace(keys, revoked=revoked))
+        AuditLog(folder / "audit.jsonl").add("site revoked", site=site, reason=words)
+
+
+def _study_file(study: Study, families: Families) -> bytes:
+    """The resolved study without this machine's folders, which are no part of its hash and nobody's business."""
+    paths = {str(path): path.name for arm in study.arms for path in _paths(arm.data.options)}
+    raw = _replaced(study.resolved, paths)
+    read_back = parse_study(raw, families, "study.toml")
+    if read_back.hash != study.hash:
+        problem = "its resolved form reads back as another study"
+        raise DeployError(f"study {study.name}", problem, "This is a defect in wardround: please report it.")
+    title = f"# Study {study.name}, with every default written out.\n# Hash: {study.hash}\n\n"
+    return (title + tomli_w.dumps(raw)).encode()
+
+
+def _paths(value: Any) -> Iterator[Path]:
+    if isinstance(value, Path):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _paths(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _paths(item)
+
+
+def _replaced(value: Any, texts: Mapping[str, str]) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _replaced(item, texts) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_replaced(item, texts) for item in value]
+    return texts.get(value, value) if isinstance(value, str) else value
+
+
+def _check_sites(sites: Sequence[str]) -> None:
+    where = "provision: sites"
+    if not sites:
+        raise DeployError(where, "no site is named", "Write --sites north,south,east.")
+    seen: dict[str, str] = {}
+    for name in sites:
+        if not NAME.fullmatch(name):
+            remedy = "Use letters, digits, '.', '_' and '-', and begin with a letter or digit."
+            raise DeployError(where, f"{name!r} is not a usable name", remedy)
+        if name.lower() == RESERVED:
+            raise DeployError(where, f"{name!r} is what results call all rows at one place", "Choose another name.")
+        if name.lower() in seen:
+            # some file systems tell them apart and some do not
+            problem = f"{seen[name.lower()]!r} and {name!r} are the same name"
+            raise DeployError(where, problem, "Give each site a name of its own.")
+        seen[name.lower()] = name
+
+
+def _check_address(hosts: Sequence[str], port: int) -> None:
+    if not hosts:
+        raise DeployError("provision: host", "no host is named", "Write --host coordinator.example.org.")
+    for host in hosts:
+        if not _is_host(host):
+            remedy = "Write a DNS name in ASCII letters or an IP address, without port, for instance 10.0.0.5."
+            raise DeployError("provision: host", f"{host!r} is neither a name nor an address", remedy)
+    if not 1 <= port < 2**16:
+        raise DeployError("provision: port", f"{port} is out of range", f"Write a number from 1 to {2**16 - 1}.")
+
+
+def _read_address(region: str, text: str) -> Address:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit():
+        problem = f"{text!r} is not an address"
+        remedy = f"Write --region {region}=HOST:PORT, for instance {region}=10.0.0.5:9091."
+        raise DeployError(f"provision: region {region}", problem, remedy)
+    address = Address((host.removeprefix("[").removesuffix("]"),), int(port))
+    _check_address(address.hosts, address.port)
+    return address
+
+
+def _is_host(host: str) -> bool:
+    try:
+        address = ip_address(host)
+    except ValueError:
+        # a name of digits only is a mistyped address
+        return bool(HOST_NAME.fullmatch(host)) and not host.rpartition(".")[2].isdigit()
+    return not (isinstance(address, IPv6Address) and address.scope_id)
+
+
+@contextmanager
+def _made_whole(out: Path) -> Iterator[Path]:
+    """A folder that becomes `out` at the end, or vanishes."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(mkdtemp(prefix=f".{out.name}.partial-", dir=out.parent))  # owner-only
+    except OSError as error:
+        raise DeployError(str(out), f"cannot be made ({error.strerror})", "Name a folder you may write to.") from None
+    try:
+        yield folder
+        folder.rename(out)
+    except BaseException:
+        rmtree(folder, ignore_errors=True)
+        raise
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Two revocations at once must both last."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        remedy = "Give the folder `coordinator` that `provision new` made."
+        raise DeployError(str(folder), f"cannot be read ({error.strerror})", remedy) from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Sites that form regions, each with a coordinator of its own."""

@@ -1,0 +1,170 @@
+"""What the sites of a region told, as one answer: the coordinator of all learns no column, gap, category, mean or sum
+of a single site.
+
+By the name of each site go up what the report shows of it in any deployment: numbers of its rows, which way its columns
+go with the label (where the study compares labels), and in the end its figures on test rows.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from wardround.core.errors import DeployError
+from wardround.data.agreement import Facts, Lent, Moments
+from wardround.deployment.common.agreement_serialization import (
+    read_facts,
+    read_lent,
+    read_moments,
+    write_column,
+    write_facts,
+    write_moments,
+)
+from wardround.deployment.common.deployed_plan import DeployedPlan
+from wardround.deployment.common.schema_agreement import (
+    common_classes,
+    common_columns,
+    like_most,
+    rows_by_side,
+    with_findings,
+)
+from wardround.deployment.common.waves import pooled_figures
+from wardround.protocol.messages import Letter
+from wardround.study.schema import Arm
+
+Answers = Mapping[str, Letter]
+SIDES = ("test", "validation")
+
+
+def merged_ready(ready: Answers, hospitals: Sequence[str]) -> dict[str, Any]:
+    """Of all that are there. `place` says where a column stands first, so that all regions' columns come in the order
+    that they have in one list of all hospitals."""
+    columns, _ = common_columns({site: letter.body["columns"] for site, letter in ready.items()})
+    listed = {site: [column["name"] for column in letter.body["columns"] or ()] for site, letter in ready.items()}
+    places = {
+        column.name: min(
+            (hospitals.index(s), names.index(column.name)) for s, names in listed.items() if column.name in names
+        )
+        for column in columns
+    }
+    written = [{**write_column(column), "place": places[column.name]} for column in columns]
+    return {
+        "columns": written or None,
+        "inputs": _same_inputs(ready),
+        "classes": _merged_classes(ready),
+        "findings": with_findings(dict(ready)),
+    }
+
+
+def lacking_columns(ready: Answers) -> list[str]:
+    """For the region's own screen."""
+    return common_columns({site: letter.body["columns"] for site, letter in ready.items()})[1]
+
+
+def merged_facts(plan: DeployedPlan, told: Answers) -> dict[str, Any]:
+    """By kind of arm: of the sites that train in it together, and whether every site has a value in each column."""
+    sets = {site: dict(zip(plan.row_sets, letter.body["sets"], strict=True)) for site, letter in told.items()}
+    kinds: list[dict[str, Any]] = []
+    for kind in plan.kinds:
+        arm, rows = plan.study.arm(kind[0]), plan.rows_of(kind)
+        known = {site: one[rows]["facts"] for site, one in sets.items()}
+        if any(one is None for one in known.values()):
+            kinds.append({"facts": None, "present": [], "trains": bool(_trainers(arm, told))})
+            continue
+        read = {site: read_facts(one) for site, one in known.items()}
+        members = _trainers(arm, told)
+        facts = _joined(arm, [read[site] for site in members]) if members else None
+        present = [all(column) for column in zip(*(one.present for one in read.values()), strict=True)]
+        kinds.append(
+            {"facts": None if facts is None else write_facts(facts), "present": present, "trains": bool(members)}
+        )
+    return {
+        "kinds": kinds,
+        "sets": {site: [rows_by_side(one[key]) for key in plan.row_sets] for site, one in sets.items()},
+        "described": {site: letter.body["described"] for site, letter in told.items()},
+        "directions": {site: letter.body["directions"] for site, letter in told.items()},
+    }
+
+
+def merged_lent(plan: DeployedPlan, told: Answers) -> dict[str, Any]:
+    """Means weighted by the values behind them, and counts of categories added up."""
+    lent: list[dict[str, Any]] = []
+    for number, kind in enumerate(plan.kinds):
+        members = _trainers(plan.study.arm(kind[0]), told)
+        parts = [read_lent(told[site].body["lent"][number]) for site in members]
+        lent.append(_added_up(parts))
+    return {"lent": lent}
+
+
+def merged_moments(plan: DeployedPlan, told: Answers) -> dict[str, Any]:
+    summed: list[dict[str, Any] | None] = []
+    for number, kind in enumerate(plan.kinds):
+        members = _trainers(plan.study.arm(kind[0]), told)
+        given = [told[site].body["moments"][number] for site in members]
+        parts = [read_moments(one) for one in given if one is not None]
+        summed.append(write_moments(_sum_of(parts)) if parts else None)
+    return {"moments": summed}
+
+
+def merged_figures(bodies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Loss and accuracy of each trial's model over the rows of all sites that scored it."""
+    found: dict[str, Any] = {}
+    for number in dict.fromkeys(number for body in bodies for number in body["figures"]):
+        sides = {side: pooled_figures(number, side, bodies) for side in SIDES}
+        found[number] = {side: figures for side, figures in sides.items() if figures is not None}
+    return found
+
+
+def _trainers(arm: Arm, told: Answers) -> list[str]:
+    """The region's sites that train in an arm; `told` is in their order."""
+    return [site for site in told if (not arm.train_at or site in arm.train_at) and site != arm.held_out]
+
+
+def _joined(arm: Arm, facts: Sequence[Facts]) -> Facts:
+    enough = all if arm.preparation.schema == "common" else any
+    return Facts(
+        tuple(enough(column) for column in zip(*(one.present for one in facts), strict=True)),
+        tuple(any(column) for column in zip(*(one.gaps for one in facts), strict=True)),
+        tuple(
+            tuple(sorted({level for levels in column for level in levels}))
+            for column in zip(*(one.levels for one in facts), strict=True)
+        ),
+    )
+
+
+def _added_up(parts: Sequence[Lent]) -> dict[str, Any]:
+    if not parts:
+        return {"fill": [], "counts": [], "levels": {}}
+    counts = np.asarray(sum(one.counts for one in parts))
+    fill = np.asarray(sum(one.fill * one.counts for one in parts)) / np.maximum(counts, 1)
+    levels: dict[str, dict[str, int]] = {}
+    for one in parts:
+        for name, counted in one.levels.items():
+            for level, count in counted.items():
+                levels.setdefault(name, {})[level] = levels.get(name, {}).get(level, 0) + int(count)
+    return {"fill": fill.tolist(), "counts": counts.tolist(), "levels": levels}
+
+
+def _sum_of(parts: Sequence[Moments]) -> Moments:
+    names = ("count", "total", "squares")
+    return Moments(*(np.asarray(sum(getattr(one, name) for one in parts)) for name in names))
+
+
+def _same_inputs(ready: Answers) -> Any:
+    """The shape of images, where rows are images."""
+    first = like_most({site: letter.body["inputs"] for site, letter in ready.items()})
+    for site, letter in ready.items():
+        if letter.body["inputs"] != ready[first].body["inputs"]:
+            raise DeployError(site, f"its images are of another size than at {first}", "Correct [data] in a site file.")
+    return ready[first].body["inputs"]
+
+
+def _merged_classes(ready: Answers) -> list[dict[str, Any]]:
+    """The same at every site. A name that all of them withhold may be known in another region."""
+    told = [letter.body["classes"] for letter in ready.values()]
+    if any([one["hash"] for one in classes] != [one["hash"] for one in told[0]] for classes in told):
+        common_classes(dict(ready))  # which says what differs
+    known: dict[str, str | None] = {one["hash"]: None for one in told[0]}
+    for one in (one for classes in told for one in classes):
+        known[one["hash"]] = known[one["hash"]] or one["name"]
+    return [{"name": name, "hash": digest} for digest, name in known.items()]

@@ -1,0 +1,297 @@
+"""Rounds that a region had by itself: what it tells of them, how that is checked, and the average over regions.
+
+The arithmetic is that of a simulation (`algorithms/hierarchical.py`): a region answers with its model and with the sum
+of the weights of the updates that made it since the last average.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from wardround.algorithms.hierarchical import CLOCK, WEIGHT, average, part_of
+from wardround.core import tree
+from wardround.core.errors import DeployError
+from wardround.core.tree import State, Tree
+from wardround.deployment.common.answer_checks import holds, is_close
+from wardround.deployment.common.spool import Entry, Shape
+from wardround.deployment.common.update_checks import NAMES, REMEDY
+from wardround.deployment.common.waves import OWN, Arrivals, WaveState, curve
+from wardround.protocol.messages import Letter
+from wardround.training.intake import weight_of
+from wardround.training.trial import RoundRecord, Run, Trial, assign
+
+TOLD = (
+    "trial",
+    "round",
+    "loss",
+    "update_norm",
+    "sites",
+    "dropped",
+    "bytes_down",
+    "bytes_up",
+    "charges",
+    "stopped",
+    "failed",
+    "epochs",
+    "not_finite",
+)
+
+
+# -- at the region
+
+
+def with_models(state: WaveState, trials: Sequence[Trial], models: Mapping[int, State]) -> WaveState:
+    """The region's runs as they go on from the models of all that it was sent."""
+    runs = []
+    for number, (trial, run) in enumerate(zip(trials, state.runs, strict=True)):
+        if trial.algorithm.federated and number in models:
+            sent = _as_known(models[number].get("params", {}), run.server["params"])
+            run = replace(run, server={**run.server, "params": sent})
+        runs.append(run)
+    return replace(state, runs=tuple(runs))
+
+
+def own_for_sites(
+    state: WaveState, trials: Sequence[Trial], models: Mapping[int, State], sites: Sequence[str]
+) -> dict[str, Tree]:
+    """What each site is sent of the region's own models, as the coordinator of all has kept them: those of the arms in
+    which it trains. Sites that are sent the same have one and the same tree."""
+    made: dict[tuple[int, ...], Tree] = {}
+    found = {}
+    for site in sites:
+        scores = [
+            n
+            for n, trial in enumerate(trials)
+            if OWN in models.get(n, {}) and site in [one.name for one in trial.sites]
+        ]
+        if tuple(scores) not in made:
+            known = {n: _as_known(models[n][OWN], state.runs[n].server["params"]) for n in scores}
+            made[tuple(scores)] = {f"{n}/{OWN}/{name}": leaf for n, one in known.items() for name, leaf in one.items()}
+        found[site] = made[tuple(scores)]
+    return found
+
+
+def _as_known(sent: Tree, known: Tree) -> Tree:
+    if {name: leaf.shape for name, leaf in sent.items()} != {name: leaf.shape for name, leaf in known.items()}:
+        raise DeployError("coordinator", "sends a model that the study does not have", REMEDY)
+    return {name: sent[name] for name in known}
+
+
+def told_records(
+    trials: Sequence[Trial], fresh: Sequence[Mapping[str, Any]], arrivals: Arrivals
+) -> list[dict[str, Any]]:
+    """Records of a region's round as the coordinator of all is told of them, each with the weight of its updates."""
+    found = []
+    for record in fresh:
+        trial = trials[record["trial"]]
+        came = [site for site in trial.sites if site.name in record["sites"]]
+        weight = sum(weight_of(trial, site) for site in came)
+        if trial.privacy.secure_sum is not None and came:
+            weight = (arrivals.sums or {})[record["trial"]][1]  # as the sum itself says
+        found.append({**{name: record[name] for name in TOLD}, "weight": float(weight)})
+    return found
+
+
+def span_answer(trials: Sequence[Trial], state: WaveState) -> tuple[dict[str, Any], Tree]:
+    """What a region answers when its rounds are over. A model to which nothing was added need not travel."""
+    weights: dict[int, float] = {}
+    for record in state.pending:
+        weights[record["trial"]] = weights.get(record["trial"], 0.0) + record["weight"]
+    told = {str(n): {"weight": w} for n, w in weights.items() if _trains_here(trials[n])}
+    tensors = {
+        f"{n}/params/{name}": leaf
+        for n in map(int, told)
+        if weights[n] > 0
+        for name, leaf in state.runs[n].server["params"].items()
+    }
+    return {"trials": told, "rounds": list(state.pending), "figures": state.span["figures"]}, tensors
+
+
+def _trains_here(trial: Trial) -> bool:
+    """Whether any site of the region has a say in an arm's shared model."""
+    return trial.algorithm.federated and any(trial.is_near(number) for number in range(len(trial.sites)))
+
+
+# -- at the coordinator of all
+
+
+def model_shapes(trial: Trial) -> dict[str, Shape]:
+    """Name, type and shape of every tensor of a region's model; none where sites train alone."""
+    if not trial.algorithm.federated:
+        return {}
+    params, _ = trial.model.init(0)
+    shared = {name: leaf for name, leaf in params.items() if not trial.model.is_private(name)}
+    return {f"params/{name}": (NAMES[trial.dtype], tuple(leaf.shape)) for name, leaf in shared.items()}
+
+
+def check_span(region: str, letter: Letter, trials: Sequence[Trial], rounds: range, hospitals: Collection[str]) -> None:
+    """It comes from outside and goes into everybody's model and records."""
+    told, weights = letter.body, dict.fromkeys(range(len(trials)), 0.0)
+    for number in told["trials"]:
+        holds(number == str(int(number)) and int(number) < len(trials), "a model that the study does not have")
+        regions = trials[int(number)].algorithm.regions
+        holds(regions is not None and region in regions.names, "a model that it has no part in")
+    places = [(one["trial"], one["round"]) for one in told["rounds"]]
+    holds(len(set(places)) == len(places), "a round twice")
+    for one in told["rounds"]:
+        holds(one["trial"] < len(trials) and one["round"] - 1 in rounds, "rounds that it was not asked for")
+        _check_round(one, trials[one["trial"]], set(hospitals))
+        weights[one["trial"]] += one["weight"]
+    for number, one in told["trials"].items():
+        holds(is_close(one["weight"], weights[int(number)]), "a weight that its rounds do not have")
+
+
+def _check_round(one: Mapping[str, Any], trial: Trial, hospitals: Collection[str]) -> None:
+    """Who worked in it, with the weight that was agreed for their rows."""
+    named = {*one["sites"], *one["dropped"], *one["stopped"], *one["charges"], *one["epochs"], *one["not_finite"]}
+    holds(named <= set(hospitals), "hospitals of another region")
+    holds(len(set(one["sites"])) == len(one["sites"]), "a hospital twice in a round")
+    work = {a.site.name: a for a in assign(trial, one["round"] - 1) if a.counts}
+    holds(set(one["sites"]) <= set(work) and set(one["sites"]) <= set(one["epochs"]), "work that nobody was asked for")
+    holds(all(one["epochs"][site] <= work[site].epochs for site in one["sites"]), "more epochs than were asked for")
+    weight = sum(weight_of(trial, work[site].site) for site in one["sites"])
+    holds(is_close(one["weight"], weight), "a weight that its hospitals do not have")
+
+
+def heard_of(body: Mapping[str, Any]) -> list[int]:
+    """Trials of which a region sends its model."""
+    return [int(number) for number, one in body["trials"].items() if one["weight"] > 0]
+
+
+def close_span(
+    trials: Sequence[Trial],
+    state: WaveState,
+    entries: Mapping[str, Entry],
+    asked: Collection[str],
+    last: int,
+    seconds: float,
+) -> WaveState:
+    """Every trial's average over regions, from what has arrived. `asked` are the regions that were sent models; `last`
+    is the first round that is still to come."""
+    runs, fresh = list(state.runs), []
+    active = [number for number, trial in enumerate(trials) if trial.training.rounds > state.round]
+    for number in active:
+        trial, run = trials[number], state.runs[number]
+        server = _averaged(number, trial, run.server, entries)
+        until = min(last, trial.training.rounds)
+        for round_number in range(state.round, until):
+            told = {
+                region: one
+                for region, entry in entries.items()
+                for one in entry.body["rounds"]
+                if (one["trial"], one["round"]) == (number, round_number + 1)
+            }
+            record = _record(trial, run, server, told, asked, round_number, round_number == until - 1)
+            shown = {"trial": number, "arm": trial.arm, "seed": trial.seed, **vars(record)}
+            epochs = {site: count for one in told.values() for site, count in one["epochs"].items()}
+            each = seconds / len(active) / (until - state.round)
+            more = {"epochs": {site: epochs[site] for site in record.sites}, "seconds": each}
+            more["not_finite"] = [site for one in told.values() for site in one["not_finite"]]
+            fresh.append({**shown, **more})
+        runs[number] = Run(until, server, {})
+    counted = {**state.counted, **dict.fromkeys(entries, state.round)}
+    return replace(state, round=last, runs=tuple(runs), counted=counted, pending=[*state.pending, *fresh])
+
+
+def own_of_region(trials: Sequence[Trial], state: WaveState, region: str, quiet: Collection[int]) -> Tree:
+    """The region's own models, as they were before the last average and are kept; `quiet` are trials of which none is
+    scored."""
+    return {
+        f"{number}/{OWN}/{name}": leaf
+        for number, (trial, run) in enumerate(zip(trials, state.runs, strict=True))
+        if number not in quiet and trial.algorithm.regions is not None and region in trial.algorithm.regions.names
+        for name, leaf in run.server[part_of(region)].items()
+    }
+
+
+def span_records(
+    state: WaveState, trials: Sequence[Trial], bodies: Sequence[Mapping[str, Any]], final: bool
+) -> tuple[list[dict[str, Any]], list[Mapping[str, Any]]]:
+    """As `scored_records`: but only the last record before an average has a model that sites could score."""
+    ready, waiting = [], []
+    for record in state.pending:
+        number = record["trial"]
+        ended = record["round"] == trials[number].training.rounds
+        if ended and not final:
+            waiting.append(record)
+            continue
+        shown = {name: value for name, value in record.items() if name != "trial"}
+        ready.append({**shown, **(curve(number, bodies) if ended or record["round"] == state.round else {})})
+    return ready, waiting
+
+
+def _averaged(number: int, trial: Trial, server: State, entries: Mapping[str, Entry]) -> State:
+    regions = trial.algorithm.regions
+    if regions is None:
+        return server
+    before, models, weights = server["params"], {}, {}
+    for region in regions.names:
+        entry = entries.get(region)
+        weight = 0.0 if entry is None else float(entry.body["trials"].get(str(number), {"weight": 0.0})["weight"])
+        models[region] = before
+        if entry is not None and weight > 0:
+            sent = entry.update(number)["params"]
+            models[region] = {name: sent[name] for name in before}
+        weights[region] = torch.full_like(server[WEIGHT][region], weight)
+    merged = {
+        **server,
+        "params": average(models, weights, before),
+        **{part_of(region): leaves for region, leaves in models.items()},
+        WEIGHT: weights,
+        CLOCK: tree.apply(torch.ones_like, server[CLOCK]),
+    }
+    return tree.settle(merged)
+
+
+def _record(
+    trial: Trial,
+    before: Run,
+    after: State,
+    told: Mapping[str, Mapping[str, Any]],
+    asked: Collection[str],
+    round_number: int,
+    merged: bool,
+) -> RoundRecord:
+    """One round of all regions. How far sites are from each other across regions is nowhere known."""
+    came = {site for one in told.values() for site in one["sites"]}
+    spent = {site for one in told.values() for site in one["stopped"]}
+    named = [site.name for site in trial.sites]
+    sites = [name for name in named if name in came]
+    regions = trial.algorithm.regions
+    heard = [] if regions is None else [name for name in regions.names if float(after[WEIGHT][name]) > 0]
+    down = 0 if regions is None or round_number != before.round else len([r for r in regions.names if r in asked])
+    up = len(heard) if merged else 0
+    size = 0 if regions is None else tree.count_bytes({"params": after["params"]})
+    change = None if regions is None or not merged else _distance(before.server["params"], after["params"])
+    return RoundRecord(
+        round=round_number + 1,
+        loss=_mean(told, "loss", hidden=trial.privacy.secure_sum is not None or trial.privacy.example is not None),
+        update_norm=_mean(told, "update_norm", hidden=trial.privacy.secure_sum is not None),
+        divergence=None,
+        change=change,
+        sites=tuple(sites),
+        dropped=tuple(a.site.name for a in assign(trial, round_number) if a.site.name not in came),
+        bytes_down=sum(one["bytes_down"] for one in told.values()),
+        bytes_up=sum(one["bytes_up"] for one in told.values()),
+        settings={name: float(leaf) for name, leaf in after.get("settings", {}).items()},
+        charges={site: tuple(one["charges"][site]) for one in told.values() for site in one["charges"]},
+        stopped=tuple(name for name in named if name in spent),
+        failed="; ".join(f"{region}: {one['failed']}" for region, one in told.items() if one["failed"]),
+        region_messages=(down, up),
+        region_bytes=(down * size, up * size),
+    )
+
+
+def _mean(told: Mapping[str, Mapping[str, Any]], name: str, hidden: bool) -> float | None:
+    """Over the updates of all regions; not a number where a region's is none."""
+    weight = sum(one["weight"] for one in told.values())
+    if hidden or not weight:
+        return None
+    parts = [(one["weight"], one[name]) for one in told.values() if one["weight"] > 0]
+    return float(sum(w * (float("nan") if value is None else value) for w, value in parts) / weight)
+
+
+def _distance(before: Tree, after: Tree) -> float:
+    return float(tree.squared_norm(tree.sub(after, before)).sqrt())

@@ -1,0 +1,252 @@
+"""The coordinator of all, where sites form regions: to it a region is a site that answers for its hospitals.
+
+A question is about all rounds that a region has by itself before the next average. Everything else is as between a
+coordinator and its sites.
+"""
+
+import json
+import time
+from collections.abc import Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from wardround.core.errors import DeployError
+from wardround.deployment.common.answer_checks import Check, check_summaries, holds, rows_scored
+from wardround.deployment.common.messaging import Shrunk, Step, Take
+from wardround.deployment.common.schema_agreement import Federation
+from wardround.deployment.common.secure_wave import is_secure
+from wardround.deployment.common.spool import Shape, Spool
+from wardround.deployment.common.waves import Arrivals, WaveState
+from wardround.deployment.flat.coordinator import Coordinator
+from wardround.deployment.regional.region_agreement import agree_on_regions
+from wardround.deployment.regional.region_rounds import (
+    check_span,
+    close_span,
+    heard_of,
+    model_shapes,
+    own_of_region,
+    span_records,
+)
+from wardround.deployment.regional.regions import regions_of, span_of
+from wardround.evaluation.summaries.summary_validation import check_curve
+from wardround.protocol.answers import OF_REGIONS, Kinds
+from wardround.protocol.messages import Letter, Sealed
+from wardround.protocol.text import plain_text
+from wardround.runs.folder import JsonLines
+from wardround.training.trial import Trial
+
+STAGES = 5  # letters of a round with a secure sum
+TOLD = {  # what a region tells of its hospitals, unless some of them have left
+    "facts": {"kinds", "sets", "described", "directions"},
+    "lent": {"lent"},
+    "moments": {"moments"},
+}
+
+
+@dataclass
+class CoordinatorOfAll(Coordinator):
+    """`sites` are the regions."""
+
+    answers: ClassVar[Kinds] = OF_REGIONS
+
+    hospitals: list[str] = field(default_factory=list)  # of all regions, in the order that numbers them
+    patience: int = 2  # a region waits for its own sites first
+    all_hospitals: list[str] = field(default_factory=list)  # that could take part
+    away: dict[str, str] = field(default_factory=dict)  # hospitals that left, as their regions say, and why
+
+    @property
+    def hospitals_here(self) -> list[str]:
+        return self.hospitals
+
+    @property
+    def quorum(self) -> int:
+        """Where there are fewer regions than the study's quorum, all of them are needed."""
+        return min(self.study.deployment.quorum or len(self.sites), len(self.sites))
+
+    @property
+    def absences(self) -> dict[str, str]:
+        """Of regions and of their hospitals; with a region all of its hospitals are away."""
+        regions = regions_of(self.study, self.all_hospitals)
+        gone = {**self.absent, **self.left}
+        away = {site: f"its region {name} left" for name in gone for site in regions.get(name, ())}
+        return {**gone, **away, **self.away}
+
+    @property
+    def invited_hospitals(self) -> list[str]:
+        return self.all_hospitals
+
+    def _judged(self, site: str, sealed: Sealed, take: Take, asked: Sealed) -> float | None:
+        """As for any site; whom a region has lost stands beside each of its answers."""
+
+        def take_and_note(region: str, sealed: Sealed, letter: Letter) -> None:
+            take(region, sealed, letter)
+            for hospital, why in (letter.body.get("left") or {}).items():
+                if hospital in regions_of(self.study, self.all_hospitals).get(region, ()):
+                    self._note(hospital, plain_text(why))
+
+        return super()._judged(site, sealed, take_and_note, asked)
+
+    def _note(self, hospital: str, why: str) -> None:
+        if self.away.get(hospital) != why:
+            self.away[hospital] = why
+            self.lines.append(f"{hospital}: {why}")
+
+    def federation(self) -> dict[str, Any]:
+        return {**super().federation(), "hospitals": self.hospitals}
+
+    def _begin(self) -> None:
+        self.all_hospitals = list(self.hospitals)
+        super()._begin()
+        path = self.folder.path / "state" / "federation.json"
+        self.hospitals = json.loads(path.read_text(encoding="utf-8"))["hospitals"]
+
+    def _agree(self, ready: Mapping[str, Letter]) -> Generator[Step, None, Federation]:
+        """Until all regions that are left have agreed, on the same list of hospitals."""
+        while True:
+            there = self._there(ready)
+            if len(ready) < len(self.members) or there != self.hospitals:
+                self.hospitals = there
+                self.go_on_with([region for region in ready if region not in self.left])
+                ready = yield from self._greet()
+                continue
+            self.title = "agreeing on columns"
+            try:
+                made: Federation = yield from agree_on_regions(
+                    self.study, self.families, dict(ready), self.hospitals, self._ask_regions, self.run_name
+                )
+            except Shrunk:
+                ready = yield from self._greet()
+            except DeployError as error:
+                ready = self.without(error, ready)
+            else:
+                absent = [f"{site}: {why}" for site, why in self.away.items() if site not in self.hospitals]
+                return replace(made, warnings=(*made.warnings, *absent))
+
+    def check_ready(self, site: str, answer: Letter) -> None:
+        super().check_ready(site, answer)
+        told = answer.body["sites"]
+        known = regions_of(self.study, self.hospitals).get(site, ())
+        holds(len(set(told)) == len(told) and set(told) <= set(known), "hospitals of another region")
+        holds(bool(told), "no hospital that takes part")
+
+    def _there(self, ready: Mapping[str, Letter]) -> list[str]:
+        """The hospitals that regions say are there, each of them by its own region."""
+        known = regions_of(self.study, self.hospitals)
+        told = {site for region, letter in ready.items() for site in letter.body["sites"] if site in known[region]}
+        return [site for site in self.hospitals if site in told]
+
+    def _ask_regions(self, letter: Letter, check: Check) -> Generator[Step, None, dict[str, Letter]]:
+        """Hospitals that left their region meanwhile are no hospitals of this run: all begin anew without them."""
+        members = regions_of(self.study, self.hospitals)
+
+        def check_unless_gone(region: str, answer: Letter) -> None:
+            gone = answer.body.get("gone")
+            holds(set(gone or ()) <= set(members[region]), "hospitals of another region")
+            if not gone:
+                holds(TOLD.get(answer.kind, set()) <= set(answer.body), "nothing, although nobody left")
+                check(region, answer)
+
+        found = yield from self.ask_everybody(letter, check_unless_gone)
+        gone = {site for one in found.values() for site in one.body.get("gone") or ()}
+        if gone:
+            self.hospitals = [site for site in self.hospitals if site not in gone]
+            self.write_federation()
+            raise Shrunk
+        return found
+
+    def _shapes(self, trial: Trial) -> dict[str, Shape]:
+        return model_shapes(trial)
+
+    def _round(
+        self, number: int, trials: list[Trial], state: WaveState, records: JsonLines, prepare: Letter
+    ) -> Generator[Step, None, WaveState]:
+        """All rounds until the next average over regions."""
+        began, first = time.monotonic(), state.round
+        last = min(first + self._rounds_of(trials), max(trial.training.rounds for trial in trials))
+        spool = Spool(self.folder.path / "state", number, last - 1)
+        asked = list(self.present)
+        self.patience = 1 + (last - first) * (STAGES if is_secure(trials) else 1)
+        yield from self._ask_for_models(number, trials, state, spool, last, prepare)
+        self.patience = 2
+        entries = spool.entries(self.present)
+        ready, waiting = span_records(state, trials, [entry.body for entry in entries.values()], final=False)
+        for record in ready:
+            records.add(record)
+        scored = replace(state, pending=waiting, records=records.flush())
+        closed = close_span(trials, scored, entries, asked, last, time.monotonic() - began)
+        missing = [region for region in asked if region not in entries]
+        self.log_round(number, first, Arrivals(entries), missing)
+        return closed
+
+    def _ask_for_models(
+        self, number: int, trials: list[Trial], state: WaveState, spool: Spool, last: int, prepare: Letter
+    ) -> Generator[Step]:
+        known = spool.entries(self.present)
+        chosen = [n for n, trial in enumerate(trials) if trial.training.rounds > state.round]
+        scored = self._scored(trials, state, chosen)
+        body = {"run": self.run_name, "wave": number, "round": state.round, "score": scored}
+        wanted = {region: (Letter("train", body), chosen) for region in self.present if region not in known}
+        members = regions_of(self.study, self.hospitals)
+
+        def take(region: str, sealed: Sealed, letter: Letter) -> None:
+            self._check_figures(region, letter.body["figures"], scored, trials)
+            check_span(region, letter, trials, range(state.round, last), members[region])
+            expected = {f"{n}/{name}": shape for n in heard_of(letter.body) for name, shape in self.shapes[n].items()}
+            spool.add(region, sealed, letter, expected)
+            self.prepared.add(region)
+
+        what = f"round {last}" if last == state.round + 1 else f"rounds {state.round + 1} to {last}"
+        yield from self.collect(
+            self._with_models(trials, state, wanted, prepare), take, what, closing=True, there=known
+        )
+
+    def check_summary(
+        self, site: str, letter: Letter, trials: Sequence[Trial], score: Sequence[int], regional: Collection[int] = ()
+    ) -> None:
+        """Of each of a region's hospitals by itself."""
+        members = regions_of(self.study, self.hospitals)[site]
+        for hospital, summaries in letter.body["summaries"].items():
+            holds(hospital in members, "figures of another region's hospital")
+            check_summaries(hospital, summaries, trials, self.agreed_plan, regional)
+        self._check_figures(site, letter.body["figures"], score, trials)
+
+    def _check_figures(
+        self, region: str, figures: Mapping[str, Any], asked: Sequence[int], trials: Sequence[Trial]
+    ) -> None:
+        """Of all hospitals of a region together, or of those that may tell any."""
+        members = regions_of(self.study, self.hospitals)[region]
+        for key, sides in figures.items():
+            holds(key == str(int(key)) and int(key) in asked, "figures of a model that was not to be scored")
+            for side, curve in sides.items():
+                most = sum(rows_scored(hospital, side, trials[int(key)], self.agreed_plan)[0] for hospital in members)
+                check_curve(curve, most, False, self.agreed_plan.has_findings)
+                holds(curve.get("auc_rows", 0) <= curve["rows"], "an AUC of more rows than there are")
+
+    def _scored(self, trials: Sequence[Trial], state: WaveState, chosen: Sequence[int]) -> list[int]:
+        """Trials whose model is scored: at the first average after a round in which the study asks for it."""
+        every, first = self.study.evaluation.every, state.round
+        due = first and every and first // every > (first - self._rounds_of(trials)) // every
+        return [n for n in chosen if due and self.study.arm(trials[n].arm).held_out is None]
+
+    def _rounds_of(self, trials: Sequence[Trial]) -> int:
+        return span_of(self.study.arm(trials[0].arm))
+
+    def _evaluate(
+        self, number: int, trials: list[Trial], state: WaveState, records: JsonLines, prepare: Letter
+    ) -> Generator[Step, None, WaveState]:
+        quiet = [n for n, trial in enumerate(trials) if self.study.arm(trial.arm).held_out is not None]
+        score = [n for n in range(len(trials)) if n not in quiet]
+        own = {region: own_of_region(trials, state, region, quiet) for region in self.present}
+        answers = yield from self.summaries(number, trials, state, score, prepare, own)
+        for record in span_records(state, trials, [letter.body for letter in answers.values()], final=True)[0]:
+            records.add(record)
+        members = regions_of(self.study, self.hospitals)
+        told: dict[str, Letter] = {}
+        for region, letter in answers.items():
+            for site, summaries in letter.body["summaries"].items():
+                if site in members[region]:
+                    told[site] = Letter("summary", {"summaries": summaries})
+        self._keep_final(number, trials, state, {site: told[site] for site in self.hospitals if site in told})
+        heads: dict[str, Any] = {region: letter.body["head"] for region, letter in answers.items()}
+        self.log.add("wave finished", wave=number, heads=heads)
+        return replace(state, pending=[], records=records.flush(), done=True)

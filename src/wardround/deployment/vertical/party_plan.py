@@ -1,0 +1,294 @@
+"""A vertical study's plan where nobody holds all columns: each party has its own numbers of a row, zeros for others'.
+
+All ends make the same trials from the study and from what was told: how many rows train, and how many numbers each
+party gives. So order, dropout and changes of images are drawn alike everywhere, as in a simulation, and none of them
+has to travel.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil, prod
+
+import numpy as np
+import torch
+
+from wardround.core.errors import DataError, StudyError, suggest
+from wardround.data.agreement import recipes
+from wardround.data.brightness import levels
+from wardround.data.checks.before_training import Finding
+from wardround.data.checks.duplicates import FEWEST_COLUMNS
+from wardround.data.cohort import Cohort, image_site, load_cohort
+from wardround.data.parties import IMAGE, Holdings, columns_held, table_of
+from wardround.data.prepare import Encoded, Recipe
+from wardround.data.records import Records
+from wardround.data.site import Block, Rows, Site
+from wardround.data.sources import Source
+from wardround.data.split import Split
+from wardround.deployment.common.deployed_plan import NOWHERE, Agreed, DeployedPlan, Key
+from wardround.deployment.vertical.vertical_validation import holder_of, parties_of
+from wardround.engines.serial import order_of
+from wardround.models import Model, ModelBuilder, Shape
+from wardround.runs.plan import cohort_key, dtype_of
+from wardround.study.parser import Families
+from wardround.study.schema import Arm, Study
+from wardround.training.trial import Trial
+
+SIDES = ("train", "validation", "test")
+EQUAL_ROWS = ("leak", "copies", "shared-rows")  # checks that look for equal rows
+Shapes = Mapping[str, tuple[int, ...]]  # what each party gives of a row: so many numbers, or an image of this shape
+# in one letter; a party also writes the parts of its models once in a step
+WAVE_EMBEDDINGS, WAVE_MODELS = 16 * 2**20, 32 * 2**20
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """The rows of one kind of arm at one end. At a party they are its own rows, in the order that it was told."""
+
+    rows: Mapping[str, np.ndarray]  # by side
+    present: Mapping[str, np.ndarray] = field(default_factory=dict)  # at the holder: whether a party has each row
+
+
+@dataclass
+class VerticalPlan(DeployedPlan):
+    """`sites` is the party with the labels alone: results are about its rows."""
+
+    dealt: dict[Key, Dealt] = field(default_factory=dict)
+    shapes: dict[Key, Shapes] = field(default_factory=dict)
+    counts: dict[Key, int] = field(default_factory=dict)  # rows that train, at the coordinator
+
+    @property
+    def holder(self) -> str:
+        return self.sites[0]
+
+    def _sites_of(self, key: str, seed: int) -> tuple[Site, ...]:
+        arm = self.study.arm(key)
+        blocks = blocks_of(self.shapes[key, seed], self.holder)
+        width = max([0, *(block.stop for block in blocks), *(1 + (block.present or 0) for block in blocks)])
+        if self.own is None:
+            count = self.counts[key, seed]
+            labels = (len(self.classes),) if self.has_findings else ()
+            x = torch.zeros((1, width)).expand(count, width)
+            y = torch.zeros((1, *labels), dtype=torch.int64).expand(count, *labels)
+            nothing = Rows(x[:0], y[:0])
+            return (Site(self.holder, Rows(x, y), nothing, nothing, NOWHERE, NOWHERE, None, blocks),)
+        return (own_site(self, arm, seed, blocks, width),)
+
+    def _model_of(self, arm_name: str, inputs: tuple[int, ...], parts: tuple[Block, ...] = ()) -> Model:
+        """First weights of the part for images are a file that only the party with the images has to have."""
+        arm = self.study.arm(arm_name)
+        if self.own is not None and IMAGE in arm.topology.parties[self.own]:
+            return super()._model_of(arm_name, inputs, parts)
+        options = {name: None if name == "weights" else value for name, value in arm.model.options.items()}
+        build: ModelBuilder = self.families.models[arm.model.name](**options)
+        return build(Shape(inputs, len(self.classes), self.has_findings, parts))
+
+    def own_findings(self) -> list[Finding]:
+        """Without what is known from equal rows, where the holder has so few columns that patients look alike: their
+        numbers keep them apart."""
+        found = super().own_findings()
+        columns = min(len(cohort.records.columns) for cohort in self.cohorts.values())
+        tables = all(cohort.records.is_table for cohort in self.cohorts.values())
+        return [one for one in found if one.check not in EQUAL_ROWS or not tables or columns >= FEWEST_COLUMNS]
+
+    def own_columns(self, arm: Arm) -> tuple[str, ...]:
+        """What this party gives in an arm, checked against its file."""
+        records = self.cohort_of(arm).records
+        name = "" if self.own is None else self.own
+        named = arm.topology.parties[name]
+        if named == (IMAGE,):
+            if records.is_table:
+                raise StudyError(f"topology: parties: {name}", "its rows have no images", "Name its columns.")
+            return named
+        held = {name: tuple(column.name for column in records.columns)}
+        found = columns_held(name, named, replace(records, held=held))
+        outcome = arm.data.options.get("target")
+        if name != self.holder and outcome in found:
+            problem = f"its file has {outcome!r}, which is the outcome at {self.holder}"
+            remedy = "Delete it there, or rename it if it is something else."
+            raise StudyError(f"topology: parties: {name}", problem, remedy)
+        for column in found:
+            if column not in held[name]:
+                remedy = suggest(column, held[name], "Columns of its file")
+                raise StudyError(f"topology: parties: {name}", f"its file has no column {column!r}", remedy)
+        return found
+
+    def prepared(self, arm: Arm, seed: int) -> tuple[Encoded, Recipe] | None:
+        """How this party's own columns become numbers; None where it gives none."""
+        columns = self.own_columns(arm)
+        if not columns or IMAGE in columns:
+            return None
+        own = Holdings({self.own or "": columns}, self.own or "")
+        table = table_of(self.cohort_of(arm).records, own)
+        if table is None:
+            return None
+        train = self.dealt[self.alike[arm.name], seed].rows["train"]
+        return table, recipes(table, {"all": train}, arm.preparation, ["all"])["all"]
+
+    def own_shape(self, kind: Key) -> tuple[int, ...]:
+        """Empty where this party, which then has the labels, gives no numbers."""
+        arm = self.study.arm(kind[0])
+        if IMAGE in self.own_columns(arm):
+            features = self.cohort_of(arm).records.features
+            return tuple(int(size) for size in features.shape[1:])
+        found = self.prepared(arm, kind[1])
+        return () if found is None else (len(found[1].names),)
+
+    def agree(self, shapes: Mapping[Key, Shapes]) -> None:
+        """Once all parties have told how much they give."""
+        self.shapes = dict(shapes)
+        self.agreed = {kind: Agreed((1,)) for kind in shapes}
+
+    def expect(self, outputs: int, findings: bool) -> None:
+        """At a party without labels: how many scores a row has. What they are of is nothing to this party."""
+        self.class_names, self.with_findings = tuple(f"class {place}" for place in range(outputs)), findings
+
+    def steps_of(self, trial: Trial) -> tuple[int, int]:
+        """Blocks in a round, and in all rounds."""
+        batches = len(order_of(trial, trial.sites[0], 0, trial.training.local_epochs))
+        each = ceil(batches / trial.topology.block)
+        return each, each * trial.training.rounds
+
+    def waves(self) -> list[tuple[tuple[str, int], ...]]:
+        """All arms with all seeds, cut where a letter, or what a party writes in each step, would grow too large."""
+        cut: list[list[tuple[str, int]]] = []
+        sent = kept = 0
+        for arm in self.study.trained_arms:
+            for seed in self.study.evaluation.seeds:
+                trial = self.trial(arm, seed)
+                width = 0 if trial.model.cut is None else trial.model.cut.width
+                size = 8 if arm.training.precision == "float64" else 4
+                block = size * width * trial.training.batch_size * trial.topology.block * len(arm.topology.parties)
+                model = 3 * size * trial.model.size
+                if not cut or sent + block > WAVE_EMBEDDINGS or kept + model > WAVE_MODELS:
+                    cut.append([])
+                    sent = kept = 0
+                cut[-1].append((arm.name, seed))
+                sent, kept = sent + block, kept + model
+        return [tuple(wave) for wave in cut]
+
+    def deal(self, numbers: Mapping[str, np.ndarray]) -> dict[Key, dict[str, dict[str, np.ndarray]]]:
+        """At the holder: who is on which side. `numbers` are of each of its rows the number that another party knows
+        it by, -1 where that has it not. What each party is to be told of its rows, by kind and party and side."""
+        present = {party: found >= 0 for party, found in numbers.items()}
+        everywhere = np.logical_and.reduce(list(present.values()))
+        told: dict[Key, dict[str, dict[str, np.ndarray]]] = {}
+        for kind in self.kinds:
+            arm = self.study.arm(kind[0])
+            split = self.for_selection(arm, self.splits(arm, kind[1]))[0]
+            rows = {side: getattr(split, side) for side in SIDES}
+            rows["train"] = rows["train"][everywhere[rows["train"]]]
+            if not len(rows["train"]):
+                raise DataError(self.holder, "no training patient is at all parties", "Look at their patients.")
+            self.dealt[kind] = Dealt(rows, present)
+            told[kind] = {
+                party: {side: found[rows[side]][found[rows[side]] >= 0] for side in SIDES}
+                for party, found in numbers.items()
+            }
+        return told
+
+    def own_split_dealt(self, kind: Key) -> Split:
+        rows = self.dealt[kind].rows
+        return Split(self.holder, rows["train"], rows["validation"], rows["test"])
+
+
+def own_site(plan: VerticalPlan, arm: Arm, seed: int, blocks: Sequence[Block], width: int) -> Site:
+    """This end's rows as lines of numbers, as long as where all parties' numbers are at one place."""
+    cohort, dealt = plan.cohort_of(arm), plan.dealt[plan.alike[arm.name], seed]
+    found = plan.prepared(arm, seed)
+    own = next((block for block in blocks if block.party == plan.own), None)
+    pixels = next((block.shape for block in blocks if len(block.shape) == 3), ())
+    skipped, dtype = prod(pixels) if pixels else 0, dtype_of(arm)
+    images = _images(plan, arm, cohort, dealt) if own is not None and len(own.shape) == 3 else None
+
+    def side(name: str) -> Rows:
+        chosen = dealt.rows[name]
+        line = np.zeros((len(chosen), width - skipped))
+        if found is not None and own is not None:
+            table, recipe = found
+            line[:, own.start - skipped : own.stop - skipped] = recipe.apply(table, chosen)
+        for block in blocks:
+            if block.present is not None:
+                has = dealt.present.get(block.party)
+                line[:, block.present - skipped] = 1.0 if has is None else has[chosen]
+        numbers = torch.from_numpy(line).to(dtype)
+        people, labels = torch.from_numpy(cohort.patient[chosen]), cohort.labels[chosen]
+        if images is not None:
+            shown: Rows = getattr(images, name)
+            return replace(shown, beside=numbers)
+        if pixels:
+            empty = torch.zeros((1, *pixels), dtype=dtype).expand(len(chosen), *pixels)
+            # by number, as where the images are: rows that are joined then keep what stands beside an image
+            return Rows(empty, labels, torch.arange(len(chosen)), None, people, numbers)
+        return Rows(numbers, labels, patients=people)
+
+    return Site(
+        plan.holder,
+        side("train"),
+        side("validation"),
+        side("test"),
+        cohort.row_numbers[dealt.rows["validation"]],
+        cohort.row_numbers[dealt.rows["test"]],
+        None if found is None else found[1],
+        tuple(blocks),
+    )
+
+
+def _images(plan: VerticalPlan, arm: Arm, cohort: Cohort, dealt: Dealt) -> Site:
+    scale = None
+    if arm.preparation.scales_pixels:
+        found = levels(cohort.brightness, {plan.holder: dealt.rows["train"]}, [plan.holder], arm.preparation)
+        scale = None if found is None else found[plan.holder]
+    return image_site(cohort, Split(plan.holder, *(dealt.rows[side] for side in SIDES)), scale)
+
+
+def blocks_of(shapes: Shapes, holder: str) -> tuple[Block, ...]:
+    """As data/parties.py arranges a line: an image first, then each party's numbers, then who has the patient."""
+    at = sum(prod(shape) for shape in shapes.values() if len(shape) == 3)
+    spans: dict[str, tuple[int, int, tuple[int, ...]]] = {}
+    for party, shape in shapes.items():
+        if len(shape) == 3:
+            spans[party] = (0, prod(shape), shape)
+        elif shape:
+            spans[party] = (at, at + shape[0], shape)
+            at += shape[0]
+    others = [party for party in shapes if party != holder]
+    flag = {party: at + number for number, party in enumerate(others)}
+    return tuple(Block(party, *span, flag.get(party)) for party, span in spans.items())
+
+
+def own_vertical_plan(study: Study, families: Families, name: str, records: Records) -> VerticalPlan:
+    """At a party."""
+    holder = holder_of(study)
+    if name == holder and len(records.classes) < 2 and not records.has_findings:
+        problem = "has the labels of this study, and its rows have none"
+        raise DataError(name, problem, "Name the column to predict (`target`) in [data] of its site file.")
+    source = Source(lambda: records)
+    cohorts = {cohort_key(arm): load_cohort(source, arm.preparation) for arm in study.arms}
+    plan = VerticalPlan(
+        study,
+        families,
+        cohorts,
+        sites=(holder,),
+        class_names=records.classes,
+        with_findings=records.has_findings,
+        own=name,
+    )
+    for arm in study.trained_arms:
+        plan.own_columns(arm)
+    return plan
+
+
+def far_vertical_plan(
+    study: Study, families: Families, classes: Sequence[str], with_findings: bool = False
+) -> VerticalPlan:
+    """At the coordinator."""
+    holder = holder_of(study)
+    return VerticalPlan(study, families, {}, sites=(holder,), class_names=tuple(classes), with_findings=with_findings)
+
+
+def shapes_told(study: Study, kinds: Sequence[Key], told: Mapping[str, Sequence[Sequence[int]]]) -> dict[Key, Shapes]:
+    """By kind, in the order of the study's parties, from what each party tells for all kinds."""
+    found: dict[Key, Shapes] = {}
+    for place, kind in enumerate(kinds):
+        found[kind] = {party: tuple(int(size) for size in told[party][place]) for party in parties_of(study)}
+    return found

@@ -1,0 +1,304 @@
+"""One run as a party sees it whose columns are its own and whose patients are others' too.
+
+hello      which study, which run, which parties       ready     its key of the run; the classes, where it has labels
+match      what others say in the matching             matched   what it says; the protocol is that of privacy/psi.py
+deal       to the holder of the labels                 dealt     who is on which side, sealed for each other party
+shape      what the holder sealed for it               shaped    how many numbers it gives of a row
+agree      what all give                               agreed
+embed      gradients of the block before, sealed       embedded  embeddings of the next block, sealed for the holder
+learn      to the holder: all embeddings               learned   gradients, sealed for each; a round's loss
+show       gradients of the last block                 shown     embeddings of validation and test rows, sealed
+judge      to the holder: those embeddings             judged    counts; predictions stay
+
+A session is kept as files, so that a process that died goes on in the middle of a round without being greeted again.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load
+
+from wardround.core.errors import DeployError
+from wardround.core.tree import Tree
+from wardround.data.checks.before_training import refuse_errors
+from wardround.data.records import Records
+from wardround.deployment.common.secure_sum_site import Kept
+from wardround.deployment.common.site_facts import own_counts
+from wardround.deployment.common.site_store import Store
+from wardround.deployment.flat.site_secret import RunSecret
+from wardround.deployment.flat.site_session import Body, Gate, known_letters, told_classes
+from wardround.deployment.governance.policy import Refusal, Refused
+from wardround.deployment.vertical.party_plan import SIDES, Dealt, own_vertical_plan, shapes_told
+from wardround.deployment.vertical.patient_matching import (
+    PATIENTS,
+    STAGES,
+    VISITS,
+    Matching,
+    as_bytes,
+    as_tensor,
+    as_tensors,
+    ids_of,
+    messages_in,
+    number_of_each_row,
+    row_of_each_number,
+    terms_of,
+    visit_ids,
+)
+from wardround.deployment.vertical.vertical_validation import holder_of, parties_of
+from wardround.privacy.psi.patient_ids import Patients
+from wardround.protocol.messages import Signer, Verifier, tensor_bytes
+from wardround.protocol.party_sealing import Channel
+from wardround.runs.checkpoint import read_leaves, write_leaves
+from wardround.runs.environment import versions
+from wardround.runs.folder import write_atomically
+from wardround.study.parser import Families
+
+DEAL = "rows"  # what the holder's word on rows is sealed as
+MATCHING = "matching"  # folder with what came while patients were matched
+
+
+class PartySession:
+    def __init__(
+        self,
+        site: str,
+        folder: Path,
+        gate: Gate,
+        families: Families,
+        records: Records,
+        hello: Body,
+        signer: Signer,
+        peers: Mapping[str, Verifier],
+    ) -> None:
+        self.site, self.folder, self.gate, self.records = site, folder, gate, records
+        self.run, self.sites = str(hello["run"]), [str(name) for name in hello["sites"]]
+        self.study = gate.study(str(hello["study"]), self.sites)
+        self.parties, self.holder = parties_of(self.study), holder_of(self.study)
+        self._signer, self._peers = signer, peers
+        self._refuse_strangers()
+        self.ids = ids_of(site, records)
+        self.plan = own_vertical_plan(self.study, families, site, records)
+        if self.is_holder:
+            refuse_errors(self.plan.own_findings())
+        self.store = Store(folder)
+        self.commitments = Kept(folder / "commitments.jsonl")
+        self.secret = RunSecret(folder).draw(used=(folder / "session.json").exists())
+        self.channel = Channel(site, self.run, self.secret, signer, peers)
+        rows = self.plan.cohort_of(self.study.arms[0]).fingerprint
+        self.letters: dict[str, Any] = {"hello": dict(hello), "rows": rows}
+        self.matchings: dict[str, Matching] = {}
+        self.waves: list[tuple[tuple[str, int], ...]] = []
+
+    @classmethod
+    def restore(
+        cls,
+        site: str,
+        folder: Path,
+        gate: Gate,
+        families: Families,
+        load: Callable[[], Records],
+        signer: Signer,
+        peers: Mapping[str, Verifier],
+    ) -> "PartySession":
+        known = known_letters(folder)
+        if known is None:
+            problem = "it knows nothing of this run"
+            raise DeployError(site, problem, "Start the coordinator again: it greets every site first.")
+        session = cls(site, folder, gate, families, load(), known["hello"], signer, peers)
+        session._recall(known)
+        return session
+
+    @property
+    def is_holder(self) -> bool:
+        return self.site == self.holder
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Parties without labels."""
+        return tuple(party for party in self.parties if party != self.holder)
+
+    @property
+    def tells_visits(self) -> bool:
+        """Whether this party without labels has rows for visits of its patients."""
+        return self.records.visits is not None and not self.is_holder
+
+    def greeted(self) -> None:
+        """A process that dies from now on goes on. What was agreed in this run stands."""
+        self._recall(known_letters(self.folder) or {})
+        self._write()
+
+    def ready(self) -> dict[str, Any]:
+        return {
+            "columns": None,
+            "inputs": None,
+            "classes": told_classes(self.records, self.run) if self.is_holder else [],
+            "findings": self.records.has_findings and self.is_holder,
+            "visits": self.tells_visits,
+            "voucher": self.channel.voucher(),
+            "versions": versions(),
+        }
+
+    def match(self, body: Body, tensors: Tree) -> tuple[dict[str, Any], Tree]:
+        if "vouchers" not in self.letters:
+            self.channel.meet(body["vouchers"])
+            self.letters |= {"vouchers": dict(body["vouchers"]), "rosters": self._rosters(body["rosters"])}
+            self._write()
+        elif not (self.folder / MATCHING / VISITS).exists():  # until visits are matched, who has any may be corrected
+            self.letters["rosters"] = self._rosters(body["rosters"])
+            self._write()
+        stage, step = str(body["stage"]), int(body["round"])
+        said = self._matching(stage).answer(step, messages_in(tensors))
+        common = self._matching(stage).common
+        return {"common": None if common is None else len(common)}, as_tensors(said)
+
+    def deal(self, body: Body) -> tuple[dict[str, Any], Tree]:
+        """Who trains, and who is validated and tested on. Every other party learns it of the patients that it has."""
+        if not self.is_holder:
+            raise DeployError("coordinator", "asks for labels where there are none", "Start the coordinator again.")
+        numbers = {party: self._numbers(party) for party in self.others}
+        told = self.plan.deal(numbers)
+        self.gate.enough(min(len(self.plan.dealt[kind].rows["train"]) for kind in told))
+        sealed: Tree = {}
+        for party in self.others:
+            content = {
+                f"{place}/{side}": torch.from_numpy(told[kind][party][side])
+                for place, kind in enumerate(self.plan.kinds)
+                for side in SIDES
+            }
+            sealed[party] = as_tensor(self.channel.seal(party, DEAL, tensor_bytes(content)))
+        self.letters["deal"] = dict(body)
+        self._write()
+        first = self.plan.kinds[0]
+        cohort = self.plan.cohort_of(self.study.arm(first[0]))
+        described = own_counts(self.plan.own_split_dealt(first), cohort, self.study.deployment.smallest_cell)
+        sides = [{side: len(self.plan.dealt[kind].rows[side]) for side in SIDES} for kind in self.plan.kinds]
+        drawn = len(self.plan.splits(self.study.arm(first[0]), first[1])[0].train)
+        left = drawn - sides[0]["train"]
+        few = 0 < left < self.study.deployment.smallest_cell  # so few would be told apart
+        return {"sides": sides, "unmatched": None if few else left, "described": described}, sealed
+
+    def shape(self, tensors: Tree) -> dict[str, Any]:
+        if not self.is_holder:
+            content = self.channel.open(self.holder, DEAL, as_bytes(tensors[DEAL]))
+            self.stand_by(DEAL, "", sha256(content).digest())
+            rows = load(content)
+            self._take_rows(rows)
+            write_leaves(self.folder / "rows.safetensors", rows, {})
+        self.gate.enough(min(len(self.plan.dealt[kind].rows["train"]) for kind in self.plan.kinds))
+        return {"shapes": [list(self.plan.own_shape(kind)) for kind in self.plan.kinds]}
+
+    def agree(self, body: Body) -> dict[str, Any]:
+        before = self.letters.get("agree", body)
+        if any(before.get(name) != body.get(name) for name in ("shapes", "outputs")):
+            problem = "says otherwise what all parties give than it did before"
+            raise DeployError("coordinator", problem, "Begin a new run.")
+        self.letters["agree"] = dict(body)
+        self._agree()
+        self._write()
+        return {"waves": len(self.waves)}
+
+    def _agree(self) -> None:
+        told: Mapping[str, Any] = self.letters["agree"]["shapes"]
+        own = [list(self.plan.own_shape(kind)) for kind in self.plan.kinds]
+        if [list(shape) for shape in told[self.site]] != own:
+            raise DeployError("coordinator", "says otherwise what this party gives", "Start the coordinator again.")
+        outputs = self.letters["agree"]["outputs"]
+        if not self.is_holder:  # the network is of one size everywhere, and only the holder has its labels
+            self.plan.expect(int(outputs["count"]), bool(outputs["findings"]))
+        elif (outputs["count"], outputs["findings"]) != (len(self.plan.classes), self.plan.has_findings):
+            raise DeployError("coordinator", "says otherwise what is to be predicted", "Start the coordinator again.")
+        self.plan.agree(shapes_told(self.study, self.plan.kinds, told))
+        self.plan.refuse_unsound_arms()
+        self.waves = self.plan.waves()
+
+    def stand_by(self, kind: str, place: str, digest: bytes) -> None:
+        """What was said once of this place stands, on disk before anything follows from it. Another word is refused."""
+        if self.commitments.commit(kind, place.encode(), digest) != digest:
+            problem = f"sends other numbers for a {kind} than before, and two answers would show more than one"
+            if kind == DEAL:
+                problem = "shares out rows otherwise than before, and two answers would show more than one"
+            raise DeployError("coordinator", problem, "Ask the coordinator and the others why, and begin a new run.")
+
+    def _numbers(self, party: str) -> np.ndarray:
+        """Of each row of the holder the number by which another party knows it, or -1."""
+        return number_of_each_row(self._common(self._stage_of(party)), len(self.records))
+
+    def _stage_of(self, party: str) -> str:
+        return VISITS if party in self.letters["rosters"].get(VISITS, ()) else PATIENTS
+
+    def _common(self, stage: str) -> Patients:
+        found = self._matching(stage).common
+        if found is None:
+            raise DeployError("coordinator", "goes on before patients are matched", "Start the coordinator again.")
+        return found
+
+    def _matching(self, stage: str) -> Matching:
+        if stage not in self.matchings:
+            roster = self.letters["rosters"].get(stage, ())
+            if stage not in STAGES or self.site not in roster:
+                raise DeployError("coordinator", "asks for a matching that is not due", "Start the coordinator again.")
+            terms = terms_of(self.study, self.run, stage, tuple(roster))
+            if stage == VISITS:
+                ids, rows = visit_ids(self.site, self.records, self._common(PATIENTS))
+            else:
+                ids, rows = self.ids, np.arange(len(self.ids), dtype=np.int64)
+            place = self.folder / MATCHING / stage
+            kept = (self.secret, self._signer, self._peers, self.commitments, place)
+            self.matchings[stage] = Matching(self.site, terms, ids, rows, *kept)
+        return self.matchings[stage]
+
+    def _rosters(self, told: Mapping[str, Any]) -> dict[str, list[str]]:
+        """Who is matched with whom. All parties, and of visits those that have them, with the holder."""
+        found = {str(stage): [str(party) for party in roster] for stage, roster in told.items()}
+        visits = found.get(VISITS, [self.holder])
+        wrong = set(found.get(PATIENTS, ())) != set(self.parties) or not set(visits) <= set(self.parties)
+        if wrong or self.holder not in visits or (self.tells_visits and self.site not in visits):
+            problem = "wants patients to be matched between other parties than the study has"
+            raise DeployError("coordinator", problem, "Ask the coordinator why; nothing was told.")
+        return found
+
+    def _take_rows(self, rows: Tree) -> None:
+        own = row_of_each_number(self.site, self._common(self._stage_of(self.site)))
+        for place, kind in enumerate(self.plan.kinds):
+            numbers = {side: rows[f"{place}/{side}"].numpy() for side in SIDES}
+            self.plan.dealt[kind] = Dealt({side: own[found] for side, found in numbers.items()})
+
+    def _recall(self, known: Body) -> None:
+        """What the files of a run say; nothing where it has just begun."""
+        if known.get("rows", self.letters["rows"]) != self.letters["rows"]:
+            problem = "its rows are not those with which the run began"
+            raise DeployError(self.site, problem, "Bring the file back, or let the coordinator begin a new run.")
+        for name in ("vouchers", "rosters", "deal", "agree"):
+            if name in known:
+                self.letters[name] = known[name]
+        if "vouchers" in known:
+            self.channel.meet(known["vouchers"])
+        if "deal" in known:
+            self.plan.deal({party: self._numbers(party) for party in self.others})
+        if (self.folder / "rows.safetensors").is_file():
+            self._take_rows(read_leaves(self.folder / "rows.safetensors")[0])
+        if "agree" in known:
+            self._agree()
+
+    def _write(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.folder / "session.json", json.dumps(self.letters).encode())
+
+    def _refuse_strangers(self) -> None:
+        if set(self.sites) != set(self.parties) or self.site not in self.parties:
+            raise Refused(Refusal(f"the parties of the study are {', '.join(self.parties)}, and others take part"))
+        unknown = [party for party in self.parties if party not in self._peers]
+        if unknown:
+            reason = f"this site has no public key of {', '.join(unknown)}, without which nothing is sealed for them"
+            raise Refused(Refusal(reason))
+
+
+def forget_matching(folder: Path) -> None:
+    """What came while patients were matched is of no use when the run is over."""
+    rmtree(folder / MATCHING, ignore_errors=True)
+    (folder / "rows.safetensors").unlink(missing_ok=True)

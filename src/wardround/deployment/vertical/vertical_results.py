@@ -1,0 +1,81 @@
+"""What a run of parties adds to results.json: how patients were matched, and the figures while a party was missing."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from wardround.evaluation.comparisons.benefit import compared_metrics
+from wardround.evaluation.comparisons.differences import correct, difference_of
+from wardround.evaluation.intervals import Resampling, summarise_metrics
+from wardround.evaluation.missing_party import describe_deployed_noise
+from wardround.evaluation.summaries.merged_finding_summaries import own_metrics
+from wardround.runs.folder import RunFolder, write_atomically
+from wardround.study.schema import METRICS, Study
+from wardround.training.trial import Trial
+
+
+def keep_without(folder: RunFolder, wave: int, trials: Sequence[Trial], told: Mapping[str, Any]) -> None:
+    """The holder's figures of test rows as they are without each other party."""
+    lines = [
+        {"arm": trials[int(place)].arm, "seed": trials[int(place)].seed, "party": party, **summary}
+        for place, by_party in told.items()
+        for party, summary in by_party.items()
+    ]
+    path = folder.path / "state" / "without" / f"{wave:05}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(lines).encode())
+
+
+def topology_facts(
+    folder: RunFolder, study: Study, waves: int, matched: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """By arm: what its entry `topology` is to say beside what the study says."""
+    state = folder.path / "state"
+    parts = [(state / "without" / f"{wave:05}.json", state / "summaries" / f"{wave:05}.json") for wave in range(waves)]
+    without = [line for path, _ in parts for line in json.loads(path.read_bytes())]
+    whole = [line for _, path in parts for line in json.loads(path.read_bytes()) if line["side"] == "test"]
+    return {
+        arm.name: {
+            "matched": dict(matched),
+            "absent": _absent(study, arm.name, without, whole),
+            "embeddings": describe_deployed_noise(study, arm),
+        }
+        for arm in study.arms
+    }
+
+
+def _absent(
+    study: Study, arm: str, without: Sequence[Mapping[str, Any]], whole: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    resampling = Resampling.of(study.evaluation_of(study.arm(arm)))
+    metrics = compared_metrics(study.evaluation.metric)
+    told: dict[str, Any] = {}
+    for party in dict.fromkeys(line["party"] for line in without if line["arm"] == arm):
+        lone = _figures(study, arm, [line for line in without if line["party"] == party])
+        full = _figures(study, arm, whole)
+        if lone is None or full is None:
+            continue
+        told[party] = {
+            "metrics": summarise_metrics(lone, resampling),
+            "difference": {
+                metric: difference_of((lone - full)[:, METRICS.index(metric)], metric, resampling) for metric in metrics
+            },
+        }
+    for metric in metrics:
+        correct([one["difference"][metric] for one in told.values()])
+    return told
+
+
+def _figures(study: Study, arm: str, lines: Sequence[Mapping[str, Any]]) -> np.ndarray | None:
+    """Seeds x metrics, NaN where a figure is withheld; None where nothing is told."""
+    told = {line["seed"]: own_metrics(line) for line in lines if line["arm"] == arm}
+    by_seed = {seed: found for seed, found in told.items() if found is not None}
+    if not by_seed:
+        return None
+    rows = [
+        [np.nan if (value := by_seed.get(seed, {}).get(name)) is None else value for name in METRICS]
+        for seed in study.evaluation.seeds
+    ]
+    return np.array(rows, dtype=float)

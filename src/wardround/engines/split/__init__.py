@@ -1,0 +1,1 @@
+"""Split learning in one process."""

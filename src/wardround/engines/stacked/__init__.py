@@ -1,0 +1,1 @@
+"""The fast engine: many sites and trials as one tensor program."""

@@ -1,0 +1,386 @@
+"""Fast engine: the sites of many trials as one tensor program, along leading axes.
+
+Trials of a stack have the same algorithm, model shape and training; they differ in seed, data and the values of the
+settings that are leaves of the server's state. The round is that of `training.rounds`, for all trials at once; the
+local loop and the algorithm's functions are the same code.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wardround.algorithms.algorithm import Arrival, Work
+from wardround.algorithms.hierarchical import as_merged
+from wardround.core import tree
+from wardround.core.threads import torch_threads
+from wardround.core.tree import State, Tree
+from wardround.engines.engine import Engine
+from wardround.engines.stacked.lanes import Lane, LaneBatch, LaneBatches, LaneOrder, RowPool
+from wardround.engines.stacked.stacked_regions import aggregate_regions, broadcast_regions, with_regions
+from wardround.models.model import Gradient
+from wardround.training.local import Memory, Point, descend
+from wardround.training.optimisers import optimiser_for
+from wardround.training.rounds import first_weights, start
+from wardround.training.trial import Roster, RoundRecord, Run, Trial, roster
+
+
+@dataclass(frozen=True)
+class StackState:
+    """`server` leaves are (trials, ...), `memory` and `private` leaves (trials, sites, ...).
+
+    The next round writes into `memory` and `private`: whoever wants to keep an older state must copy them.
+    """
+
+    round: int
+    server: State
+    memory: State
+    private: Tree
+
+
+def start_stack(trials: Sequence[Trial]) -> StackState:
+    known: dict[tuple[int, int], tuple[Tree, Tree]] = {}  # arms and seeds mostly begin with the same weights
+    runs = []
+    for trial in trials:
+        key = (id(trial.model), trial.init_seed)
+        if key not in known:
+            known[key] = first_weights(trial)
+        runs.append(start(trial, known[key]))
+    memories = [[run.memories[site.name] for site in trial.sites] for run, trial in zip(runs, trials, strict=True)]
+    return StackState(
+        0,
+        _stack_states([run.server for run in runs]),
+        _stack_states([_stack_states([memory.algorithm for memory in row]) for row in memories]),
+        _stack_trees([_stack_trees([memory.private for memory in row]) for row in memories]),
+    )
+
+
+@dataclass(frozen=True)
+class Crew:
+    """Who works in a round, for all trials of a stack. The same from round to round where everyone takes part."""
+
+    rosters: tuple[Roster, ...]
+    lanes: LaneOrder
+    counted: tuple[tuple[int, ...], ...]  # site numbers whose work counts, of each trial
+    trial_of: Tensor  # of each lane, in the order of `lanes`
+    site_of: Tensor
+    back: Tensor  # from the order of `lanes` to (trial, site)
+    weights: Tensor  # (trials, counted sites)
+    names: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]  # counted and dropped sites, of each trial
+
+
+def rounds_of_stack(trials: Sequence[Trial], state: StackState) -> Iterator[tuple[StackState, list[RoundRecord]]]:
+    pool = RowPool([site.train for trial in trials for site in trial.sites])
+    sizes = [[len(site.train) for site in trial.sites] for trial in trials]
+    crew: Crew | None = None
+    while state.round < trials[0].training.rounds:
+        # without autograd's bookkeeping where nothing is differentiated: a tenth of a small round
+        with torch_threads(1), torch.inference_mode(trials[0].model.closed_gradient is not None):
+            rosters = _rosters(trials, state.round)
+            if crew is None or crew.rosters != rosters:
+                crew = _crew(trials, sizes, rosters)
+            state, records = _round(trials, state, pool, crew)
+        yield state, records
+
+
+def _rosters(trials: Sequence[Trial], round_number: int) -> tuple[Roster, ...]:
+    drawn: dict[tuple[int, int], Roster] = {}
+    for trial in trials:
+        key = (len(trial.sites), trial.batch_seed)
+        if key not in drawn:
+            drawn[key] = roster(trial.training, *key, round_number)
+    return tuple(drawn[len(trial.sites), trial.batch_seed] for trial in trials)
+
+
+def _crew(trials: Sequence[Trial], all_sizes: list[list[int]], rosters: tuple[Roster, ...]) -> Crew:
+    first = trials[0]
+    counted = tuple(tuple(n for n in one.numbers if n not in one.dropped) for one in rosters)
+    lanes, weights, names = [], [], []
+    for trial, known, one, numbers in zip(trials, all_sizes, rosters, counted, strict=True):
+        sites, sizes = [trial.sites[n] for n in numbers], [known[n] for n in numbers]
+        lanes += [
+            Lane(trial.batch_seed, site.name, site.train, size, one.epochs[n])
+            for n, site, size in zip(numbers, sites, sizes, strict=True)
+        ]
+        weights.append([float(size) if first.algorithm.weighting == "samples" else 1.0 for size in sizes])
+        names.append((tuple(s.name for s in sites), tuple(trial.sites[n].name for n in sorted(one.dropped))))
+    order = LaneOrder(lanes, first.training.batch_size) if lanes else LaneOrder([], 1)
+    sort = torch.from_numpy(order.order)
+    trial_of = torch.arange(len(trials)).repeat_interleave(len(counted[0]))
+    site_of = torch.tensor([n for numbers in counted for n in numbers], dtype=torch.int64)
+    back = torch.argsort(sort)
+    table = torch.tensor(weights, dtype=first.dtype)
+    return Crew(rosters, order, counted, trial_of[sort], site_of[sort], back, table, tuple(names))
+
+
+def _round(
+    trials: Sequence[Trial], state: StackState, pool: RowPool, crew: Crew
+) -> tuple[StackState, list[RoundRecord]]:
+    first = trials[0]
+    algorithm = first.algorithm
+    if not crew.weights.numel():
+        nothing = [_empty_record(t, trial, state, crew) for t, trial in enumerate(trials)]
+        server = state.server
+        if algorithm.regions is not None:
+            server = aggregate_regions(algorithm, algorithm.regions, server, {}, crew.weights, (), state.round)
+            nothing = with_regions(nothing, algorithm.regions, server, state.round)
+        return StackState(state.round + 1, server, state.memory, state.private), nothing
+    lane = (crew.trial_of, crew.site_of)
+    shared = _broadcast(first, state.server, *lane)
+    memory, private = _pick(state.memory, lane), _pick_tree(state.private, lane)
+    begin = algorithm.begin(shared, memory)
+    end, losses, work = _local_work(first, crew.lanes, pool, begin, private, shared, memory, state.round)
+    update, kept = algorithm.finish(end.params, shared, memory, work)
+    moved = tree.sub(end.params, begin)
+
+    def by_trial(leaf: Tensor) -> Tensor:
+        return leaf.index_select(0, crew.back).reshape(*crew.weights.shape, *leaf.shape[1:])
+
+    update = _map(update, by_trial)
+    shares = crew.weights / crew.weights.sum(1, keepdim=True)
+    server = tree.settle(_aggregate(first, state.server, update, crew, shares, state.round))
+    _keep(state.memory, kept, *lane)
+    _keep({"private": state.private}, {"private": end.private}, *lane)
+    new = StackState(state.round + 1, server, state.memory, state.private)
+    sent = tree.count_bytes(shared) // len(losses), tree.count_bytes(update) // len(losses)
+    records = _records(trials, crew, state, new, tree.apply(by_trial, moved), by_trial(losses), shares, sent)
+    return new, with_regions(records, algorithm.regions, server, state.round) if algorithm.regions else records
+
+
+def _broadcast(first: Trial, server: State, trial_of: Tensor, site_of: Tensor) -> State:
+    """What each lane is sent. One copy per trial serves all its sites, unless sites have models of their own."""
+    if first.algorithm.regions is not None:
+        return broadcast_regions(first.algorithm, first.algorithm.regions, server, trial_of, site_of)
+    if not first.algorithm.personal:
+        return _pick(first.algorithm.broadcast(server, 0), trial_of)
+    servers = _unstack(server)
+    return _stack_states(
+        [first.algorithm.broadcast(servers[t], s) for t, s in zip(trial_of.tolist(), site_of.tolist(), strict=True)]
+        if servers
+        else [first.algorithm.broadcast({}, s) for s in site_of.tolist()]
+    )
+
+
+def _local_work(
+    trial: Trial,
+    lanes: LaneOrder,
+    pool: RowPool,
+    begin: Tree,
+    private: Tree,
+    shared: State,
+    memory: State,
+    round_number: int,
+) -> tuple[Point, Tensor, Work]:
+    """All lanes to their last step. Lanes that are done leave the stack, so that the rest goes on without them."""
+    model, optimiser, lr = trial.model, optimiser_for(trial.training), trial.training.lr_in(round_number)
+    batches = LaneBatches(lanes, round_number, pool)
+
+    def gradient(leaves: Tree, buffers: Tree, batch: LaneBatch) -> Gradient:
+        grad, loss = model.stacked_gradient(leaves, batch.x, batch.y, batch.share, batch.masks, batch.copies)
+        return grad, loss, buffers
+
+    full = {**begin, **private}
+    count = len(lanes.steps)
+    start_loss = torch.full((count,), float("nan"), dtype=trial.dtype)
+    if trial.algorithm.needs_start_loss:
+        start_loss = _start_losses(trial, lanes, pool, full)
+    point = Point(begin, private, {}, optimiser.init(full), torch.zeros(count, dtype=trial.dtype))
+    done: list[Point] = []
+    for first, last, at_work in lanes.segments():
+        if at_work < len(point.loss):
+            done.append(_cut(point, slice(at_work, None)))
+            point = _cut(point, slice(0, at_work))
+        head = slice(0, at_work)
+        steps = batches.between(first, last, model, trial.dtype)
+        sent, kept = _pick(shared, head), _pick(memory, head)
+        point = descend(trial.algorithm, optimiser, gradient, point, steps, sent, kept, lr)
+    pieces = [point, *reversed(done)]
+    taken = torch.from_numpy(lanes.steps).to(trial.dtype)
+    weight = {number: optimiser.gradient_weight(number) for number in np.unique(lanes.steps).tolist()}
+    work = Work(
+        steps=taken,
+        lr_sum=lr * taken,
+        gradient_weight=torch.tensor([weight[number] for number in lanes.steps.tolist()], dtype=trial.dtype),
+        start_loss=start_loss,
+    )
+    params, private = (
+        {name: torch.cat([getattr(piece, part)[name] for piece in pieces]) for name in getattr(point, part)}
+        for part in ("params", "private")
+    )
+    losses = torch.cat([piece.loss for piece in pieces]) / taken
+    return Point(params, private, {}, {}, losses), losses, work
+
+
+def _start_losses(trial: Trial, lanes: LaneOrder, pool: RowPool, leaves: Tree) -> Tensor:
+    """Mean loss on each lane's training rows, of the model that it begins with."""
+    losses = []
+    with torch.no_grad():
+        for lane, place in enumerate(lanes.of_lane.tolist()):
+            x, y = pool.take(torch.from_numpy(pool.of(lanes.distinct[place].rows)), trial.dtype)
+            losses.append(trial.model.loss(_pick_tree(leaves, lane), {}, x, y, None)[0])
+    return torch.stack(losses)
+
+
+def _aggregate(first: Trial, server: State, update: State, crew: Crew, shares: Tensor, round_number: int) -> State:
+    algorithm = first.algorithm
+    if algorithm.regions is not None:
+        return aggregate_regions(algorithm, algorithm.regions, server, update, crew.weights, crew.counted, round_number)
+    if algorithm.aggregate_each is None:
+        mean = _map(update, lambda leaf: (leaf * tree.align(shares, leaf)).sum(1))
+        return algorithm.aggregate(server, mean, shares.shape[1] / len(first.sites))
+    weights, updates = crew.weights.tolist(), [_unstack(of_trial) for of_trial in _unstack(update)]
+    made = []
+    for t, (one, numbers) in enumerate(zip(_unstack(server), crew.counted, strict=True)):
+        arrivals = [Arrival(n, weights[t][k], updates[t][k]) for k, n in enumerate(numbers)]
+        made.append(algorithm.aggregate_each(one, arrivals))
+    return _stack_states(made)
+
+
+def _keep(memory: State, kept: State, trial_of: Tensor, site_of: Tensor) -> None:
+    """Only lanes that counted are here, so that a dropped update leaves its site's old memory in force."""
+    for part, leaves in memory.items():
+        for name, leaf in leaves.items():
+            leaf[trial_of, site_of] = kept[part][name]
+
+
+def _records(
+    trials: Sequence[Trial],
+    crew: Crew,
+    old: StackState,
+    new: StackState,
+    moved: Tree,
+    losses: Tensor,
+    shares: Tensor,
+    sent: tuple[int, int],
+) -> list[RoundRecord]:
+    algorithm = trials[0].algorithm
+    mean = tree.apply(lambda leaf: (leaf * tree.align(shares, leaf)).sum(1, keepdim=True), moved)
+    spread = (_sum_of_squares(tree.sub(moved, mean), 2) * shares).sum(1).sqrt().tolist()
+    norms = (_sum_of_squares(moved, 2).sqrt() * shares).sum(1).tolist()
+    loss = (losses * shares).sum(1).tolist()
+    change: list[float | None] = [None] * len(trials)
+    if not algorithm.personal:
+        change = _sum_of_squares(tree.sub(new.server["params"], old.server["params"]), 1).sqrt().tolist()
+    settings = {name: leaf.tolist() for name, leaf in new.server.get("settings", {}).items()}
+    down, up = (0, 0) if algorithm.pools else sent  # pooled: the rows were brought together instead
+    return [
+        RoundRecord(
+            round=new.round,
+            loss=loss[t],
+            update_norm=norms[t],
+            divergence=spread[t],
+            change=change[t],
+            sites=crew.names[t][0],
+            dropped=crew.names[t][1],
+            bytes_down=down * len(crew.rosters[t].numbers),
+            bytes_up=up * shares.shape[1],
+            settings={name: values[t] for name, values in settings.items()},
+        )
+        for t in range(len(trials))
+    ]
+
+
+def _empty_record(t: int, trial: Trial, state: StackState, crew: Crew) -> RoundRecord:
+    """Of a round in which everyone was dropped."""
+    server, dropped = _pick(state.server, t), crew.names[t][1]
+    down = tree.count_bytes(trial.algorithm.broadcast(server, 0)) * len(dropped)
+    settings = {name: float(leaf) for name, leaf in server.get("settings", {}).items()}
+    change = None if trial.algorithm.personal else 0.0
+    return RoundRecord(state.round + 1, None, None, None, change, (), dropped, down, 0, settings)
+
+
+def runs_of_stack(trials: Sequence[Trial], state: StackState) -> list[Run]:
+    """Each trial's run, as the reference engine would hold it: views, good until the next round."""
+    return [
+        Run(
+            state.round,
+            _pick(state.server, t),
+            {
+                site.name: Memory(
+                    _pick(state.memory, (t, s)),
+                    _pick_tree(state.private, (t, s)),
+                )
+                for s, site in enumerate(trial.sites)
+            },
+        )
+        for t, trial in enumerate(trials)
+    ]
+
+
+def models_of_stack(trials: Sequence[Trial], state: StackState) -> Tree:
+    """The models with which the scored sites predict, one after another: (trials x sites, ...)."""
+    trial_of = torch.tensor([t for t, trial in enumerate(trials) for _ in trial.scored])
+    site_of = torch.tensor([trial.trainer_of(number) for trial in trials for number in range(len(trial.scored))])
+    shared, lane = _broadcast(trials[0], as_merged(state.server), trial_of, site_of), (trial_of, site_of)
+    begun = trials[0].algorithm.begin(shared, _pick(state.memory, lane))
+    return {**begun, **_pick_tree(state.private, lane)}
+
+
+def leaves_of_stack(state: StackState) -> tuple[int, Tree]:
+    parts = {"server": tree.flatten(state.server), "memory": tree.flatten(state.memory), "private": state.private}
+    return state.round, tree.flatten(parts)
+
+
+def restore_stack(trials: Sequence[Trial], round_number: int, leaves: Tree) -> StackState:
+    parts = tree.unflatten(leaves)
+    server, memory = (tree.unflatten(parts.get(name, {})) for name in ("server", "memory"))
+    return StackState(round_number, server, memory, parts.get("private", {}))
+
+
+def _sum_of_squares(leaves: Tree, axes: int) -> Tensor:
+    """Per position of the first `axes` axes, over all leaves."""
+    return torch.stack(
+        [leaf.flatten(axes).square().sum(-1) if leaf.dim() > axes else leaf.square() for leaf in leaves.values()]
+    ).sum(0)
+
+
+def _cut(point: Point, part: slice) -> Point:
+    def cut(leaf: Tensor) -> Tensor:
+        return leaf[part] if leaf.dim() else leaf  # Adam's count of steps is one number for all
+
+    return Point(
+        tree.apply(cut, point.params),
+        tree.apply(cut, point.private),
+        {},
+        _map(point.optimiser, cut),
+        point.loss[part],
+    )
+
+
+def _map(state: State, function: Callable[[Tensor], Tensor]) -> State:
+    return {part: tree.apply(function, leaves) for part, leaves in state.items()}
+
+
+def _pick(state: State, index: Any) -> State:
+    return {part: _pick_tree(leaves, index) for part, leaves in state.items()}
+
+
+def _unstack(state: State) -> list[State]:
+    """The states along the leading axis, one by one; much quicker than to pick each. None where there are no leaves."""
+    names = [(part, name) for part, leaves in state.items() for name in leaves]
+    columns = zip(*(state[part][name].unbind(0) for part, name in names), strict=True)
+    made: list[State] = []
+    for leaves in columns:
+        one: State = {part: {} for part in state}
+        for (part, name), leaf in zip(names, leaves, strict=True):
+            one[part][name] = leaf
+        made.append(one)
+    return made
+
+
+def _pick_tree(leaves: Tree, index: Any) -> Tree:
+    return {name: leaf[index] for name, leaf in leaves.items()}
+
+
+def _stack_trees(trees: Sequence[Tree]) -> Tree:
+    return {name: torch.stack([one[name] for one in trees]) for name in trees[0]}
+
+
+def _stack_states(states: Sequence[State]) -> State:
+    return {part: _stack_trees([one[part] for one in states]) for part in states[0]}
+
+
+STACKED: Engine[StackState] = Engine(start_stack, rounds_of_stack, leaves_of_stack, restore_stack, runs_of_stack)

@@ -1,0 +1,1 @@
+"""Published figures beside ours, with a verdict for each."""

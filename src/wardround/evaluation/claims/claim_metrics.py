@@ -1,0 +1,207 @@
+"""Our side of a claim: what each metric that a claim may be about is, as a function of the results so far.
+
+A metric is measured for one arm, for an arm and the one that it is set against, or for sites; a statistic then makes
+one figure of it. What may be asked of a metric stands in `wardround.study.claims`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from wardround.evaluation.intervals import CONFIDENCE
+from wardround.evaluation.scores import Scored
+from wardround.study.schema import FINAL, METRICS, Study
+
+STEADY = 1.05  # a seed's time over the fastest one's, in the middle of them: times that vary more tell of the machine
+TIMED_ALONE = ("serial", "split")  # engines that train one arm with one seed at a time
+
+
+@dataclass(frozen=True)
+class Material:
+    """What claims are judged by: `arms` are the results so far, `sites` the descriptions of the study's sites."""
+
+    study: Study
+    scores: Scored
+    arms: Mapping[str, Any]
+    sites: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One value for each seed; for each site, or pair of sites; or one in all."""
+
+    seeds: np.ndarray | None = None
+    parts: tuple[float, ...] = ()
+    value: float | None = None
+    unknown: str = ""  # why there is none, where there is more to say than that
+
+
+Measure = Callable[[Material, Sequence[str], str], Measured]  # arms and a site; "" is all of them
+
+
+def statistic_of(measured: Measured, statistic: str) -> float | None:
+    seeds = np.array([]) if measured.seeds is None else measured.seeds[~np.isnan(measured.seeds)]
+    parts = np.array(measured.parts)
+    if statistic == "sd":
+        return float(seeds.std(ddof=1)) if len(seeds) > 1 else None
+    if statistic == "mean" and measured.value is not None:
+        return measured.value
+    if statistic == "mean" and measured.seeds is not None:
+        return float(seeds.mean()) if len(seeds) else None
+    if not len(parts) or np.isnan(parts).any():
+        return None
+    if statistic == "spread":
+        return float(parts.std(ddof=1)) if len(parts) > 1 else None
+    figures = {"mean": parts.mean(), "lowest": parts.min(), "highest": parts.max(), "range": np.ptp(parts)}
+    return float(figures[statistic])
+
+
+def _scored(material: Material, arms: Sequence[str], site: str, metric: str) -> Measured:
+    """On test rows. The mean over seeds at each site are its parts."""
+    place, (arm,) = METRICS.index(metric), arms
+    by_site = {name: figures[:, place] for name, figures in material.scores.by_site[arm].items()}
+    if site and site not in by_site:
+        return Measured(unknown=_no_site(site))
+    parts = tuple(_mean(line) for line in by_site.values())
+    return Measured(by_site[site] if site else material.scores.overall[arm][:, place], parts)
+
+
+def _after_training(material: Material, arms: Sequence[str], site: str, metric: str) -> Measured:
+    return Measured(value=material.arms[arms[0]]["final"].get(metric))
+
+
+def _bytes(material: Material, arms: Sequence[str], site: str) -> Measured:
+    return Measured(value=material.arms[arms[0]]["cost"]["bytes"])
+
+
+def _seconds(material: Material, arms: Sequence[str], site: str) -> Measured:
+    """Of the fastest seed: whatever else a machine does only adds to it. Nothing where it did much else."""
+    cost = material.arms[arms[0]]["cost"]
+    if cost.get("engine") not in TIMED_ALONE:
+        why = "arms and seeds that train at the same time share it; `--engine serial` trains one after the other"
+        return Measured(unknown=f"the time of one arm is not known: {why}")
+    fastest, median = cost["seed_seconds"]["fastest"], cost["seed_seconds"]["median"]
+    if median > STEADY * fastest:
+        why = f"half of the seeds took {100 * (median / fastest - 1):.0f} % longer than the fastest, or more"
+        return Measured(unknown=f"the machine was busy with other work: {why}")
+    return Measured(value=fastest)
+
+
+def _rounds(material: Material, arms: Sequence[str], site: str) -> Measured:
+    return Measured(value=material.arms[arms[0]]["convergence"]["rounds_to_95_percent"]["mean"])
+
+
+def _weight_change(material: Material, arms: Sequence[str], site: str) -> Measured:
+    return Measured(value=material.arms[arms[0]]["convergence"]["mean_change"])
+
+
+@dataclass(frozen=True)
+class TwoSamples:
+    """Student's test of two independent samples, as papers print it."""
+
+    difference: float
+    error: float
+    freedom: int
+
+    @property
+    def t(self) -> float:
+        return self.difference / self.error
+
+    @property
+    def half(self) -> float:
+        """Half the width of the difference's interval."""
+        return float(stats.t.ppf((1 + CONFIDENCE) / 2, self.freedom)) * self.error
+
+
+def _two_samples(material: Material, arms: Sequence[str], site: str, read: Callable[[TwoSamples], float]) -> Measured:
+    """Of accuracies over seeds."""
+    lines = [material.scores.overall[name][:, METRICS.index("accuracy")] for name in arms]
+    a, b = (line[~np.isnan(line)] for line in lines)
+    freedom = len(a) + len(b) - 2
+    if min(len(a), len(b)) < 2:
+        return Measured()
+    pooled = ((len(a) - 1) * a.var(ddof=1) + (len(b) - 1) * b.var(ddof=1)) / freedom
+    error = float(np.sqrt(pooled * (1 / len(a) + 1 / len(b))))
+    return Measured(value=read(TwoSamples(float(a.mean() - b.mean()), error, freedom))) if error > 0 else Measured()
+
+
+def _described(material: Material, arms: Sequence[str]) -> Mapping[str, Any]:
+    """The sites of these arms, or the study's first where a claim names none."""
+    named = [described for described in material.sites if set(arms) & set(described["arms"])]
+    return (named or material.sites)[0]
+
+
+def _rows(material: Material, arms: Sequence[str], site: str) -> Measured:
+    there = _described(material, arms)
+    if not site:
+        return Measured(value=float(there["rows"]))
+    counts = there["sites"].get(site)
+    if counts is None:
+        return Measured(unknown=_no_site(site))
+    return Measured(value=float(counts["train"] + counts["validation"] + counts["test"]))
+
+
+def _gini(material: Material, arms: Sequence[str], site: str) -> Measured:
+    return Measured(value=_described(material, arms)["heterogeneity"]["gini"])
+
+
+def _between_sites(material: Material, arms: Sequence[str], site: str, measure: str) -> Measured:
+    found = _described(material, arms)["heterogeneity"]
+    pairs = [pair[measure] for pair in found.get("pairs", ())]
+    return Measured(value=found[measure], parts=() if None in pairs else tuple(pairs))
+
+
+def _of_sites(
+    material: Material, arms: Sequence[str], site: str, read: Callable[[Mapping[str, Any]], float | None]
+) -> Measured:
+    described = _described(material, arms)["sites"]
+    if site and site not in described:
+        return Measured(unknown=_no_site(site))
+    values = {name: read(counts) for name, counts in described.items()}
+    if site:
+        return Measured(value=values[site])
+    known = tuple(value for value in values.values() if value is not None)
+    return Measured(parts=known if len(known) == len(values) else ())
+
+
+def _age(counts: Mapping[str, Any]) -> float | None:
+    age: float | None = (counts.get("age") or {}).get("mean")
+    return age
+
+
+def _prevalence(counts: Mapping[str, Any]) -> float | None:
+    """Of the second of two classes."""
+    classes = list(counts["classes"].values())
+    return classes[1] / sum(classes) if len(classes) == 2 and None not in classes and sum(classes) else None
+
+
+def _no_site(site: str) -> str:
+    return f"no site is called {site}"
+
+
+def _mean(line: np.ndarray) -> float:
+    known = line[~np.isnan(line)]
+    return float(known.mean()) if len(known) else float("nan")
+
+
+MEASURES: dict[str, Measure] = {
+    **{metric: partial(_scored, metric=metric) for metric in METRICS},
+    **{metric: partial(_after_training, metric=metric) for metric in FINAL},
+    "bytes": _bytes,
+    "seconds": _seconds,
+    "rounds": _rounds,
+    "weight_change": _weight_change,
+    "t": partial(_two_samples, read=lambda test: test.t),
+    "p_value": partial(_two_samples, read=lambda test: float(2 * stats.t.sf(abs(test.t), test.freedom))),
+    "interval_low": partial(_two_samples, read=lambda test: test.difference - test.half),
+    "interval_high": partial(_two_samples, read=lambda test: test.difference + test.half),
+    "rows": _rows,
+    "gini": _gini,
+    **{measure: partial(_between_sites, measure=measure) for measure in ("js", "kl", "mmd")},
+    "age": partial(_of_sites, read=_age),
+    "prevalence": partial(_of_sites, read=_prevalence),
+}

@@ -1,0 +1,118 @@
+"""Differences between two ways of training: interval, p-value and verdict, corrected for how many are looked at.
+
+A report shows many differences at once: every arm, every hospital, the mean over hospitals. Of twenty that are nothing,
+one seems to be something at 95 %. All differences that one report shows in one metric are therefore one family, and
+Bonferroni's rule in a single step serves all of them alike: among m differences, each interval is one of 1 - 5 % / m
+and each p-value is m times that of the difference by itself. So interval, p-value and verdict always agree, whatever
+depends on whatever, and the chance that any verdict of the family is false is at most 5 %.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from wardround.evaluation.intervals import CONFIDENCE, UNBOUNDED, Resampling, standard_error, tells_nothing
+from wardround.study.schema import LOWER_IS_BETTER
+
+ALPHA = 1 - CONFIDENCE
+NO_SPREAD = 1e-12  # figures closer than this are equal but for rounding
+RULE = "Bonferroni"
+GAINS, LOSES, NO_EVIDENCE, UNKNOWN = "gains", "loses", "no evidence", "cannot be told"
+Entry = dict[str, Any]
+Identity = tuple[str | None, float, float]
+
+
+def difference_of(difference: np.ndarray, metric: str, resampling: Resampling) -> Entry:
+    """The mean of paired differences over seeds, as the only one of its family until `correct` knows the others.
+
+    Where the split is fixed, seeds repeat the same test patients: they say nothing of other patients, so that there is
+    no interval until `patients.py` has drawn one.
+    """
+    x = np.asarray(difference, dtype=float)
+    x = x[~np.isnan(x)]
+    x = np.where(np.abs(x) < NO_SPREAD, 0.0, x)
+    entry: Entry = {
+        "metric": metric,
+        "difference": float(x.mean()) if len(x) else None,
+        "sd": float(x.std(ddof=1)) if len(x) > 1 else None,
+        "seeds": len(x),
+        "standard_error": None,
+        "freedom": None,
+        "method": resampling.method,
+    }
+    if len(x) > 1 and resampling.extra and not tells_nothing(x, resampling):
+        entry |= {"standard_error": standard_error(x, resampling), "freedom": len(x) - 1}
+    correct([entry])
+    return entry
+
+
+def correct(entries: Sequence[Entry]) -> None:
+    """Intervals, p-values and verdicts of one family.
+
+    The same difference may stand at two places, or turned round, and arms may agree to the last digit (FedProx with a
+    small mu and FedAvg): equal entries of one site are one comparison. Those of two sites are two, however equal. What
+    is 0 with every seed can never be claimed, and is none.
+    """
+    known = [entry for entry in entries if entry["standard_error"] is not None]
+    count = max(1, len({_identity(entry) for entry in known if entry["difference"] or entry["standard_error"]}))
+    for entry in entries:
+        entry |= {"interval": None, "p_value": None, "comparisons": count, "uncorrected": None, "p_value_holm": None}
+    for entry in known:
+        single = _p_value(entry)
+        entry["uncorrected"] = {"interval": _interval(entry, 1), "p_value": single}
+        entry["interval"] = _interval(entry, count)
+        entry["p_value"] = min(1.0, count * single)
+    _holm(known, count)
+    for entry in entries:
+        entry["verdict"] = verdict_of(entry["interval"], entry["metric"])
+
+
+def verdict_of(interval: Sequence[float] | None, metric: str) -> str:
+    if interval is None:
+        return UNKNOWN
+    low, high = (-interval[1], -interval[0]) if metric in LOWER_IS_BETTER else interval
+    return GAINS if low > 0 else LOSES if high < 0 else NO_EVIDENCE
+
+
+def is_clear(entry: Mapping[str, Any]) -> bool:
+    """Whether chance does not explain the difference."""
+    return entry["verdict"] in (GAINS, LOSES)
+
+
+def _interval(entry: Entry, comparisons: int) -> list[float]:
+    reach = _quantile(entry["freedom"], comparisons) * entry["standard_error"] + entry.get("off_by", 0.0)
+    least, most = (-math.inf, math.inf) if entry["metric"] in UNBOUNDED else (-1.0, 1.0)  # as far as it can differ
+    return [max(least, entry["difference"] - reach), min(most, entry["difference"] + reach)]
+
+
+def _p_value(entry: Entry) -> float:
+    """Two-sided, against no difference. `off_by`: so much of the difference may be an error of its computation."""
+    amount = max(0.0, abs(entry["difference"]) - entry.get("off_by", 0.0))
+    if not amount:
+        return 1.0
+    error = entry["standard_error"]
+    return float(2 * stats.t.sf(amount / error, entry["freedom"])) if error else 0.0
+
+
+def _holm(known: Sequence[Entry], count: int) -> None:
+    """Holm's p-values, for the appendix: valid too, but no interval goes with them."""
+    highest, seen = 0.0, set[Identity]()
+    for entry in sorted(known, key=lambda entry: entry["uncorrected"]["p_value"]):
+        factor = max(1, count - len(seen - {_identity(entry)}))
+        highest = max(highest, min(1.0, factor * entry["uncorrected"]["p_value"]))
+        seen.add(_identity(entry))
+        entry["p_value_holm"] = highest
+
+
+def _identity(entry: Entry) -> Identity:
+    """The same for the same comparison, but for rounding."""
+    return entry.get("site"), round(abs(entry["difference"]), 12), round(entry["standard_error"], 12)
+
+
+@lru_cache(maxsize=4096)
+def _quantile(freedom: float, comparisons: int) -> float:
+    return float(stats.t.isf(ALPHA / (2 * max(1, comparisons)), freedom)) if math.isfinite(freedom) else math.nan

@@ -1,0 +1,321 @@
+"""Intervals over patients: what other patients like these would have given with the same models.
+
+They are for studies whose seeds do not draw new splits, one seed included: there is one set of test patients then, and
+seeds say nothing of others. Patients are drawn with replacement, a patient's rows together, the same draws for every
+arm, so that differences are paired. A resample gives each row a weight, and every figure is computed from weighted
+rows: scores are sorted once, not once for each resample. With several seeds a resample's figure is the mean over their
+models, and the variance of training is added to that of patients. Where seeds draw new splits: `intervals.py`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from wardround.evaluation.intervals import CONFIDENCE, Resampling
+from wardround.evaluation.metrics import CLIP, NEED_POSITIVES, calls
+from wardround.evaluation.scores import Scores, within_sites
+from wardround.study.schema import METRICS, Evaluation
+
+MOST_RESAMPLES, FEWEST_RESAMPLES = 1000, 200
+CELLS = 4_000_000  # rows times resamples, above which there are fewer resamples
+AT_A_TIME = 100  # resamples: their weights then fit into the processor's cache
+METHOD = "bootstrap over patients"
+COVERS = "other patients like these, for the models of this one seed"
+COVERS_TRAINING = "other patients like these, and training"
+Group = tuple[str, str]  # a kind, such as sex, and its value
+LEAST_DEFINED = 0.95  # share of the resamples in which a figure must be defined to have an interval
+OVER_ROWS = ("accuracy", "brier", "loss")  # means over rows; other metrics hang on the rarest class
+
+
+class Drawn(NamedTuple):
+    """Figures under each resample, and how many degrees of freedom their spread has."""
+
+    figures: np.ndarray  # (resamples, metrics)
+    freedom: np.ndarray  # (metrics,)
+
+
+def is_over_patients(evaluation: Evaluation, seeds: Sequence[int]) -> bool:
+    """Whether there is one set of test patients: with one seed, or where seeds do not draw new splits."""
+    return len(seeds) == 1 or not Resampling.of(evaluation).extra
+
+
+def by_patients(content: dict[str, Any], scores: Scores, names: set[str]) -> dict[str, Any]:
+    """`content` is a whole results.json; the intervals of the arms in `names`, empty until now, are filled."""
+    if not names or not len(scores.row):
+        return content
+    drawn = Resamples(scores)
+    for name in names:
+        arm = content["arms"][name]
+        fill_drawn(arm["metrics"], drawn.of(name))
+        for site, figures in arm["sites"].items():
+            fill_drawn(figures, drawn.of(name, site))
+        fill_drawn(arm["within_sites"], drawn.within_sites(name).figures)
+        for kind, groups in arm["subgroups"].items():
+            for value, found in groups.items():
+                if "metrics" in found:
+                    fill_drawn(found["metrics"], drawn.of(name, group=(kind, value)))
+        for finding, described in arm["findings"].items():
+            fill_drawn(described["metrics"], drawn.of_finding(name, finding))
+    for test in (test for test in content["tests"] if test["arm"] in names):
+        of = drawn.within_sites if test["within_sites"] else drawn.drawn
+        compare_drawn(test, of(test["arm"]), of(test["reference"]))
+    for entry in (*content["benefit"], *content["across_sites"]):
+        if entry["arm"] in names:
+            pair = (entry["arm"], entry["against"])
+            if entry["site"] is None:
+                sites = [
+                    site for site in content["arms"][pair[0]]["sites"] if site in content["arms"][pair[1]]["sites"]
+                ]
+                compare_drawn(entry, *(drawn.within_sites(name, sites) for name in pair))
+            else:
+                compare_drawn(entry, *(drawn.drawn(name, entry["site"]) for name in pair))
+    covers = COVERS if len(scores.seeds) == 1 else COVERS_TRAINING
+    for variant, described in content["variants"].items():
+        if any(content["arms"][name]["variant"] == variant for name in names):
+            described |= {"method": METHOD, "covers": covers}
+            if not variant:
+                content["interval"] |= {"method": METHOD, "covers": covers}
+    return content
+
+
+class Resamples:
+    """Figures under each resample, kept as they are asked for."""
+
+    def __init__(self, scores: Scores) -> None:
+        self.scores = scores
+        patients, self.number = np.unique(scores.patient, return_inverse=True)
+        rows = len(scores.row) // max(len(scores.arms), 1)
+        most = MOST_RESAMPLES if len(scores.seeds) == 1 else FEWEST_RESAMPLES  # a spread needs fewer than percentiles
+        self.count = int(np.clip(CELLS // max(rows, 1), FEWEST_RESAMPLES, most))
+        rng = np.random.default_rng(0)  # a figure of a report must not change from one reading to the next
+        chosen = rng.integers(len(patients), size=(self.count, len(patients)))
+        self.times = np.zeros((self.count, len(patients)), dtype=np.float32)
+        np.add.at(self.times, (np.arange(self.count)[:, None], chosen), 1)
+        self.known: dict[tuple[str, str | None, Group | None], np.ndarray] = {}
+
+    def of(self, arm: str, site: str | None = None, group: Group | None = None) -> np.ndarray:
+        """(resamples, metrics), over all rows of the arm, or one site's, or one subgroup's."""
+        each = self._each(arm, site, group)
+        if self.scores.findings:
+            known = ~np.isnan(each)
+            with np.errstate(invalid="ignore"):
+                return np.asarray(np.where(known, each, 0).sum(axis=0) / known.sum(axis=0))
+        return np.asarray(each[0])
+
+    def drawn(self, arm: str, site: str | None = None) -> Drawn:
+        return Drawn(self.of(arm, site), self._freedom(self._places(arm, site, None)))
+
+    def within_sites(self, arm: str, sites: Sequence[str] | None = None) -> Drawn:
+        """The mean over sites; all that the arm has, or those that are named."""
+        there = np.unique(self.scores.site[self.scores.of_arm(arm)]).tolist()
+        names = [self.scores.sites[s] for s in there] if sites is None else sites
+        each = {site: self.drawn(arm, site) for site in names}
+        freedom = np.sum([one.freedom for one in each.values()], axis=0)
+        return Drawn(within_sites({site: one.figures for site, one in each.items()}), np.asarray(freedom))
+
+    def of_finding(self, arm: str, finding: str) -> np.ndarray:
+        return np.asarray(self._each(arm, None, None)[self.scores.findings.index(finding)])
+
+    def _freedom(self, places: np.ndarray) -> np.ndarray:
+        """Patients less one; for metrics that set a class against the rest, patients of the rarest class less one."""
+        all_patients = len(np.unique(self.number[places])) - 1
+        rarest = all_patients
+        if not self.scores.findings and len(places):
+            label = self.scores.label[places]
+            rarest = min(len(np.unique(self.number[places][label == c])) for c in np.unique(label)) - 1
+        return np.array([max(1, all_patients if name in OVER_ROWS else rarest) for name in METRICS])
+
+    def _places(self, arm: str, site: str | None, group: Group | None) -> np.ndarray:
+        places = self.scores.of_arm(arm)
+        if site is not None:
+            places = places[self.scores.site[places] == self.scores.sites.index(site)]
+        if group is not None and self.scores.groups is not None:
+            kind, value = group
+            members = self.scores.groups.loc[self.scores.groups[kind] == value, "row"]
+            places = places[np.isin(self.scores.row[places], members)]
+        return places
+
+    def _each(self, arm: str, site: str | None, group: Group | None) -> np.ndarray:
+        """(findings, or 1; resamples; metrics): the mean over seeds, of those with figures."""
+        key = (arm, site, group)
+        if key not in self.known:
+            places = self._places(arm, site, group)
+            seeds = self.scores.seed[places]
+            each = np.stack([self._figures(places[seeds == s]) for s in np.unique(seeds)] or [self._figures(places)])
+            known = ~np.isnan(each)
+            with np.errstate(invalid="ignore"):
+                self.known[key] = np.where(known, each, 0).sum(axis=0) / known.sum(axis=0)
+        return self.known[key]
+
+    def _figures(self, places: np.ndarray) -> np.ndarray:
+        label, score, number = self.scores.label[places], self.scores.score[places], self.number[places]
+        columns = score.shape[1] if self.scores.findings else 1
+        made = np.full((columns, self.count, len(METRICS)), np.nan)
+        if not len(places) or np.isnan(score).any():
+            return made
+        cut = self.scores.thresholds[places]
+        parts = [_Finding(label[:, f], score[:, f], cut[:, f]) for f in range(columns)] if self.scores.findings else []
+        whole = None if parts else _Classes(label, score, cut)
+        for begin in range(0, self.count, AT_A_TIME):
+            weights = self.times[begin : begin + AT_A_TIME, number]
+            for f in range(columns):
+                figures = parts[f].figures(weights) if whole is None else whole.figures(weights)
+                made[f, begin : begin + AT_A_TIME] = np.stack([figures[name] for name in METRICS], axis=1)
+        return made
+
+
+class _Ranking:
+    """Areas under curves of one class against the rest: rows in order of their score, ties together."""
+
+    def __init__(self, positive: np.ndarray, score: np.ndarray) -> None:
+        self.order = np.argsort(-score, kind="stable")
+        s = score[self.order]
+        self.begins = np.flatnonzero(np.append(True, s[1:] != s[:-1]))
+        self.positive = positive[self.order].astype(np.float32)
+
+    def areas(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if not len(self.order):
+            return np.full(len(weights), np.nan), np.full(len(weights), np.nan)
+        sorted_weights = weights[:, self.order]
+        hits = np.add.reduceat(sorted_weights * self.positive, self.begins, axis=1)
+        called = np.add.reduceat(sorted_weights, self.begins, axis=1)
+        all_hits, all_called = np.cumsum(hits, axis=1, dtype=np.float64), np.cumsum(called, axis=1, dtype=np.float64)
+        total_hits, total = all_hits[:, -1], all_called[:, -1]
+        misses = called - hits
+        with np.errstate(divide="ignore", invalid="ignore"):
+            # a miss is below every hit that is called before it, and half below those called with it
+            roc = (misses * (all_hits - hits / 2)).sum(axis=1) / (total_hits * (total - total_hits))
+            precision = np.where(all_called > 0, all_hits / all_called, 0)
+            return roc, (hits * precision).sum(axis=1) / total_hits
+
+
+class _Finding:
+    """One finding, or the positive class of two. Only the first says nothing of rows that never have it."""
+
+    def __init__(self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray, is_class: bool = False) -> None:
+        self.known = label >= 0
+        self.needs_positives = () if is_class else NEED_POSITIVES
+        positive, p = label[self.known] == 1, score[self.known].astype(np.float64)
+        called = p >= threshold[self.known]
+        inside = np.clip(p, CLIP, 1 - CLIP)
+        self.ranking = _Ranking(positive, p)
+        columns = (
+            positive,
+            called,
+            positive & called,
+            (p - positive) ** 2,
+            -np.log(np.where(positive, inside, 1 - inside)),
+        )
+        self.sums = np.stack([column.astype(np.float32) for column in columns], axis=1)
+
+    def figures(self, weights: np.ndarray) -> dict[str, np.ndarray]:
+        w = weights if self.known.all() else weights[:, self.known]
+        rows = w.sum(axis=1, dtype=np.float64)
+        positives, called, tp, brier, loss = (w @ self.sums).astype(np.float64).T
+        fp, fn = called - tp, positives - tp
+        auc, pr_auc = self.ranking.areas(w)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            made = {
+                "accuracy": (rows - fp - fn) / rows,
+                "auc": auc,
+                "pr_auc": pr_auc,
+                "brier": brier / rows,
+                "loss": loss / rows,
+                **_rates(tp, fp, fn, rows - tp - fp - fn),
+            }
+        for name in self.needs_positives:
+            made[name] = np.where(positives > 0, made[name], np.nan)
+        return made
+
+
+class _Classes:
+    """Rows of one class each: two, or several of which each is set against the rest."""
+
+    def __init__(self, label: np.ndarray, score: np.ndarray, threshold: np.ndarray) -> None:
+        self.binary = _Finding(label, score, threshold, is_class=True) if score.ndim == 1 else None
+        if self.binary is not None:
+            return
+        called, p = calls(score), score.astype(np.float64)
+        there = [c for c in range(score.shape[1]) if (label == c).any()]
+        self.rankings = [_Ranking(label == c, p[:, c]) for c in there]
+        truth, said = (np.stack([which == c for c in there], axis=1) for which in (label, called))
+        right = np.clip(p[np.arange(len(label)), label], CLIP, 1)
+        brier = ((p - np.eye(score.shape[1])[label]) ** 2).sum(axis=1)
+        self.counts = [columns.astype(np.float32) for columns in (truth, said, truth & said)]
+        self.sums = np.stack([called == label, brier, -np.log(right)], axis=1).astype(np.float32)
+
+    def figures(self, weights: np.ndarray) -> dict[str, np.ndarray]:
+        if self.binary is not None:
+            return self.binary.figures(weights)
+        rows = weights.sum(axis=1, dtype=np.float64)
+        positives, called, tp = ((weights @ columns).astype(np.float64) for columns in self.counts)
+        fp, fn = called - tp, positives - tp
+        areas = np.stack([np.stack(ranking.areas(weights)) for ranking in self.rankings])  # classes, 2, resamples
+        with np.errstate(divide="ignore", invalid="ignore"):
+            accuracy, brier, loss = ((weights @ self.sums) / rows[:, None]).T
+            rates = _rates(tp, fp, fn, rows[:, None] - tp - fp - fn)
+            drawn = positives > 0  # a class of which no row was drawn is left out of averages
+            rates = {name: np.where(drawn, figure, np.nan) for name, figure in rates.items()}
+            return {
+                "accuracy": accuracy,
+                "auc": _mean(areas[:, 0], 0),
+                "pr_auc": _mean(areas[:, 1], 0),
+                "brier": brier,
+                "loss": loss,
+                **{name: _mean(figure, 1) for name, figure in rates.items()},
+            }
+
+
+def _rates(tp: np.ndarray, fp: np.ndarray, fn: np.ndarray, tn: np.ndarray) -> dict[str, np.ndarray]:
+    return {
+        "f1": 2 * tp / (2 * tp + fp + fn),
+        "sensitivity": tp / (tp + fn),
+        "specificity": tn / (tn + fp),
+        "ppv": tp / (tp + fp),
+        "npv": tn / (tn + fn),
+    }
+
+
+def _mean(figures: np.ndarray, axis: int) -> np.ndarray:
+    """Of those that are defined."""
+    known = np.isfinite(figures)
+    return np.asarray(np.where(known, figures, 0).sum(axis=axis) / known.sum(axis=axis))
+
+
+def _spread(drawn: np.ndarray, sd: float | None, seeds: int) -> float | None:
+    """The standard error over patients and, with several seeds, over training; None where often undefined."""
+    known = drawn[np.isfinite(drawn)]
+    if len(known) < max(2, LEAST_DEFINED * len(drawn)):
+        return None
+    return float(np.sqrt(known.var(ddof=1) + (sd**2 / seeds if sd is not None else 0.0)))
+
+
+def _limits(figure: Mapping[str, Any], drawn: np.ndarray) -> list[float] | None:
+    """With one seed the percentiles of the draws; with several, the mean and its standard error."""
+    spread, outside = _spread(drawn, figure["sd"], figure["seeds"]), (1 - CONFIDENCE) / 2
+    if spread is None:
+        return None
+    if figure["seeds"] > 1:
+        reach = float(stats.norm.isf(outside)) * spread
+        return [figure["mean"] - reach, figure["mean"] + reach]
+    return [float(limit) for limit in np.quantile(drawn[np.isfinite(drawn)], [outside, 1 - outside])]
+
+
+def fill_drawn(figures: Mapping[str, dict[str, Any]], drawn: np.ndarray) -> None:
+    for place, name in enumerate(METRICS):
+        if name in figures and figures[name]["mean"] is not None:
+            figures[name]["interval"] = _limits(figures[name], drawn[:, place])
+
+
+def compare_drawn(entry: dict[str, Any], one: Drawn, other: Drawn) -> None:
+    """The standard error of a difference. Its interval and p-value follow once its family is known."""
+    place = METRICS.index(entry["metric"])
+    differences = one.figures[:, place] - other.figures[:, place]
+    error = None if entry["difference"] is None else _spread(differences, entry["sd"], entry["seeds"])
+    if not error and entry["difference"]:
+        error = None  # the same in every resample: too few patients to differ, and no sign of certainty
+    entry["standard_error"] = error
+    entry["freedom"] = None if entry["standard_error"] is None else int(one.freedom[place])
+    entry["method"] = METHOD

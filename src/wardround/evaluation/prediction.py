@@ -1,0 +1,76 @@
+"""Predictions of each site's current model on its own held-out rows."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+from wardround.core.tree import Tree
+from wardround.data.site import Rows, join
+from wardround.training.rounds import site_model
+from wardround.training.trial import Run, Trial
+
+CELLS = 2**22  # numbers of rows at a time, so that images and what a network makes of them fit into memory
+
+
+@dataclass(frozen=True)
+class SitePrediction:
+    site: str
+    rows: np.ndarray
+    label: np.ndarray
+    score: np.ndarray  # (rows,) for two classes, (rows, classes) or (rows, findings) otherwise
+    loss: np.ndarray  # of each row, from the logits
+    right: np.ndarray  # whether each row is called right, or which share of its findings is
+    patients: np.ndarray | None = None  # the patient of each row, as a number; None: each row is one
+
+    @property
+    def people(self) -> np.ndarray:
+        return np.arange(len(self.rows)) if self.patients is None else self.patients
+
+
+def predict(trial: Trial, run: Run, side: Literal["train", "validation", "test"] = "test") -> list[SitePrediction]:
+    """Training rows have no numbers: what is said of them is said of all together."""
+    rows = [getattr(site, side) for site in trial.scored]
+    numbers = [getattr(site, f"{side}_rows", np.array([], dtype=np.int64)) for site in trial.scored]
+    own_models = trial.algorithm.personal or trial.model.private or any(m.buffers for m in run.memories.values())
+    if own_models and not trial.algorithm.pools:
+        made = [scores_of(trial, site_model(trial, run, number), one) for number, one in enumerate(rows)]
+    else:  # one model for all: one pass over all rows
+        ends = np.cumsum([len(one) for one in rows])[:-1]
+        whole = scores_of(trial, site_model(trial, run, 0), join(rows))
+        made = list(zip(*(np.split(array, ends) for array in whole), strict=True))
+    return [
+        SitePrediction(site.name, places, *arrays)
+        for site, places, arrays in zip(trial.scored, numbers, made, strict=True)
+    ]
+
+
+def scores_of(trial: Trial, model: tuple[Tree, Tree], rows: Rows) -> tuple[np.ndarray, ...]:
+    """Labels, scores, losses and hits of all rows, in pieces."""
+    params, buffers = model
+    made: list[tuple[torch.Tensor, ...]] = []
+    pieces = max(1, min(4096, CELLS // max(1, math.prod(rows.inputs))))
+    with torch.no_grad():
+        for part in torch.split(torch.arange(len(rows)), pieces):
+            x, y = rows.take(part, trial.dtype)
+            logits, _ = trial.model.logits(params, buffers, x, None)
+            model_of = trial.model
+            made.append((y, model_of.probabilities(logits), model_of.row_losses(logits, y), model_of.right(logits, y)))
+    return tuple(torch.cat(pieces).cpu().numpy() for pieces in zip(*made, strict=True))
+
+
+def quick_figures(predictions: list[SitePrediction]) -> dict[str, float]:
+    """Loss and accuracy over all rows: what a curve over rounds shows. For findings also the mean AUC."""
+    label, score, loss, right = (
+        np.concatenate([getattr(p, name) for p in predictions]) for name in ("label", "score", "loss", "right")
+    )
+    found = {"loss": float(loss.mean(dtype=np.float64)), "accuracy": float(right.mean(dtype=np.float64))}
+    if label.ndim == 2:
+        from wardround.evaluation.metrics import mean_auc  # SciPy, which the heart studies need only at their end
+
+        found["auc"] = mean_auc(label, score)
+    if np.isnan(score).any():  # diverged: a call from such a score would be an accuracy of nothing
+        return dict.fromkeys(found, float("nan"))
+    return found

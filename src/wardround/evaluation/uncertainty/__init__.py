@@ -1,0 +1,1 @@
+"""Whether uncertainty estimates hold, and what they are worth: computed from `uncertainty.parquet`."""

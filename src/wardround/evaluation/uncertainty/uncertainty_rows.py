@@ -1,0 +1,202 @@
+"""What a run kept of how sure its models are, arm by arm and seed by seed, as arrays.
+
+Nothing here is chosen on test rows: thresholds, temperatures and cuts come from validation rows, and of these, rows of
+patients whom the same seed tests anywhere are left out.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from wardround.evaluation.metrics import THRESHOLD
+from wardround.evaluation.scores import label_columns, score_columns
+from wardround.evaluation.thresholds import choose_thresholds, fixed_thresholds, untested
+from wardround.study.schema import CHOSEN
+from wardround.uncertainty.calibration import Temperature, fit_temperature
+from wardround.uncertainty.conformal import Cuts, fit_cuts, prediction_sets
+from wardround.uncertainty.decision import Answers, answers, called
+from wardround.uncertainty.decomposition import doubt_of
+from wardround.uncertainty.row_uncertainty import SIDES, of_probabilities
+
+PARTS = ("total", "aleatoric", "epistemic")
+MEASURES = (*PARTS, "spread")
+KEYS = ["site", "side", "row"]  # what a row of several members of an ensemble has in common
+
+
+@dataclass(frozen=True, eq=False)
+class Sided:
+    """Rows of one arm with one seed. Shapes of label and score are as in `uncertainty.calibration`."""
+
+    site: np.ndarray
+    row: np.ndarray
+    patient: np.ndarray
+    label: np.ndarray
+    score: np.ndarray  # mean over passes
+    measures: Mapping[str, np.ndarray]  # in MEASURES: (rows,), or (rows, findings)
+
+    @classmethod
+    def of(cls, table: pd.DataFrame, patient: pd.Series | None) -> "Sided":
+        labels, scores = label_columns(table), score_columns(table)
+        findings = labels != ["label"]
+        row = table["row"].to_numpy()
+        names = [name.removeprefix("label_") for name in labels]
+
+        def measure(name: str) -> np.ndarray:
+            return table[[f"{name}_{one}" for one in names] if findings else name].to_numpy()
+
+        return cls(
+            table["site"].to_numpy(),
+            row,
+            row if patient is None else patient.reindex(row).to_numpy(),
+            table[labels].to_numpy() if findings else table["label"].to_numpy(),
+            table[scores if scores != ["score"] else "score"].to_numpy(),
+            {name: measure(name) for name in MEASURES},
+        )
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def take(self, chosen: np.ndarray) -> "Sided":
+        measures = {name: measure[chosen] for name, measure in self.measures.items()}
+        arrays = (one[chosen] for one in (self.site, self.row, self.patient, self.label, self.score))
+        site, row, patient, label, score = arrays
+        return Sided(site, row, patient, label, score, measures)
+
+    def at(self, site: str) -> "Sided":
+        return self.take(self.site == site)
+
+
+@dataclass(frozen=True, eq=False)
+class SeedRows:
+    """One arm with one seed, or an ensemble of all of them."""
+
+    seed: int
+    validation: Sided
+    test: Sided
+    changed: Mapping[str, Sided]  # test images inverted, and so on
+    cut: np.ndarray | float  # from which score on a finding, or the positive of two classes, is called
+
+    @property
+    def findings(self) -> bool:
+        return self.test.label.ndim == 2
+
+    @cached_property
+    def sites(self) -> list[str]:
+        return list(dict.fromkeys(self.test.site.tolist()))
+
+    @cached_property
+    def temperatures(self) -> dict[str, Temperature]:
+        """By site, from its own validation rows; 1 where they are too few, or show no other."""
+        return {
+            site: fit_temperature(own.label, own.score, own.patient)
+            for site, own in ((site, self.validation.at(site)) for site in self.sites)
+        }
+
+    @cached_property
+    def after(self) -> np.ndarray:
+        """Test scores after each site's temperature."""
+        made = self.test.score.astype(np.float64)
+        for site, temperature in self.temperatures.items():
+            here = self.test.site == site
+            made[here] = temperature.of(self.test.score[here])
+        return made
+
+    def doubt(self, rows: Sided) -> np.ndarray:
+        """How unclear a call is, in bits: entropy, for findings about the threshold at which they are called."""
+        return doubt_of(rows.score, self.findings, self.cut)
+
+    @cached_property
+    def called(self) -> np.ndarray:
+        """Of test rows: class numbers, or 1 and 0 for each finding."""
+        several = self.test.score.ndim == 2 and not self.findings
+        return called(self.test.score, None if several else self.cut)
+
+    @cached_property
+    def wrong(self) -> np.ndarray:
+        """Of test rows: 1 where a call is wrong, 0 where it is right, -1 where the label is not known."""
+        label = self.test.label
+        return np.where(label >= 0, (self.called != label).astype(np.int64), -1)
+
+    @property
+    def each_label(self) -> bool:
+        """Whether each label has a cut of its own. Two classes and findings have, so that the promise of sets holds
+        among the ill as well; several classes share one, because most of them have few rows."""
+        return self.findings or self.test.score.ndim == 1
+
+    def cuts(self, alpha: float) -> dict[str, Cuts]:
+        """By site, from its own validation rows."""
+        own = {site: self.validation.at(site) for site in self.sites}
+        return {site: fit_cuts(rows.label, rows.score, alpha, each_label=self.each_label) for site, rows in own.items()}
+
+    def answers(self, cuts: Mapping[str, Cuts]) -> Answers:
+        """Of each test row, by the cuts of its own site."""
+        labels = self.test.score.shape[1] if self.test.score.ndim == 2 and not self.findings else 2
+        conformal = np.zeros((*self.called.shape, labels), dtype=bool)
+        for site, own in cuts.items():
+            here = self.test.site == site
+            conformal[here] = prediction_sets(own, self.test.score[here])
+        return answers(conformal, self.called)
+
+
+def seeds_of(
+    table: pd.DataFrame, groups: pd.DataFrame, ensemble: bool, threshold: float | str = CHOSEN
+) -> Iterator[SeedRows]:
+    """Of one arm. Seeds whose model has diverged are left out. `threshold` is the study's own, or "chosen"."""
+    table = put_together(table) if ensemble else table
+    scores = score_columns(table)
+    lost = table.loc[table[scores].isna().any(axis=1), "seed"].unique()
+    table = table[~table["seed"].isin(lost)]
+    test = table[table["side"] == "test"]
+    if not len(test):
+        return
+    validation = untested(table[table["side"] == "validation"], test, groups)
+    findings = label_columns(table) != ["label"]
+    if not isinstance(threshold, str):
+        cuts = fixed_thresholds(test, threshold)
+    else:
+        cuts = choose_thresholds(validation) if len(validation) else None
+    known = "patient" in groups and len(groups) > 0
+    patient = pd.Series(groups["patient"].to_numpy(), index=groups["row"]) if known else None
+    for seed in sorted(int(one) for one in test["seed"].unique()):
+        mine = test[test["seed"] == seed]
+        own = table[table["seed"] == seed]
+        others = [side for side in own["side"].unique() if side not in SIDES]
+        cut = _cut(cuts, str(mine["arm"].iloc[0]), seed, len(label_columns(table)))
+        yield SeedRows(
+            seed,
+            Sided.of(validation[validation["seed"] == seed], patient),
+            Sided.of(mine, patient),
+            {side: Sided.of(own[own["side"] == side], patient) for side in others},
+            cut if findings else float(cut[0]),
+        )
+
+
+def _cut(cuts: pd.DataFrame | None, arm: str, seed: int, findings: int) -> np.ndarray:
+    if cuts is None:
+        return np.full(findings, THRESHOLD)
+    chosen = cuts.reindex(pd.MultiIndex.from_tuples([(arm, seed)])).to_numpy(dtype=np.float64)[0]
+    return np.where(np.isnan(chosen), THRESHOLD, chosen)
+
+
+def put_together(table: pd.DataFrame) -> pd.DataFrame:
+    """The members of an ensemble as one model: each row's mean score over seeds, and what they do not agree on. The
+    whole is called by the first seed. A row that a diverged member has no score of has none."""
+    members = [part.sort_values(KEYS, kind="stable") for _, part in table.groupby("seed")]
+    first = members[0].reset_index(drop=True)
+    for member in members[1:]:
+        if len(member) != len(first) or (member[KEYS].to_numpy() != first[KEYS].to_numpy()).any():
+            raise ValueError("members of an ensemble have different rows")
+    columns, findings = score_columns(first), label_columns(first) != ["label"]
+    p = np.stack([member[columns].to_numpy(dtype=np.float64) for member in members])
+    p = p[..., 0] if columns == ["score"] else p
+    several = columns != ["score"] and not findings
+    fine = ~np.isnan(p).any(axis=tuple(axis for axis in range(p.ndim) if axis != 1))
+    made = of_probabilities(p[:, fine], several)
+    for name, values in zip(("score", *MEASURES), made, strict=True):
+        own = [column for column in first.columns if column == name or column.startswith(f"{name}_")]
+        first[own] = np.nan
+        first.loc[fine, own] = values.reshape(len(values), -1)
+    return first

@@ -1,0 +1,1 @@
+"""Private set intersection: the patients that all parties have, and no other."""

@@ -1,0 +1,1 @@
+"""Secure aggregation: the coordinator learns the sum of the updates and no single one."""

@@ -1,0 +1,1 @@
+"""A run: its plan, how it is executed, and its folder."""

@@ -1,0 +1,187 @@
+"""What a study may name, and how a study is opened.
+
+The shipped members stand in plain dicts. A user's own model or source comes in as a Python object, or from an
+installed package through the entry-point groups `wardround.models` and `wardround.sources`; it is imported only when
+a study names it, and can never replace a shipped one. Nothing is imported by a dotted string from a study file.
+"""
+
+from collections.abc import Iterator, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from importlib.resources import files
+from pathlib import Path
+from tomllib import TOMLDecodeError
+from typing import Any
+
+from wardround.algorithms import ALGORITHMS
+from wardround.algorithms.algorithm import Algorithm
+from wardround.algorithms.algorithm import Optimiser as OptimiserName
+from wardround.core.errors import StudyError, as_path, suggest
+from wardround.core.settings import Factory
+from wardround.core.toml_files import parse_toml
+from wardround.data.partition import PARTITIONERS
+from wardround.data.sources import SOURCES
+from wardround.models import MODELS
+from wardround.models.adapter import MOST_LR_ALIGNED
+from wardround.runs.vertical_plan import refuse_unsplit
+from wardround.study.parser import Families, parse_study, read_study_file
+from wardround.study.schema import Arm, Study, Training
+
+SUFFIX = ".toml"
+ADAPTIVE = ("fedadam", "fedyogi", "fedadagrad")
+
+
+class WithEntryPoints(Mapping[str, Factory]):
+    """A family's shipped members, then the caller's own, then what installed packages offer."""
+
+    def __init__(self, shipped: Mapping[str, Factory], own: Mapping[str, Factory], group: str) -> None:
+        clash = sorted(set(shipped) & set(own))
+        if clash:
+            raise StudyError(group, f"{clash[0]!r} is a shipped name", "Give your own object another name.")
+        self.known: dict[str, Factory] = {**shipped, **own}
+        self.offered: dict[str, EntryPoint] = {e.name: e for e in entry_points(group=group) if e.name not in self.known}
+
+    def __getitem__(self, name: str) -> Factory:
+        if name not in self.known and name in self.offered:
+            self.known[name] = self.offered[name].load()
+        return self.known[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.known or name in self.offered
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.known)  # what is only offered is not imported for a listing
+
+    def __len__(self) -> int:
+        return len(self.known)
+
+
+def families(models: Mapping[str, Factory] | None = None, sources: Mapping[str, Factory] | None = None) -> Families:
+    return Families(
+        sources=WithEntryPoints(SOURCES, sources or {}, "wardround.sources"),
+        partitioners=PARTITIONERS,
+        models=WithEntryPoints(MODELS, models or {}, "wardround.models"),
+        algorithms=ALGORITHMS,
+    )
+
+
+def shipped_studies() -> dict[str, Path]:
+    folder = Path(str(files("wardround").joinpath("studies")))
+    return {path.stem: path for path in sorted(folder.glob(f"*{SUFFIX}"))}
+
+
+def copy_study(name: str, out: Path) -> Path:
+    """A shipped study as a file of one's own, with its data files. Nothing that is there is written over."""
+    shipped = shipped_studies()
+    if name not in shipped:
+        raise StudyError("--copy", f"no study {name!r} is shipped", suggest(name, shipped, "Shipped studies"))
+    source, own = shipped[name], shipped[name].parent / "files" / name
+    copies = {source: out / source.name}
+    if own.is_dir():
+        copies |= {path: out / "files" / name / path.name for path in sorted(own.iterdir()) if path.is_file()}
+    for target in copies.values():
+        if target.exists():
+            raise StudyError(str(target), "is there already", "Give another --out, or move it away.")
+    try:
+        for path, target in copies.items():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
+    except OSError as error:
+        raise StudyError(str(out), f"cannot be written ({error.strerror})", "Give another --out.") from None
+    return out / source.name
+
+
+def find_study(name_or_path: str | Path) -> Path:
+    """A path, or the name of a shipped study."""
+    shipped, path = shipped_studies(), as_path(name_or_path, "study")
+    if str(path) in shipped:
+        return shipped[str(path)]
+    if path.suffix != SUFFIX and not path.exists():
+        raise StudyError(str(path), "no such study", suggest(str(path), shipped, "Shipped studies"))
+    return path
+
+
+def load_study(
+    study: str | Path | Mapping[str, Any] | Study,
+    quick: bool = False,
+    changes: Mapping[str, Any] | None = None,
+    models: Mapping[str, Factory] | None = None,
+    sources: Mapping[str, Factory] | None = None,
+) -> tuple[Study, Families]:
+    """A shipped name, a path, the same content as a dict, or a study that is parsed already."""
+    known = families(models, sources)
+    if isinstance(study, Study):
+        if quick or changes:
+            raise StudyError(f"study {study.name}", "is parsed already", "Give `quick` and `changes` to load_study.")
+        parsed = study
+    elif isinstance(study, Mapping):
+        parsed = parse_study(study, known, "study", Path.cwd(), quick, changes)
+    else:
+        path = find_study(study)
+        parsed = parse_study(read_study_file(path), known, path.name, path.parent.absolute(), quick, changes)
+    for arm in parsed.trained_arms:
+        refuse_unsound(arm, known.algorithms[arm.algorithm.name](**arm.algorithm.options))
+    return parsed, known
+
+
+def refuse_unsound(arm: Arm, algorithm: Algorithm) -> None:
+    for used in optimisers_used(arm.training):
+        if used not in algorithm.sound_with:
+            allowed = ", ".join(sorted(algorithm.sound_with))
+            raise StudyError(
+                f"arms: {arm.name}: training",
+                f"{arm.algorithm.name} is not sound with local {used}: it must know each step's weight",
+                f"It works with: {allowed}. Override `training.optimiser` or `training.momentum` for this arm.",
+            )
+    refuse_unsplit(arm)
+    if (arm.train_at or arm.held_out) and algorithm.personal:
+        problem = f"{arm.algorithm.name} gives each site a model of its own, so a site that does not train has none"
+        raise StudyError(f"arms: {arm.name}", problem, "Use an algorithm with one shared model, such as fedavg.")
+    if arm.preparation.schema == "own" and algorithm.pools:
+        problem = "rows with different columns cannot be pooled"
+        raise StudyError(f"arms: {arm.name}", problem, 'Write `"data.schema" = "all"` or "common" in this arm.')
+    if arm.preparation.schema == "own" and arm.preparation.scale == "federated":
+        problem = '"federated" adds up columns over sites, and with schema = "own" each has its own'
+        raise StudyError(f"arms: {arm.name}: data: scale", problem, 'Write scale = "per-site" or "ranges".')
+    if arm.model.name == "adapter" and arm.model.options.get("align", "none") != "none":
+        refuse_alignment(arm)
+    if arm.data.options.get("columns") == "own" and arm.preparation.schema == "all":
+        problem = (
+            'with columns = "own" a name may stand for different things at two hospitals, and schema "all" joins them'
+        )
+        remedy = 'Write schema = "own" with model "adapter", or columns = "all".'
+        raise StudyError(f"arms: {arm.name}: data: schema", problem, remedy)
+    if arm.training.optimiser == "adam" and arm.training.momentum:
+        raise StudyError(f"arms: {arm.name}: training: momentum", "adam has its own momentum", "Set momentum = 0.")
+
+
+def refuse_alignment(arm: Arm) -> None:
+    """What is known of the distribution follows rows by plain steps: a step of another length would be another mean."""
+    where = f"arms: {arm.name}: model: align"
+    if arm.training.optimiser == "adam" or arm.algorithm.name in ADAPTIVE:
+        problem = "running means need plain steps, at the sites and at the coordinator, and these are adaptive"
+        raise StudyError(where, problem, 'Use optimiser = "sgd" and an algorithm such as fedprox, or align = "none".')
+    if arm.training.lr > MOST_LR_ALIGNED:
+        problem = f"with a learning rate above {MOST_LR_ALIGNED:g} running means swing instead of following"
+        raise StudyError(where, problem, f"Lower `training.lr` to {MOST_LR_ALIGNED:g} or less.")
+
+
+def optimisers_used(training: Training) -> list[OptimiserName]:
+    used: list[OptimiserName] = ["adam" if training.optimiser == "adam" else "sgd"]
+    if training.momentum and training.optimiser == "sgd":
+        used.append("momentum")
+    if training.weight_decay:
+        used.append("weight-decay")
+    return used
+
+
+def parse_change(text: str) -> tuple[str, Any]:
+    """`training.rounds=5` as --set takes it: a dotted key and a TOML value; a bare word is a text."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise StudyError(
+            f"--set {text}", "is not of the form key=value", "Write, for instance, --set training.rounds=5."
+        )
+    try:
+        return key.strip(), parse_toml(f"value = {value}")["value"]
+    except TOMLDecodeError:
+        return key.strip(), value.strip()

@@ -1,0 +1,102 @@
+"""Where each unit of a run stands, as one file that is either the old one or the new one, whenever the process dies.
+
+`state/units/N.safetensors` holds a running unit's tensors and, as metadata, how many of its rounds are done and how
+long its records were then; a finished unit's has no tensors and says so. Its records and predictions wait beside it.
+"""
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from wardround.core.atomic_files import as_os_error, open_private, partial_path
+from wardround.core.errors import RunError
+from wardround.core.tree import Tree
+
+SHARE_OF_TIME = 0.01  # checkpoints cost at most this part of a run
+SHORTEST_PAUSE = 2.0  # seconds
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Of one unit."""
+
+    round: int = 0
+    records: int = 0  # bytes of its records that are valid
+    leaves: Tree = field(default_factory=dict)
+    done: bool = False
+
+
+def write_checkpoint(folder: Path, unit: int, checkpoint: Checkpoint) -> None:
+    place = {"round": checkpoint.round, "records": checkpoint.records, "done": checkpoint.done}
+    write_leaves(_path(folder, unit), checkpoint.leaves, place)
+
+
+def write_leaves(path: Path, leaves: Tree, place: Mapping[str, Any]) -> None:
+    """Tensors and what is to be known of them, in one file that is the old one or the new one."""
+    # the file sorts its tensors; their order is kept beside it, because sums over leaves depend on it in the last bit
+    written = json.dumps({**place, "order": list(leaves)})
+    seen: set[int] = set()
+    content = {}
+    for name, leaf in leaves.items():
+        plain = leaf.detach().contiguous()
+        place_in_memory = plain.untyped_storage().data_ptr()
+        content[name] = plain.clone() if place_in_memory in seen else plain  # the file holds each leaf by itself
+        seen.add(place_in_memory)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = partial_path(path)
+    try:
+        open_private(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, "wb").close()  # its mode stays
+        save_file(content, partial, metadata={"place": written})
+        os.replace(partial, path)
+    except BaseException as error:
+        partial.unlink(missing_ok=True)
+        told = as_os_error(error) if isinstance(error, SafetensorError) else None
+        raise error if told is None else told from None
+
+
+def read_leaves(path: Path) -> tuple[Tree, dict[str, Any]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            place = json.loads(file.metadata()["place"])
+            return {name: file.get_tensor(name) for name in place.pop("order")}, place
+    except Exception as error:
+        raise RunError(str(path), f"is damaged ({type(error).__name__})", "Start anew with --again.") from None
+
+
+def read_checkpoint(folder: Path, unit: int) -> Checkpoint:
+    """The beginning, where a unit has not come far enough to have one."""
+    path = _path(folder, unit)
+    if not path.is_file():
+        return Checkpoint()
+    leaves, place = read_leaves(path)
+    return Checkpoint(place["round"], place["records"], leaves, place["done"])
+
+
+def has_begun(folder: Path) -> bool:
+    """Whether any unit has a checkpoint to go on from."""
+    return any((folder / "state" / "units").glob("*.safetensors"))
+
+
+class Pace:
+    """When the next checkpoint is due: never so often that saving takes more than its share of the time."""
+
+    def __init__(self) -> None:
+        self.next = time.monotonic() + SHORTEST_PAUSE
+
+    @property
+    def due(self) -> bool:
+        return time.monotonic() >= self.next
+
+    def saved(self, seconds: float) -> None:
+        self.next = time.monotonic() + max(SHORTEST_PAUSE, seconds / SHARE_OF_TIME)
+
+
+def _path(folder: Path, unit: int) -> Path:
+    return folder / "state" / "units" / f"{unit:05}.safetensors"

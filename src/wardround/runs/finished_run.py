@@ -1,0 +1,93 @@
+"""A run that is complete, opened again: its study, its rows, its saved models. For what is made from a run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wardround.core import tree
+from wardround.core.errors import RunError, StudyError, as_path, shown, suggest
+from wardround.core.settings import Factory
+from wardround.core.tree import State, Tree
+from wardround.runs.catalog import load_study
+from wardround.runs.folder import RunFolder
+from wardround.runs.plan import Plan, load_plan
+from wardround.runs.spending import check_ledger
+from wardround.study.schema import Arm, Study
+from wardround.training.local import Memory
+from wardround.training.rounds import start
+from wardround.training.trial import Run, Trial
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Why a run across hospitals will not do, and what will."""
+
+    problem: str
+    remedy: str
+
+
+def open_run(
+    path: str | Path,
+    elsewhere: Elsewhere,
+    models: Mapping[str, Factory] | None = None,
+    sources: Mapping[str, Factory] | None = None,
+) -> tuple[RunFolder, Plan]:
+    """A complete run that was made on this machine. `models` and `sources` are as `run_study` takes them."""
+    folder = RunFolder(as_path(path, "run", RunError))
+    if not (folder.path / "study.toml").is_file():
+        raise RunError(str(path), "is not a run folder", "Name a folder that `wardround run` has made.")
+    if folder.deployed:
+        raise RunError(str(path), elsewhere.problem, elsewhere.remedy)
+    if not folder.complete:
+        raise RunError(str(path), "is not complete", f"Finish it first: wardround resume {path}")
+    check_ledger(folder)
+    study, families = load_study(folder.path / "study.toml", models=models, sources=sources)
+    plan = load_plan(study, families)
+    if folder.read_json("environment.json").get("data_fingerprint") != plan.fingerprint:
+        problem = "was trained on other data than are here now"
+        raise RunError(str(path), problem, "Bring the data back, or run the study again with --again.")
+    return folder, plan
+
+
+def saved_run(trial: Trial, leaves: Tree) -> Run:
+    """From `artifacts.tables.saved_leaves`. What a clip had moved to is not saved, and is not needed."""
+    parts = tree.unflatten(leaves)
+    server = tree.unflatten(parts.get("server", {}))
+    fresh = start(trial)
+    kept = tree.unflatten(parts.get("memory", {}))
+    memories = {}
+    for name, first in fresh.memories.items():
+        own = tree.unflatten(kept.get(name, {}))
+        private, buffers = own.pop("private", first.private), own.pop("buffers", first.buffers)
+        memories[name] = Memory({**first.algorithm, **own}, private, buffers, first.protection)
+    return Run(trial.training.rounds, _in_order(fresh.server, server), memories)
+
+
+def _in_order(first: State, saved: State) -> State:
+    """A file sorts its leaves by name; a model has them in the order of its layers."""
+    ordered = dict(first)
+    for part, leaves in saved.items():
+        known = [name for name in first.get(part, {}) if name in leaves]
+        ordered[part] = {name: leaves[name] for name in dict.fromkeys([*known, *leaves])}
+    return ordered
+
+
+def seed_of(study: Study, seed: int | None) -> int:
+    seeds = study.evaluation.seeds
+    if seed is not None and seed not in seeds:
+        known = f"It was run with {seeds.first}" + (f" to {seeds.first + seeds.count - 1}." if seeds.count > 1 else ".")
+        raise StudyError("--seed", f"the run has no seed {shown(seed)}", known)
+    return seeds.first if seed is None else seed
+
+
+def arm_of(study: Study, results: Mapping[str, Any], name: str, seed: int) -> Arm:
+    """By its name; of a selected arm the value that the seed chose."""
+    for choice in results["selection"]:
+        if choice["arm"] == name:
+            if str(seed) not in choice["chosen"]:
+                raise StudyError("--seed", f"nothing could be selected with seed {seed}", "Name another seed.")
+            return study.arm(choice["chosen"][str(seed)])
+    if not isinstance(name, str) or name not in results["arms"]:
+        raise StudyError("--arm", f"the run has no arm {shown(name)}", suggest(name, results["arms"], "Arms"))
+    return study.arm(name)

@@ -1,0 +1,339 @@
+"""The run folder: where each thing stands, and how it is written so that a half-written file never counts.
+
+study.toml  environment.json  records.jsonl  predictions.parquet  groups.parquet  models/ARM/seed-N.safetensors
+selection.parquet   predictions by which a value was selected, where the study selects
+validation.parquet  predictions by which thresholds were chosen, where the study has validation rows
+regional.parquet    predictions of regions' own models, where sites form regions
+absent.parquet      predictions made while a party was missing, where parties hold different features
+uncertainty.parquet how sure models are of validation and test rows, where the study asks for it
+summaries.jsonl     of a run across hospitals, in place of predictions, selection and groups, which stay there
+samples.npz         some images of each site, where the study lets a report show them
+results.json        a folder that has it is complete
+audit.jsonl         what was done here and when; hash-chained, and kept when a run is repeated
+report.html  figures/  tables/   made from the rest, and made again by `wardround report`
+"""
+
+import fcntl
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from shutil import copyfileobj, rmtree
+from typing import Any, Literal, Self, TypeVar
+from zipfile import BadZipFile
+
+import numpy as np
+import orjson
+import pandas as pd
+import pyarrow.parquet as pq
+import tomli_w
+import torch
+from pyarrow import ArrowException
+from pyarrow.json import read_json
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+
+from wardround.core.atomic_files import PRIVATE_FOLDER, open_private, replacing
+from wardround.core.atomic_files import write_atomically as write_atomically
+from wardround.core.errors import RunError
+from wardround.core.toml_files import read_toml
+from wardround.core.tree import Tree
+from wardround.study.schema import Study
+
+WRITTEN_ANEW = (
+    "results.json",
+    "records.jsonl",
+    "predictions.parquet",
+    "selection.parquet",
+    "validation.parquet",
+    "regional.parquet",
+    "absent.parquet",
+    "uncertainty.parquet",
+    "samples.npz",
+    "ledger.jsonl",
+    "attack.json",
+    "groups.parquet",
+    "summaries.jsonl",
+    "report.html",
+)
+Predictions = Literal["predictions", "selection", "validation", "regional", "absent", "uncertainty"]
+# what reading files that were changed may end in
+MISFITS = (
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    ArrowException,
+    SafetensorError,
+)
+Read = TypeVar("Read")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    path: Path
+
+    @classmethod
+    def of(cls, study: Study, out: Path) -> "RunFolder":
+        return cls(out / f"{study.name}-{study.hash[:8]}")
+
+    @property
+    def complete(self) -> bool:
+        return (self.path / "results.json").is_file()
+
+    def begin(self, study: Study, environment: Mapping[str, Any]) -> None:
+        """Make the folder and clear what an earlier, unfinished or repeated run left in it."""
+        self.path.mkdir(parents=True, exist_ok=True, mode=PRIVATE_FOLDER)
+        try:
+            self.path.chmod(PRIVATE_FOLDER)  # one that was there before, perhaps made by an earlier version
+        except PermissionError:
+            raise RunError(str(self.path), "belongs to somebody else", "Give another --out.") from None
+        for name in WRITTEN_ANEW:
+            (self.path / name).unlink(missing_ok=True)
+        for name in ("state", "models", "figures", "tables", "bundles"):  # first what a resumed run would go by
+            rmtree(self.path / name, ignore_errors=True)
+        write_atomically(self.path / "study.toml", tomli_w.dumps(dict(study.resolved)).encode())
+        self.write_json("environment.json", environment)
+
+    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        text = json.dumps(without_nan(content), indent=2, allow_nan=False) + "\n"
+        write_atomically(self.path / name, text.encode())
+
+    def read_json(self, name: str) -> Any:
+        try:
+            return json.loads((self.path / name).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise RunError(str(self.path), f"has no {name}", "Name the folder of a complete run.") from None
+        except (OSError, ValueError, RecursionError) as error:
+            problem = f"is damaged, or cannot be read ({type(error).__name__})"
+            raise RunError(str(self.path / name), problem, "Run the study again with --again.") from None
+
+    def read_study(self) -> dict[str, Any]:
+        """The content of study.toml, unparsed."""
+        return read_toml(self.path / "study.toml", "Run the study again with --again.", RunError)
+
+    def save_model(self, arm: str, seed: int, leaves: Tree) -> None:
+        folder = self.path / "models" / arm
+        folder.mkdir(parents=True, exist_ok=True)
+        contiguous = {name: leaf.detach().contiguous().clone() for name, leaf in leaves.items()}
+        write_atomically(folder / f"seed-{seed}.safetensors", save(contiguous))
+
+    def load_model(self, arm: str, seed: int) -> Tree:
+        return load_file(self.path / "models" / arm / f"seed-{seed}.safetensors")
+
+    def keep_predictions(self, kind: Predictions, unit: int, table: pd.DataFrame) -> None:
+        """Of one finished unit, until all are finished."""
+        (self.path / "state" / kind).mkdir(parents=True, exist_ok=True)
+        self._write_table(self._part(kind, unit), table)
+
+    def write_groups(self, table: pd.DataFrame) -> None:
+        self._write_table(self.path / "groups.parquet", table)
+
+    @staticmethod
+    def _write_table(path: Path, table: pd.DataFrame) -> None:
+        content = BytesIO()
+        table.to_parquet(content, index=False, compression="zstd")
+        write_atomically(path, content.getvalue())
+
+    def join_predictions(self, kind: Predictions, units: int) -> None:
+        """One file, written part by part, so that predictions never pile up in memory."""
+        parts = [part for unit in range(units) if (part := self._part(kind, unit)).is_file()]
+        if not parts:
+            return
+        with (
+            self.as_written(),
+            replacing(self.path / f"{kind}.parquet") as file,
+            pq.ParquetWriter(file, first := pq.read_schema(parts[0]), compression="zstd") as writer,
+        ):
+            for part in parts:
+                writer.write_table(pq.read_table(part).cast(first))
+
+    def keep_lengths(self, arm: str, told: Mapping[str, Any] | None) -> None:
+        """How long patients' gradients are, of one arm, until all are finished."""
+        folder = self.path / "state" / "lengths"
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / f"{arm}.json", json.dumps(told).encode())
+
+    def lengths(self) -> dict[str, Any]:
+        parts = sorted((self.path / "state" / "lengths").glob("*.json"))
+        return {part.name.removesuffix(".json"): json.loads(part.read_bytes()) for part in parts}
+
+    def unit_records(self, unit: int) -> Path:
+        """Where a unit's rounds are written until all units are finished."""
+        folder = self.path / "state" / "records"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"{unit:05}.jsonl"
+
+    def join_records(self, units: int) -> None:
+        with replacing(self.path / "records.jsonl") as whole:
+            for unit in range(units):
+                with self.unit_records(unit).open("rb") as part:
+                    copyfileobj(part, whole)
+
+    def remove_state(self) -> None:
+        """What was only needed to resume."""
+        rmtree(self.path / "state", ignore_errors=True)
+
+    def _part(self, kind: Predictions, unit: int) -> Path:
+        return self.path / "state" / kind / f"unit-{unit:05}.parquet"
+
+    def records(self) -> pd.DataFrame:
+        return self._read("records.jsonl", _lines_as_table)
+
+    def predictions(self) -> pd.DataFrame:
+        return self._read("predictions.parquet", pd.read_parquet)
+
+    def selection(self) -> pd.DataFrame | None:
+        """None where the study selects nothing."""
+        path = self.path / "selection.parquet"
+        return self._read(path.name, pd.read_parquet) if path.is_file() else None
+
+    def validation(self) -> pd.DataFrame | None:
+        """None where no thresholds are chosen."""
+        path = self.path / "validation.parquet"
+        return self._read(path.name, pd.read_parquet) if path.is_file() else None
+
+    def regional(self) -> pd.DataFrame | None:
+        """None where sites form no regions."""
+        path = self.path / "regional.parquet"
+        return self._read(path.name, pd.read_parquet) if path.is_file() else None
+
+    def absent(self) -> pd.DataFrame | None:
+        """None where no party can be missing."""
+        path = self.path / "absent.parquet"
+        return self._read(path.name, pd.read_parquet) if path.is_file() else None
+
+    def uncertainty(self) -> pd.DataFrame | None:
+        """None where the study does not ask for it."""
+        path = self.path / "uncertainty.parquet"
+        return self._read(path.name, pd.read_parquet) if path.is_file() else None
+
+    def write_samples(self, samples: Mapping[str, Any]) -> None:
+        content = BytesIO()
+        np.savez_compressed(content, **samples)
+        write_atomically(self.path / "samples.npz", content.getvalue())
+
+    def samples(self) -> dict[str, np.ndarray]:
+        """Images that the study lets a report show; empty where there are none."""
+        path = self.path / "samples.npz"
+        if not path.is_file():
+            return {}
+
+        def read(path: Path) -> dict[str, np.ndarray]:
+            with np.load(path, allow_pickle=False) as file:
+                return {name: file[name] for name in ("images", "site", "caption")}
+
+        return self._read("samples.npz", read)
+
+    def groups(self) -> pd.DataFrame:
+        return self._read("groups.parquet", pd.read_parquet)
+
+    @property
+    def deployed(self) -> bool:
+        """Of a run across hospitals, in which predictions stay where they were made."""
+        return (self.path / "summaries.jsonl").is_file()
+
+    def write_summaries(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        """What each site told of its own predictions, for each arm and seed."""
+        content = b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines)
+        write_atomically(self.path / "summaries.jsonl", content)
+
+    def summaries(self) -> list[dict[str, Any]]:
+        return self._read(
+            "summaries.jsonl", lambda path: [orjson.loads(line) for line in path.read_bytes().splitlines()]
+        )
+
+    def _read(self, name: str, reader: Callable[[Path], Read]) -> Read:
+        path = self.path / name
+        if not path.is_file():
+            raise RunError(str(self.path), f"has no {name}", "Run the study again with --again.")
+        try:
+            return reader(path)
+        except (ArrowException, BadZipFile, KeyError, OSError, ValueError) as error:
+            problem = f"cannot be read ({type(error).__name__})"
+            raise RunError(str(path), problem, "Run the study again with --again.") from None
+
+    @contextmanager
+    def as_written(self) -> Iterator[None]:
+        """Around what relies on the shape of a run's files. Hashes do not tell a file that was made to fit them."""
+        try:
+            yield
+        except MISFITS as error:
+            problem = f"does not hold what a run of this version writes ({type(error).__name__})"
+            remedy = "Run the study again with --again. If nobody changed the folder, please report it."
+            raise RunError(str(self.path), problem, remedy) from None
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            remedy = "Run the study again with --again."  # it is Arrow's, of a file that it cannot read
+            raise RunError(str(self.path), "holds a file that is damaged", remedy) from None
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One process at a time. The lock dies with its process, so a crash leaves nothing to clean up."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True, mode=PRIVATE_FOLDER)
+            lock = open_private(self.path / ".lock", os.O_RDWR | os.O_CREAT, "r+b")
+        except OSError as error:
+            raise RunError(str(self.path), f"cannot be made ({error.strerror})", "Give another --out.") from None
+        with lock as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                remedy = "Wait until it ends, or give another --out."
+                raise RunError(str(self.path), "another process is running this study here", remedy) from None
+            yield
+
+
+class JsonLines:
+    """One line of JSON per round. What stands behind `length`, from after the last checkpoint, is cut off."""
+
+    def __init__(self, path: Path, length: int = 0) -> None:
+        self.path, self.length = path, length
+
+    def __enter__(self) -> Self:
+        self.file = open_private(self.path, os.O_RDWR | os.O_CREAT, "r+b")
+        if self.file.seek(0, os.SEEK_END) < self.length:
+            self.file.close()
+            problem = "is shorter than it was when the run stopped"
+            raise RunError(str(self.path), problem, "Start anew with --again.")
+        self.file.truncate(self.length)
+        self.file.seek(self.length)
+        return self
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        self.file.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))  # a NaN becomes null
+
+    @property
+    def position(self) -> int:
+        return self.file.tell()
+
+    def flush(self) -> int:
+        """Hand everything to the operating system; the length of the file."""
+        self.file.flush()
+        return self.file.tell()
+
+    def __exit__(self, *error: object) -> None:
+        self.file.close()
+
+
+def _lines_as_table(path: Path) -> pd.DataFrame:
+    table: pd.DataFrame = read_json(path).to_pandas()
+    return table
+
+
+def without_nan(value: Any) -> Any:
+    """JSON has no NaN; null stands for a number that cannot be had."""
+    if isinstance(value, Mapping):
+        return {str(key): without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(item) for item in value]
+    if isinstance(value, torch.Tensor):
+        return without_nan(value.tolist())
+    return None if isinstance(value, float) and not math.isfinite(value) else value

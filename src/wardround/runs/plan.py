@@ -1,0 +1,394 @@
+"""A study with its data loaded and checked: everything that can be known before anything trains."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from hashlib import sha256
+
+import numpy as np
+import torch
+
+from wardround.algorithms.hierarchical import in_regions
+from wardround.core.errors import MachineError, StudyError, suggest
+from wardround.data.checks.before_training import CHECKS, Finding, check_splits, one_site, refuse_errors
+from wardround.data.cohort import Cohort, load_cohort, prepare_sites, split_sites
+from wardround.data.site import Block, Rows, Site, join
+from wardround.data.split import Split
+from wardround.engines.split.exchange import through_channel
+from wardround.models import SMALL_MODEL, Model, ModelBuilder, Shape, weights_digest
+from wardround.privacy.validation import refuse_unsound
+from wardround.runs.vertical_plan import JOINED, sites_of_parties
+from wardround.study.parser import Families
+from wardround.study.schema import CHOSEN, Arm, Choice, Privacy, Study
+from wardround.training.rounds import site_model, start
+from wardround.training.trial import Trial
+from wardround.training.validation import refuse_unkept
+from wardround.uncertainty.validation import refuse_unfit
+
+CACHE_BYTES = 2**30
+
+
+@dataclass
+class Plan:
+    """A study with its data loaded: everything that can be known before training."""
+
+    study: Study
+    families: Families
+    cohorts: Mapping[str, Cohort]  # by what an arm says of its data; mostly there is one
+    # by the first arm that has these rows, then by seed: a second look at a seed replaces the first
+    findings: dict[str, dict[int, tuple[Finding, ...]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # arms mostly share their sites, so that one seed's tensors serve them all
+        self.sites_of = lru_cache(maxsize=self._seeds_in_memory())(self._sites_of)
+        self.model_of = lru_cache(maxsize=None)(self._model_of)
+        self._splits_of = lru_cache(maxsize=1024)(self._draw_splits)  # row numbers only
+        self.alike: dict[str, str] = {}  # the first arm with the same rows, prepared and scored in the same way
+        self.first_with_rows: dict[str, str] = {}
+        prepared: dict[str, str] = {}
+        rows: dict[str, str] = {}
+        for arm in self.study.trained_arms:
+            kind = repr((cohort_key(arm), _key(arm.sites), arm.vary, arm.preparation.least_level))
+            self.first_with_rows[arm.name] = rows.setdefault(kind, arm.name)
+            kind += repr((arm.preparation, arm.training.precision, arm.train_at, arm.held_out))
+            kind += repr(arm.topology) if arm.model.name == JOINED else ""
+            self.alike[arm.name] = prepared.setdefault(kind, arm.name)
+
+    def _seeds_in_memory(self) -> int:
+        """Prepared tables are kept for as many seeds as fit; images are never copied, so that all seeds fit."""
+        records = [cohort.records for cohort in self.cohorts.values()]
+        cells = max(len(one) * max(len(one.columns), 1) if one.is_table else 1 for one in records)
+        return max(4, CACHE_BYTES // (16 * cells))  # some 4 bytes a cell, times 4 for one-hot columns and indicators
+
+    def cohort_of(self, arm: Arm) -> Cohort:
+        return self.cohorts[cohort_key(arm)]
+
+    @property
+    def fingerprint(self) -> str:
+        prints = [cohort.fingerprint for cohort in self.cohorts.values()]
+        # weights to start from are named by a path, which the study's hash leaves out
+        found = [weights_digest(arm.model.options) for arm in self.study.arms]
+        prints += dict.fromkeys(digest for digest in found if digest is not None)
+        return prints[0] if len(prints) == 1 else sha256("".join(prints).encode()).hexdigest()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(note for cohort in self.cohorts.values() for note in cohort.notes))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return next(iter(self.cohorts.values())).records.classes
+
+    @property
+    def chooses_thresholds(self) -> bool:
+        """Whether validation rows decide from which score on a class or a finding is called."""
+        return self.study.evaluation.threshold == CHOSEN and (self.has_findings or len(self.classes) == 2)
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether any of the rows are made up."""
+        return any(cohort.records.synthetic for cohort in self.cohorts.values())
+
+    @property
+    def has_findings(self) -> bool:
+        """Several may be in one row."""
+        return next(iter(self.cohorts.values())).records.has_findings
+
+    def splits(self, arm: Arm, seed: int) -> tuple[Split, ...]:
+        return self._splits_of(self.first_with_rows[arm.name], self.data_seed(arm, seed))
+
+    def _draw_splits(self, name: str, seed: int) -> tuple[Split, ...]:
+        arm = self.study.arm(name)
+        partitioner = self.families.partitioners[arm.sites.name](**arm.sites.options)
+        return split_sites(self.cohort_of(arm), partitioner, self.study.evaluation_of(arm), seed)
+
+    def check(self, arm: Arm, seed: int) -> tuple[Split, ...]:
+        """The arm's sites for a seed, refused where they must not be trained on; warnings are kept for the report."""
+        splits = self.splits(arm, seed)
+        found = self.findings_of(arm, splits)
+        refuse_errors(found)
+        self.findings.setdefault(self.first_with_rows[arm.name], {})[seed] = found
+        return splits
+
+    def findings_of(self, arm: Arm, splits: tuple[Split, ...]) -> tuple[Finding, ...]:
+        overlapping = self.families.partitioners[arm.sites.name](**arm.sites.options).overlapping
+        found = check_splits(self.cohort_of(arm), splits, overlapping, self.study.evaluation.accept)
+        arms = [one for one in self.study.trained_arms if self.first_with_rows[one.name] == arm.name]
+        return (*found, *one_site(splits)) if any(map(self._among_sites, arms)) else found
+
+    def _among_sites(self, arm: Arm) -> bool:
+        """Whether sites learn from each other in this arm, and not parties of one site."""
+        federated = self.families.algorithms[arm.algorithm.name](**arm.algorithm.options).federated
+        return federated and arm.topology.kind != "vertical"
+
+    def _sites_of(self, key: str, seed: int) -> tuple[Site, ...]:
+        arm = self.study.arm(key)
+        # arms that differ only in who trains have the same rows, which need not be checked again
+        splits = self.check(arm, seed) if self.first_with_rows[key] == key else self.splits(arm, seed)
+        members = members_of(arm, [split.site for split in splits])
+        splits = self.for_selection(arm, splits)
+        if arm.model.name == JOINED:
+            return sites_of_parties(self.cohort_of(arm), splits, arm, dtype_of(arm), members, seed)
+        return prepare_sites(self.cohort_of(arm), splits, arm.preparation, dtype_of(arm), members)
+
+    def for_selection(self, arm: Arm, splits: tuple[Split, ...]) -> tuple[Split, ...]:
+        """The splits without rows on which nothing may be chosen."""
+        patient, selection = self.cohort_of(arm).patient, self.study.selection
+        if arm.held_out is not None:
+            return held_out_rows(splits, arm.held_out, patient)
+        if selection is not None and selection.on == "validation":
+            return untested_validation(splits, patient)
+        return splits
+
+    def _model_of(self, arm_name: str, inputs: tuple[int, ...], parts: tuple[Block, ...] = ()) -> Model:
+        arm = self.study.arm(arm_name)
+        build: ModelBuilder = self.families.models[arm.model.name](**arm.model.options)
+        model = build(Shape(inputs, len(self.classes), self.has_findings, parts))
+        if arm.topology.kind == "vertical" and arm.topology.embeddings is not None:
+            return through_channel(model, arm.topology.embeddings, self.study.evaluation.seeds.first)
+        return model
+
+    def trial(self, arm: Arm, seed: int) -> Trial:
+        prepared = self.sites_of(self.alike[arm.name], self.data_seed(arm, seed))
+        algorithm = self.families.algorithms[arm.algorithm.name](**arm.algorithm.options)
+        model = self.model_of(arm.name, prepared[0].train.inputs, prepared[0].blocks)
+        refuse_own_columns(arm, model)
+        sites = tuple(_on_device(site, device_for(arm, model)) for site in prepared)
+        members = members_of(arm, [site.name for site in sites])
+        trainers = tuple(site for site in sites if site.name in members)
+        algorithm = in_regions(arm, algorithm, [site.name for site in sites], members)
+        scored = sites if arm.held_out is None else tuple(site for site in sites if site.name == arm.held_out)
+        evaluation = self.study.evaluation_of(arm)
+        return Trial(
+            arm=arm.name,
+            seed=seed,
+            algorithm=algorithm,
+            model=model,
+            training=arm.training if algorithm.federated else replace(arm.training, share=1.0, stragglers=None),
+            sites=(_pooled(trainers),) if algorithm.pools else trainers,
+            scored=scored,
+            batch_seed=evaluation.seed_for("batches", seed),
+            init_seed=evaluation.seed_for("init", seed),
+            # nothing is added up where sites train alone, or where all rows are at one place
+            privacy=arm.privacy if algorithm.federated else Privacy(example=arm.privacy.example),
+            topology=arm.topology,
+        )
+
+    def refuse_unsound(self, arm: Arm, trial: Trial, buffers: Sequence[str]) -> None:
+        """Protections that would not protect, uncertainty that would not say anything. `buffers` are the model's."""
+        overlapping = self.families.partitioners[arm.sites.name](**arm.sites.options).overlapping
+        tables = self.cohort_of(arm).records.is_table
+        refuse_unsound(arm, trial.algorithm, buffers, tables, overlapping)
+        refuse_unkept(trial)
+        if trial.seed == self.study.evaluation.seeds.first:  # the others have the same model
+            refuse_unfit(arm, trial)
+
+    def check_all(self) -> None:
+        """Every set of sites with every seed, before anything trains: what is refused costs no training."""
+        for name in dict.fromkeys(self.alike.values()):
+            for seed in self.data_seeds(self.study.arm(name)):
+                known = [site.name for site in self.sites_of(name, seed)]
+                for site in self.study.evaluation.bundles:
+                    if site not in known:
+                        remedy = suggest(site, known, "Sites")
+                        raise StudyError("evaluation: bundles", f"no site is called {site!r}", remedy)
+
+    def data_seeds(self, arm: Arm) -> list[int]:
+        return list(dict.fromkeys(self.data_seed(arm, seed) for seed in self.study.evaluation.seeds))
+
+    def data_seed(self, arm: Arm, seed: int) -> int:
+        """Seeds that change neither sites nor splits share the first one's rows."""
+        return seed if {"partition", "split"} & set(arm.vary) else self.study.evaluation.seeds.first
+
+    @property
+    def warnings(self) -> list[str]:
+        lines = list(self.notes)
+        for name, of_seed in self.findings.items():
+            kinds: dict[tuple[str, ...], list[Finding]] = {}
+            for found in of_seed.values():
+                for finding in {finding.kind: finding for finding in found}.values():
+                    kinds.setdefault(finding.kind, []).append(finding)
+            variant = self.study.arm(name).variant
+            for findings in kinds.values():
+                seen = f" (with {len(findings)} of {len(of_seed)} seeds)" if len(findings) < len(of_seed) else ""
+                lines.append(f"{f'variant {variant}: ' if variant else ''}{findings[0]}{seen}")
+        return lines
+
+
+def dtype_of(arm: Arm) -> torch.dtype:
+    return torch.float64 if arm.training.precision == "float64" else torch.float32
+
+
+def members_of(arm: Arm, sites: Sequence[str]) -> list[str]:
+    """The sites that train in this arm, in the order of the sites."""
+    named = (*arm.train_at, arm.held_out) if arm.held_out else arm.train_at
+    for name in named:
+        if name not in sites:
+            remedy = suggest(name, sites, "Sites")
+            raise StudyError(f"arms: {arm.name}: train_at or selection: site", f"no site is called {name!r}", remedy)
+    members = [name for name in sites if (not arm.train_at or name in arm.train_at) and name != arm.held_out]
+    if not members:
+        raise StudyError(f"arms: {arm.name}", "no site is left to train", "Hold out a site that is not the only one.")
+    return members
+
+
+def untested_validation(splits: Sequence[Split], patient: np.ndarray) -> tuple[Split, ...]:
+    """Without the validation rows of anybody's test patients, which overlapping sites may have."""
+    tested = np.concatenate([patient[split.test] for split in splits])
+    return tuple(replace(s, validation=s.validation[~np.isin(patient[s.validation], tested)]) for s in splits)
+
+
+def held_out_rows(splits: Sequence[Split], site: str, patient: np.ndarray) -> tuple[Split, ...]:
+    """The held-out site is scored on its training and validation rows, less every patient whom others train on or test.
+
+    Those whom anybody tests, because a value is never chosen on test rows; those whom others train on, because the
+    site is to be new to the models.
+    """
+    known = [patient[split.test] for split in splits]
+    known += [patient[np.concatenate([split.train, split.validation])] for split in splits if split.site != site]
+    tested = np.concatenate(known)
+
+    def scored(split: Split) -> Split:
+        rows = np.sort(np.concatenate([split.train, split.validation]))
+        kept = rows[~np.isin(patient[rows], tested)]
+        if not len(kept):
+            problem = "has no row that others neither train on nor test, so nothing can be chosen there"
+            raise StudyError(f"selection: site: {site}", problem, "Hold out another site.")
+        return replace(split, test=kept)
+
+    return tuple(scored(split) if split.site == site else split for split in splits)
+
+
+def load_plan(study: Study, families: Families) -> Plan:
+    for name in study.evaluation.accept:
+        if name not in CHECKS:
+            raise StudyError("evaluation: accept", f"there is no check {name!r}", suggest(name, CHECKS, "Checks"))
+    cohorts = {
+        key: load_cohort(families.sources[arm.data.name](**arm.data.options), arm.preparation)
+        for key, arm in {cohort_key(arm): arm for arm in study.arms}.items()
+    }
+    for arm in study.arms:
+        refuse_unknown_hospitals(arm, cohorts[cohort_key(arm)].records.hospitals)
+    if len({(cohort.records.classes, cohort.records.has_findings) for cohort in cohorts.values()}) > 1:
+        raise StudyError("arms", "their data have different classes", "Compare arms on data with the same classes.")
+    return Plan(study, families, cohorts)
+
+
+def check_study(plan: Plan) -> list[Finding]:
+    """The first finding of each kind, over every set of sites with every seed. Errors do not raise here."""
+    found: dict[tuple[str, str, str], Finding] = {}
+    for name in dict.fromkeys(plan.first_with_rows.values()):
+        arm = plan.study.arm(name)
+        for seed in plan.data_seeds(arm):
+            for finding in plan.findings_of(arm, plan.splits(arm, seed)):
+                known = found.get(finding.kind)
+                if known is None or (finding.level == "error" and known.level == "warning"):
+                    found[finding.kind] = finding
+    return list(found.values())
+
+
+def site_choices(study: Study) -> dict[str, Arm]:
+    """One arm for each different way of forming sites."""
+    chosen: dict[str, Arm] = {}
+    for arm in study.arms:
+        chosen.setdefault(cohort_key(arm) + _key(arm.sites), arm)
+    return chosen
+
+
+def device_for(arm: Arm, model: Model | None = None) -> torch.device:
+    """`auto` takes a CUDA device for a large model; a small one is faster on the processor."""
+    wanted = arm.training.device
+    if wanted == "cuda" and not torch.cuda.is_available():
+        remedy = 'Set training.device = "auto" or "cpu".'
+        raise MachineError(f"arms: {arm.name}: training: device", "this machine has no usable CUDA device", remedy)
+    if wanted == "auto" and torch.cuda.is_available() and model is not None:
+        wanted = "cuda" if model.size >= SMALL_MODEL else "cpu"
+    return torch.device("cuda" if wanted == "cuda" else "cpu")
+
+
+def rehearse(plan: Plan) -> None:
+    """What `run` would meet before its first round, for every arm: a model that does not fit its data, for instance."""
+    for arm in plan.study.trained_arms:
+        trial = plan.trial(arm, plan.study.evaluation.seeds.first)
+        params, buffers = site_model(trial, start(trial), 0)
+        refuse_outsiders(trial, tuple(buffers))
+        refuse_augmented_tables(trial)
+        plan.refuse_unsound(arm, trial, tuple(buffers))
+        x, _ = trial.sites[0].train.take(torch.arange(min(2, len(trial.sites[0].train))), trial.dtype)
+        try:
+            logits, _ = trial.model.logits(params, buffers, x, None)
+        except RuntimeError:
+            shape = " x ".join(map(str, x.shape[1:]))
+            problem = f"does not fit the data, whose rows are {shape} numbers"
+            raise StudyError(
+                f"arms: {arm.name}: model: {arm.model.name}", problem, "Build it from `shape.inputs`."
+            ) from None
+        outputs = Shape(tuple(x.shape[1:]), trial.model.classes, trial.model.findings).outputs
+        if tuple(logits.shape) != (len(x), outputs):
+            problem = f"gives {tuple(logits.shape[1:])} scores a row where {outputs} are needed"
+            raise StudyError(f"arms: {arm.name}: model: {arm.model.name}", problem, "Build it from `shape.outputs`.")
+
+
+def refuse_outsiders(trial: Trial, buffers: Sequence[str]) -> None:
+    """A site that did not train has no private part of a model to predict with."""
+    outside = {site.name for site in trial.scored} - {site.name for site in trial.sites}
+    if outside and not trial.algorithm.pools and (buffers or trial.model.private):
+        problem = "the model keeps a part of itself at each site, and a site that does not train has none"
+        raise StudyError(f"arms: {trial.arm}", problem, "Let all sites train, or choose another model.")
+
+
+def refuse_unknown_hospitals(arm: Arm, known: Sequence[str]) -> None:
+    """In a simulation all hospitals are here, so that a misspelt one can be told from an absent one."""
+    for name in arm.preparation.not_recorded:
+        if name not in known:
+            where = f"arms: {arm.name}: data: not_recorded"
+            raise StudyError(where, f"no hospital is called {name!r}", suggest(name, known, "Hospitals"))
+
+
+def refuse_own_columns(arm: Arm, model: Model) -> None:
+    """Where every site has columns of its own, a model must have a part for each of them."""
+    if arm.preparation.schema != "own":
+        return
+    if model.at_site is None:
+        problem = f'{arm.model.name} takes the same columns from all sites, and with schema = "own" each has its own'
+        remedy = 'Use model "adapter", or write `"data.schema" = "all"` or "common" in this arm.'
+        raise StudyError(f"arms: {arm.name}: model", problem, remedy)
+
+
+def refuse_augmented_tables(trial: Trial) -> None:
+    """A table's columns cannot be mirrored or turned; nothing would say so while it trains."""
+    if trial.training.augment is not None and trial.sites[0].train.x.dim() != 4:
+        where = f"arms: {trial.arm}: training: augment"
+        raise StudyError(where, "is for images, and these data are a table", "Leave `augment` out.")
+
+
+def _on_device(site: Site, device: torch.device) -> Site:
+    if device.type == "cpu":
+        return site
+
+    def move(rows: Rows) -> Rows:
+        index = None if rows.index is None else rows.index.to(device)
+        levels = None if rows.levels is None else rows.levels.to(device)
+        beside = None if rows.beside is None else rows.beside.to(device)
+        return Rows(rows.x.to(device), rows.y.to(device), index, levels, rows.patients, beside)
+
+    return replace(site, train=move(site.train), validation=move(site.validation), test=move(site.test))
+
+
+def _pooled(sites: tuple[Site, ...]) -> Site:
+    empty = np.array([], dtype=np.int64)
+    train = join([site.train for site in sites])
+    first = sites[0]
+    return Site("pooled", train, first.validation, first.test, empty, empty, first.recipe, first.blocks)
+
+
+def _key(choice: Choice) -> str:
+    return repr((choice.name, sorted(choice.options.items())))
+
+
+def cohort_key(arm: Arm) -> str:
+    """Arms on the same rows: the same data, and rows with gaps dropped or not."""
+    prepared = arm.preparation
+    absent = f" without {sorted(prepared.not_recorded.items())}" if prepared.not_recorded else ""
+    complete = f" complete {prepared.schema != 'all'}" if prepared.missing == "drop" else ""
+    return f"{_key(arm.data)}{complete}{absent}"

@@ -1,0 +1,331 @@
+"""What the sites of a plan look like: sizes, classes, ages, heterogeneity, leaking patients, overlap of parties."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch.nn.functional import adaptive_avg_pool2d
+
+from wardround.core import seeds
+from wardround.core.errors import DeployError, MachineError
+from wardround.data.agreement import facts
+from wardround.data.checks.before_training import Finding
+from wardround.data.cohort import Cohort, prepare_sites
+from wardround.data.heterogeneity import Heterogeneity, measure
+from wardround.data.parties import Holdings, holdings_of
+from wardround.data.profile import profile
+from wardround.data.records import NO_FINDING, Records, label_counts
+from wardround.data.site import Rows, Site
+from wardround.data.sources.csv.party_rows import PartyRecords
+from wardround.data.split import Split
+from wardround.runs.plan import Plan, site_choices
+from wardround.runs.vertical_plan import drawn_at, matched, present_at
+from wardround.study.schema import Arm, Preparation, Study, anonymous
+
+MOST_SHOWN = 12  # sites whose columns are drawn one by one
+THUMBNAIL = 16  # pixels of the images between which mmd is measured
+COMPARED_SITES = 50  # heterogeneity is measured between at most so many sites: pairs grow with their square
+
+
+def describe_sites(plan: Plan) -> list[dict[str, Any]]:
+    """Sizes, classes and heterogeneity of each different set of sites, with the study's first seed."""
+    described = []
+    seed = plan.study.evaluation.seeds.first
+    for arm in site_choices(plan.study).values():
+        cohort = plan.cohort_of(arm)
+        splits = plan.splits(arm, seed)
+        sites = prepare_sites(cohort, splits, arm.preparation, torch.float32)
+        features, target = _features(sites), cohort.records.target
+        alike = comparable(cohort, splits, arm.preparation)
+        if alike is not None and alike != arm.preparation:
+            sites = prepare_sites(cohort, splits, alike, torch.float32)
+        rng = seeds.generator(seed, "heterogeneity")
+        heterogeneity = measure(
+            {split.site: target[split.rows] for split in splits[:COMPARED_SITES]},
+            {site.name: _flat(site.train, rng) for site in sites[:COMPARED_SITES]} if alike else None,
+            len(plan.classes),
+            rng,
+        )
+        described.append(
+            description(
+                plan.study,
+                arm,
+                rows=len(cohort.records),
+                patients=len(np.unique(cohort.patient[np.concatenate([split.rows for split in splits])])),
+                features=features,
+                sites={split.site: site_counts(split, cohort) for split in splits},
+                heterogeneity=heterogeneity,
+            )
+        )
+    return described
+
+
+def describe_models(plan: Plan) -> dict[str, dict[str, Any] | None]:
+    """How many parameters of each arm's model are sent; None where parties exchange embeddings instead."""
+    described: dict[str, dict[str, Any] | None] = {}
+    for arm in plan.study.arms:
+        described[arm.name] = None
+        if arm.topology.kind != "vertical":
+            trial = plan.trial(arm, plan.study.evaluation.seeds.first)
+            size = {"shared_parameters": trial.model.shared_size, "parameter_bytes": trial.dtype.itemsize}
+            described[arm.name] = {"name": arm.model.name, **size}
+    return described
+
+
+def with_models(arms: Mapping[str, dict[str, Any]], plan: Plan) -> None:
+    """Add each arm's model to its results; a selected arm has that of its family."""
+    models = describe_models(plan)
+    family = {(arm.family, arm.variant): models[arm.name] for arm in reversed(plan.study.arms)}
+    for name, entry in arms.items():
+        entry["model"] = models.get(name, family[entry["family"], entry["variant"]])
+
+
+def comparable(cohort: Cohort, splits: Sequence[Split], preparation: Preparation) -> Preparation | None:
+    """How rows are prepared to measure how far apart sites are: where some record columns that others do not, over
+    those that all record, because a column that is filled in tells of other sites. None where there is no such column.
+    """
+    if not cohort.records.is_table:
+        return preparation
+    table, common = cohort.table, replace(preparation, schema="common")
+    if preparation.schema != "own" and all(table.records_of(split.rows).all() for split in splits):
+        return preparation
+    told = np.array([facts(table, split.train, common).present for split in splits])
+    return common if told.all(axis=0).any() else None
+
+
+def _features(sites: Sequence[Site]) -> list[str] | None:
+    """Names of the prepared columns; where sites have columns of their own, of any of them."""
+    by_site = [site.recipe.names for site in sites if site.recipe is not None]
+    if len(set(by_site)) <= 1:
+        return list(by_site[0]) if by_site else None
+    return list(dict.fromkeys(name for names in by_site for name in names))
+
+
+def description(
+    study: Study,
+    arm: Arm,
+    *,
+    rows: int,
+    patients: int | None,
+    features: list[str] | None,
+    sites: Mapping[str, Mapping[str, Any]],
+    heterogeneity: Heterogeneity,
+) -> dict[str, Any]:
+    """One entry of `sites` in results.json: the sites of all arms that have this one's data and partition."""
+    return {
+        "data": {"name": arm.data.name, **anonymous(arm.data.options)},
+        "partition": {"name": arm.sites.name, **arm.sites.options},
+        "rows": rows,
+        "patients": patients,
+        "arms": [other.name for other in study.arms if (other.data, other.sites) == (arm.data, arm.sites)],
+        "features": features,
+        "sites": dict(sites),
+        "heterogeneity": heterogeneity.as_dict(),
+    }
+
+
+def describe_columns(plan: Plan) -> dict[str, Any] | None:
+    """Of the study's first sites with its first seed; None for images."""
+    arm = plan.study.arms[0]
+    cohort = plan.cohort_of(arm)
+    if not cohort.records.is_table:
+        return None
+    sites = {split.site: split.rows for split in plan.splits(arm, plan.study.evaluation.seeds.first)}
+    return profile(cohort.records, cohort.table, dict(list(sites.items())[:MOST_SHOWN]))
+
+
+def sample_images(plan: Plan) -> dict[str, np.ndarray]:
+    """Some training images of the study's first sites with its first seed, as far as the study lets them be shown."""
+    arm, seed, wanted = plan.study.arms[0], plan.study.evaluation.seeds.first, plan.study.evaluation.samples
+    records = plan.cohort_of(arm).records
+    if not wanted or not isinstance(records.features, np.ndarray):
+        return {}
+    chosen, sites = [], []
+    for split in plan.splits(arm, seed)[:MOST_SHOWN]:
+        rows = seeds.generator(seed, "samples", site=split.site).permutation(split.train)[:wanted]
+        chosen.append(np.sort(rows))
+        sites += [split.site] * len(rows)
+    places = np.concatenate(chosen)
+    captions = [_caption(records, row) for row in places.tolist()]
+    return {"images": records.features[places], "site": np.array(sites), "caption": np.array(captions)}
+
+
+def _caption(records: Records, row: int) -> str:
+    if not records.has_findings:
+        return str(records.classes[records.target[row]])
+    return ", ".join(records.classes[f] for f in np.flatnonzero(records.target[row] == 1)) or NO_FINDING
+
+
+def leakage(plan: Plan) -> dict[str, Any]:
+    """Test rows whose patient is in some site's training rows: for each variant and site, on average over seeds.
+
+    Known once the plan's checks have run.
+    """
+    counted: dict[str, Any] = {}
+    for variant in dict.fromkeys(arm.variant for arm in plan.study.arms):
+        arm = next(arm for arm in plan.study.arms if arm.variant == variant)
+        number = len(plan.data_seeds(arm))
+        sites = {split.site: len(split.test) for split in plan.splits(arm, plan.study.evaluation.seeds.first)}
+        of_seed = plan.findings.get(plan.first_with_rows[arm.name], {})
+        leaks = [finding for found in of_seed.values() for finding in found if finding.check == "leak"]
+        found = {site: [finding for finding in leaks if finding.site == site] for site in sites}
+        counted[variant] = {
+            site: {
+                "rows": sum(finding.rows for finding in found[site]) / number,
+                "share": sum(finding.rows / finding.of for finding in found[site]) / number,
+                "test_rows": rows,
+                "splits": number,
+            }
+            for site, rows in sites.items()
+        }
+    return counted
+
+
+def site_counts(split: Split, cohort: Cohort) -> dict[str, Any]:
+    """Rows on each side, rows of each class, and ages where they are recorded."""
+    counted = label_counts(cohort.records, split.rows)
+    described: dict[str, Any] = {
+        "train": len(split.train),
+        "validation": len(split.validation),
+        "test": len(split.test),
+        "classes": counted,
+    }
+    ages = known_ages(split, cohort)
+    if ages is not None:
+        known = ages[~np.isnan(ages)]
+        described["age"] = {
+            "mean": float(known.mean()) if len(known) else None,
+            "sd": float(known.std(ddof=1)) if len(known) > 1 else None,
+        }
+    return described
+
+
+def known_ages(split: Split, cohort: Cohort) -> np.ndarray | None:
+    """Of a site's rows, NaN where it is not known; None where the source records no ages."""
+    if "age" not in cohort.records.groups:
+        return None
+    ages = pd.to_numeric(cohort.records.groups["age"], errors="coerce").to_numpy(dtype=float)
+    return np.asarray(ages[split.rows])
+
+
+def _flat(rows: Rows, rng: np.random.Generator, most: int = 500) -> np.ndarray:
+    chosen = np.sort(rng.permutation(len(rows))[:most])
+    x, _ = rows.take(torch.from_numpy(chosen), torch.float32)
+    if x.dim() == 4:  # fine detail says nothing of how two hospitals differ, and would fill memory
+        x = adaptive_avg_pool2d(x, min(THUMBNAIL, *x.shape[-2:]))
+    return x.flatten(1).numpy().astype(np.float64)
+
+
+MOST_MATCHED = 200_000  # patients at a party; more would take longer than most studies of them
+FEWEST, LEAST_SHARE = 20, 0.1  # training patients whom all parties have, and as a share of the label holder's
+
+
+def describe_matching(plan: Plan) -> dict[str, dict[str, Any]]:
+    """By arm, with the study's first seed. `bytes` is what all messages of the matching came to. Where too few are
+    matched, the plan's warnings say so from now on."""
+    for name, by_seed in _too_few(plan).items():
+        for seed, finding in by_seed.items():
+            of_seed = plan.findings.setdefault(plan.first_with_rows[name], {})
+            if finding not in of_seed.get(seed, ()):
+                of_seed[seed] = (*of_seed.get(seed, ()), finding)
+    found: dict[str, dict[str, Any]] = {}
+    known: dict[str, dict[str, Any]] = {}
+    for arm in _vertical(plan):
+        # what else an arm may say, such as its blocks and noise, changes nobody's patients
+        said = arm.topology
+        key = repr((plan.first_with_rows[arm.name], said.parties, said.labels, said.known))
+        known[key] = known.get(key) or _matching(plan, arm)
+        found[arm.name] = known[key]
+    return found
+
+
+def matched_findings(plan: Plan) -> list[Finding]:
+    """For `wardround check`: arms that train on too few patients, the first of each kind."""
+    found = [finding for by_seed in _too_few(plan).values() for finding in by_seed.values()]
+    return list({finding.kind: finding for finding in reversed(found)}.values())
+
+
+def matched_notes(plan: Plan) -> list[str]:
+    """For `wardround check`: how many training rows each vertical arm keeps, with the first seed."""
+    told = []
+    for arm in _vertical(plan):
+        before, after = _training(plan, arm, plan.data_seeds(arm)[0])
+        told.append(f"{arm.name}: all parties have the patients of {len(after):,} of {len(before):,} training rows")
+    return told
+
+
+def _vertical(plan: Plan) -> list[Arm]:
+    return [arm for arm in plan.study.arms if arm.topology.kind == "vertical"]
+
+
+def _training(plan: Plan, arm: Arm, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The patient of each training row that the label holder has, and of each that all parties have."""
+    cohort, before = plan.cohort_of(arm), plan.splits(arm, seed)
+    present = present_at(cohort, holdings_of(arm.topology, cohort.records), arm.topology, seed)
+    sides = [np.concatenate([split.train for split in splits]) for splits in (before, matched(before, present))]
+    return cohort.patient[sides[0]], cohort.patient[sides[1]]
+
+
+def _too_few(plan: Plan) -> dict[str, dict[int, Finding]]:
+    """By arm and seed."""
+    found: dict[str, dict[int, Finding]] = {}
+    for arm in _vertical(plan):
+        for seed in plan.data_seeds(arm):
+            own, common = (len(np.unique(people)) for people in _training(plan, arm, seed))
+            if common < max(FEWEST, LEAST_SHARE * own):
+                message = f"only {common} of {own} training patients are at all parties, so that its model says little"
+                remedy = "Look whether all parties write ids alike, or find more patients in common."
+                finding = Finding("warning", "few-rows", f"arm {arm.name}", message, remedy, common, own)
+                found.setdefault(arm.name, {})[seed] = finding
+    return found
+
+
+def _matching(plan: Plan, arm: Arm) -> dict[str, Any]:
+    seed, cohort = plan.data_seeds(arm)[0], plan.cohort_of(arm)
+    holdings = holdings_of(arm.topology, cohort.records)
+    present = present_at(cohort, holdings, arm.topology, seed)
+    patients = _patients(cohort, holdings, present, drawn_at(cohort, holdings, arm.topology, seed))
+    common = set.intersection(*(set(ids) for ids in patients.values()))
+    before = plan.splits(arm, seed)
+    after = matched(before, present)
+    return {
+        "patients": {party: len(ids) for party, ids in patients.items()},
+        "common": len(common),
+        "train": sum(len(split.train) for split in after),
+        "unmatched_train": sum(len(split.train) for split in before) - sum(len(split.train) for split in after),
+        "bytes": _matched_bytes(patients, common),
+    }
+
+
+def _patients(
+    cohort: Cohort, holdings: Holdings, present: dict[str, np.ndarray], drawn: dict[str, np.ndarray]
+) -> dict[str, list[str]]:
+    """All patients of each party. Where there are files, a party has also those whom the label holder does not know."""
+    records = cohort.records
+    if isinstance(records, PartyRecords) and records.patient is not None:
+        lost = {party: set(records.patient[~has].tolist()) for party, has in drawn.items()}
+        others = {party: sorted(records.people[party] - lost[party]) for party in holdings.others}
+        return {holdings.labels: sorted(set(records.patient.tolist())), **others}
+    numbers = {holdings.labels: np.unique(cohort.patient)}
+    numbers |= {party: np.unique(cohort.patient[has]) for party, has in present.items()}
+    return {party: [f"{one:012d}" for one in found.tolist()] for party, found in numbers.items()}
+
+
+def _matched_bytes(patients: dict[str, list[str]], common: set[str]) -> int | None:
+    """What the protocol sends. None where it is not installed, or where it would take long."""
+    if max(map(len, patients.values())) > MOST_MATCHED:
+        return None
+    try:
+        from wardround.privacy.psi.simulated_psi import match_patients  # here, because it needs the extra `privacy`
+
+        made = match_patients(patients)
+    except MachineError:
+        return None
+    for party, told in made.patients.items():
+        if len(told) != len(common):
+            problem = f"the protocol found {len(told)} common patients at {party}, and there are {len(common)}"
+            raise DeployError("matching patients", problem, "Report this: the matching must be exact.")
+    return sum(made.sent.values())

@@ -1,0 +1,173 @@
+"""How a study's work is cut into units, and which engine runs each.
+
+The cut depends on the study alone, never on the machine or the moment, so that a resumed run repeats the same bits.
+
+The rule of `auto`: a small model (below SMALL_MODEL parameters) without buffers runs stacked, because its steps are
+shorter than the time to start them; a larger one, a network that looks at images, one with BatchNorm, and one that is
+trained with augmentation, class weights, oversampling, any protection of [privacy], or at sites with columns of their
+own, runs on the reference engine.
+"""
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wardround.core.errors import RunError, StudyError, shown, suggest
+from wardround.engines import ENGINES, Engine
+from wardround.runs.plan import Plan, refuse_augmented_tables, refuse_outsiders
+from wardround.study.schema import Arm, Privacy
+from wardround.training.trial import Trial
+
+STACK_BYTES = 256 * 2**20  # a stack's tensors stay below this, as far as whole trials allow
+WORTH_WORKERS = 20_000  # rounds, over all trials: some seconds
+SLOWER = 20  # times, a round of a small model one site at a time, at least
+MOST_WORKERS = 8
+COPIES = 10  # of each lane's parameters while it works: start, gradient, correction, optimiser, update, ...
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Trials that run together: (arm, seed)."""
+
+    engine: str
+    members: tuple[tuple[str, int], ...]
+    small: bool = True  # its model's steps; a large one uses all processors by itself
+
+    def trials(self, plan: Plan) -> list[Trial]:
+        return [plan.trial(plan.study.arm(arm), seed) for arm, seed in self.members]
+
+    def weight(self, plan: Plan) -> int:
+        """Roughly how long it takes, beside other units of its study."""
+        arm = plan.study.arm(self.members[0][0])
+        algorithm = plan.families.algorithms[arm.algorithm.name](**arm.algorithm.options)
+        # an algorithm that looks at each update does so trial by trial
+        return len(self.members) * arm.training.rounds * (8 if algorithm.needs == "each" else 1)
+
+    @property
+    def title(self) -> str:
+        arms = list(dict.fromkeys(arm for arm, _ in self.members))
+        seeds = {seed for _, seed in self.members}
+        return f"{arms[0]}{f' and {len(arms) - 1} more' if len(arms) > 1 else ''}, " + (
+            f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {next(iter(seeds))}"
+        )
+
+
+def engine_named(name: str) -> Engine[Any]:
+    if name not in ENGINES:
+        raise StudyError("--engine", f"{shown(name)} is not known", suggest(name, [*ENGINES, "auto"], "Engines"))
+    return ENGINES[name]
+
+
+def cut(plan: Plan, engine: str) -> list[Unit]:
+    """All arms with all seeds, in the order of the study file."""
+    if engine != "auto":
+        engine_named(engine)
+    units: list[Unit] = []
+    open_stacks: dict[str, list[tuple[str, int]]] = {}
+    looks: dict[int, Look] = {}
+    for arm in plan.study.trained_arms:
+        for seed in plan.study.evaluation.seeds:
+            trial = plan.trial(arm, seed)
+            if id(trial.model) not in looks:
+                looks[id(trial.model)] = look_at(trial)
+            look = looks[id(trial.model)]
+            refuse_outsiders(trial, look.buffers)
+            refuse_augmented_tables(trial)
+            plan.refuse_unsound(arm, trial, look.buffers)
+            if arm.topology.kind == "vertical":
+                units.append(Unit("split", ((arm.name, seed),), trial.light))
+                continue
+            if engine == "split":
+                problem = "the split engine trains parties with different features, and this arm has none"
+                raise RunError(f"arm {trial.arm}", problem, "Use --engine auto.")
+            alone = one_at_a_time(arm)
+            small = trial.light and not look.buffers and not alone
+            stacked = engine == "stacked" or (engine == "auto" and small)
+            if not stacked:
+                refuse_batches_of_one(trial, look)
+                units.append(Unit("serial", ((arm.name, seed),), trial.light))
+                continue
+            refuse_buffers(trial, look)
+            if alone:
+                problem = f"the stacked engine knows nothing of {alone}"
+                raise RunError(f"arm {trial.arm}", problem, "Use --engine auto or serial.")
+            shape = (len(trial.sites), arm.held_out, look.shapes, trial.algorithm.regions)
+            key = repr((arm.algorithm.name, look.fixed(arm), arm.model, arm.training, shape))
+            open_stacks.setdefault(key, []).append((arm.name, seed))
+            if len(open_stacks[key]) == most_trials(trial, look.size):
+                units.append(Unit("stacked", tuple(open_stacks.pop(key))))
+    return units + [Unit("stacked", tuple(members)) for members in open_stacks.values()]
+
+
+def one_at_a_time(arm: Arm) -> str | None:
+    """What of an arm's training is done for one site after another only."""
+    training = arm.training
+    asked = {
+        "training.augment": training.augment is not None,
+        "training.class_weights": training.class_weights != "none",
+        "training.oversample": bool(training.oversample),
+        "privacy": arm.privacy != Privacy(),
+        'data.schema = "own"': arm.preparation.schema == "own",
+        'model.kind = "joined"': arm.model.name == "joined",
+    }
+    return next((name for name, wanted in asked.items() if wanted), None)
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the cut needs to know of an arm's model and algorithm."""
+
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+    buffers: tuple[str, ...]
+    swept: frozenset[str]  # settings that are leaves of the server's state, and so may differ within a stack
+
+    @property
+    def size(self) -> int:
+        return sum(math.prod(shape) for _, shape in self.shapes)
+
+    def fixed(self, arm: Arm) -> dict[str, Any]:
+        return {name: value for name, value in arm.algorithm.options.items() if name not in self.swept}
+
+
+def look_at(trial: Trial) -> Look:
+    params, buffers = trial.model.init(0)
+    shapes = tuple((name, tuple(leaf.shape)) for name, leaf in params.items())
+    server = trial.algorithm.init(params, len(trial.sites))
+    return Look(shapes, tuple(buffers), frozenset(server.get("settings", {})))
+
+
+def refuse_batches_of_one(trial: Trial, look: Look) -> None:
+    if any(name.endswith("running_var") for name in look.buffers):
+        for site in trial.sites:
+            if len(site.train) % trial.training.batch_size == 1:
+                problem = f"{len(site.train)} training rows leave one row for the last batch, and BatchNorm needs two"
+                raise RunError(f"arm {trial.arm}: {site.name}", problem, "Change training.batch_size.")
+
+
+def refuse_buffers(trial: Trial, look: Look) -> None:
+    if look.buffers:
+        problem = "the stacked engine cannot run a model with buffers such as BatchNorm statistics"
+        raise RunError(f"arm {trial.arm}", problem, "Use --engine auto or serial.")
+
+
+def most_trials(trial: Trial, size: int) -> int:
+    """How many trials of this kind fit into a stack."""
+    lanes = max(1, round(trial.training.share * len(trial.sites)))
+    batch = trial.training.batch_size * max(1, trial.sites[0].train.x[0].numel())
+    kept = sum(leaf.numel() for part in trial.algorithm.init_memory({}).values() for leaf in part.values())
+    bytes_each = 8 * (lanes * (COPIES * size + 4 * batch) + len(trial.sites) * (kept + size))
+    return max(1, STACK_BYTES // bytes_each)
+
+
+def workers_for(units: Sequence[Unit], rounds: int) -> int:
+    """How many units to run at a time: one for each processor, where the work is worth it."""
+    worth = WORTH_WORKERS if all(unit.engine == "stacked" for unit in units) else WORTH_WORKERS // SLOWER
+    if rounds < worth or not all(unit.small for unit in units):
+        return 1
+    return min(os.cpu_count() or 1, MOST_WORKERS)
+
+
+def total_rounds(plan: Plan, units: Sequence[Unit]) -> int:
+    return sum(plan.study.arm(arm).training.rounds for unit in units for arm, _ in unit.members)

@@ -1,0 +1,373 @@
+"""The study file as one frozen, typed value. Parsed once, at the edge: nothing below sees a dict of settings.
+
+    [data] [sites] [model] [training] [privacy] [topology] [uncertainty] [evaluation] [deployment]
+    [[arms]] [[variants]] [selection] [[claims]] [quick]
+
+`[data]`, `[sites]`, `[model]` and each arm name a member of a family (a source, a partitioner, a model, an algorithm);
+that member's factory function says which further settings there are. Everything else is a dataclass here, and every
+default stands in one of these two places.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from wardround.core.errors import StudyError, shown, suggest
+from wardround.core.settings import Count, Fraction, NonNegative, Positive, Range, Share, WholeNumber
+from wardround.study.claims import Claim, hashed
+
+LOWER_IS_BETTER = frozenset({"brier", "loss"})
+FINAL = tuple(f"{side}_{figure}" for side in ("training", "validation") for figure in ("accuracy", "loss"))
+CHOSEN = "chosen"  # thresholds: on validation rows
+SELECTED = "selected"  # fedprox[selected]: in each seed the value that the selection chose
+Metric = Literal["accuracy", "auc", "pr_auc", "f1", "sensitivity", "specificity", "ppv", "npv", "brier", "loss"]
+METRICS: tuple[str, ...] = get_args(Metric)
+Varied = Literal["partition", "split", "batches", "init"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A member of a family with all its settings: `dirichlet` with alpha 0.1 and 10 sites."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What each site does with its columns before training; fitted on training rows only."""
+
+    missing: Literal["drop", "mean", "median", "range"] = "median"  # range: the middle of a column's public range
+    indicator: bool = True  # a 0/1 column beside each column that has gaps at any site
+    categories: Literal["one-hot", "codes"] = "one-hot"
+    scale: Literal["per-site", "federated", "ranges", "image", "none"] = "per-site"  # of columns, or of pixels
+    least_level: Count = 1  # a level that fewer training rows have at a site is not told to the others
+    public: bool = False  # nothing is read off rows: ranges and levels are those that are known of a column
+    schema: Literal["all", "common", "own"] = "all"  # columns of any site, of every site, or of each site for itself
+    not_recorded: dict[str, tuple[str, ...]] = field(default_factory=dict)  # by hospital: what it has hardly any of
+
+    @property
+    def scales_pixels(self) -> bool:
+        return self.scale not in ("ranges", "none")
+
+
+@dataclass(frozen=True)
+class Decay:
+    """lr x factor after every `every` rounds, never below `minimum`."""
+
+    factor: Share
+    every: Count
+    minimum: NonNegative = 0.0
+
+
+@dataclass(frozen=True)
+class Stragglers:
+    """This share of a round's sites completes only part of its local epochs (Li et al. 2020, section 5.2)."""
+
+    share: Annotated[float, Range(low=0, high=1)]
+    policy: Literal["drop", "keep"]
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """What happens to an image each time that it is trained on; drawn anew for each batch, from a stream of its own."""
+
+    flip: Literal["none", "horizontal", "both"] = "none"
+    rotate: Annotated[float, Range(low=0, high=180)] = 0.0  # degrees to either side, at most
+    crop: Fraction = 0.0  # of the width and height, at most; what is left is stretched to the old size
+    noise: NonNegative = 0.0  # SD of Gaussian noise on pixels that go from 0 to 1
+
+
+@dataclass(frozen=True)
+class Training:
+    rounds: Count = 30
+    local_epochs: Count = 1
+    batch_size: Count = 32
+    lr: Positive = 0.1
+    lr_decay: Decay | None = None
+    optimiser: Literal["sgd", "adam"] = "sgd"
+    momentum: Fraction = 0.0
+    weight_decay: NonNegative = 0.0
+    share: Share = 1.0  # of the sites, in each round
+    stragglers: Stragglers | None = None
+    augment: Augmentation | None = None  # images only
+    class_weights: Literal["none", "balanced"] = "none"  # in the loss, from each site's own training rows
+    oversample: Annotated[float, Range(low=0, high=1)] = 0.0  # of rare classes or findings; 1: each as often as others
+    precision: Literal["float32", "float64"] = "float32"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    def lr_in(self, round_number: int) -> float:
+        if self.lr_decay is None:
+            return self.lr
+        decayed = self.lr * self.lr_decay.factor ** (round_number // self.lr_decay.every)
+        return max(decayed, min(self.lr, self.lr_decay.minimum))
+
+
+@dataclass(frozen=True)
+class Seeds:
+    first: WholeNumber = 42
+    count: Count = 1
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.first, self.first + self.count))
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    test_share: Annotated[float, Range(low=0, high=1, low_open=True, high_open=True)] = 0.2
+    validation_share: Fraction = 0.0
+    seeds: Seeds = field(default_factory=Seeds)
+    vary: tuple[Varied, ...] = ("partition", "split", "batches", "init")
+    metric: Metric = "auc"  # the primary one: the answer, verdicts and figures are about it
+    # from which score on the positive class of two, or a finding, is called; "chosen": on validation rows
+    threshold: Annotated[float, Range(low=0, high=1, low_open=True, high_open=True)] | Literal["chosen"] = "chosen"
+    reference: str | None = None  # the arm that the others are compared with; None: `local`, where there is one
+    accept: tuple[str, ...] = ()  # checks whose errors this study knowingly accepts; they become warnings
+    every: WholeNumber = 1  # rounds between two evaluations; 0 = only after the last
+    split: Literal["drawn", "given"] = "drawn"  # given: the split that the source comes with
+    on_training: bool = False  # after the last round, loss and accuracy on training rows as well
+    samples: WholeNumber = 0  # images of each site's training rows in the report; 0 where images must not travel
+    attack: Literal["none", "membership"] = "none"  # at the end of a run, as `wardround attack` without shadow models
+    bundles: tuple[str, ...] = ()  # sites for which a bundle of every arm is kept in the run's folder
+
+    def seed_for(self, purpose: Varied, seed: int) -> int:
+        """What a seed does not vary stays as the first seed made it."""
+        return seed if purpose in self.vary else self.seeds.first
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What hospitals agree on when the study runs across them. A simulation has no use for it."""
+
+    quorum: Count | None = None  # sites without which a round does not close; None: all of them
+    deadline: Positive | None = None  # seconds after which a round may close with a quorum; None: it waits
+    smallest_cell: Count = 5  # what counts fewer patients than this does not leave its hospital
+    compare_labels: bool = True  # sites tell which way clinical columns go with the label: an inverted one shows
+
+
+@dataclass(frozen=True)
+class AdaptiveClip:
+    """The clip follows a quantile of the lengths of patients' gradients, found with noise and paid for."""
+
+    quantile: Annotated[float, Range(low=0, high=1, low_open=True, high_open=True)] = 0.5
+    rate: Positive = 0.2  # how fast it follows
+    count_noise: Positive | None = None  # SD on the number of patients below the clip; None: enough to cost little
+
+
+@dataclass(frozen=True)
+class NoiseSchedule:
+    """How noise changes over the rounds: from that of the first round to `last` times as much in the last round."""
+
+    last: Annotated[float, Range(low=0.01, high=100)]
+    kind: Literal["linear", "exponential", "step"] = "linear"
+    at: Share | None = None  # of the rounds, before a "step"; None: half of them
+
+
+@dataclass(frozen=True)
+class ExamplePrivacy:
+    """Differential privacy for each patient, at each site. Noise is chosen for the whole run, unless it is given."""
+
+    epsilon: Positive
+    delta: Annotated[float, Range(low=0, high=1, low_open=True, high_open=True)]
+    clip: Positive | Literal["none"]  # "none": gradients stay as long as they are, and no epsilon holds
+    # in clips (without a clip: as it is); None: the least that keeps to epsilon. Given: a site stops at epsilon
+    noise: Positive | None = None
+    adaptive: AdaptiveClip | None = None
+    noise_schedule: NoiseSchedule | None = None
+
+    @property
+    def longest(self) -> float:
+        """What a patient's gradient is cut to."""
+        return math.inf if self.clip == "none" else self.clip
+
+    @property
+    def promised(self) -> float:
+        """The epsilon that holds at the end. Without a clip one patient can move the sum as far as it likes."""
+        return math.inf if self.clip == "none" else self.epsilon
+
+
+@dataclass(frozen=True)
+class SitePrivacy:
+    """Differential privacy for each hospital as a whole: its update is clipped, the sum of all gets noise."""
+
+    epsilon: Positive
+    delta: Annotated[float, Range(low=0, high=1, low_open=True, high_open=True)]
+    clip: Positive
+
+
+@dataclass(frozen=True)
+class SecureSum:
+    """The coordinator learns the sum of the updates and no single one."""
+
+    threshold: Count | None = None  # sites without which a round's sum stays closed; None: more than two thirds
+    largest: Positive = 1024.0  # public bound of any number in an update
+    most_rows: Count = 1_000_000  # public bound of a site's training rows
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """What protects patients and hospitals in an arm. Each part is whole or absent."""
+
+    example: ExamplePrivacy | None = None
+    site: SitePrivacy | None = None
+    secure_sum: SecureSum | None = None
+
+
+@dataclass(frozen=True)
+class EmbeddingNoise:
+    """What a party does to the numbers that it sends for a row: their length is cut to `clip`, then they get noise."""
+
+    clip: Positive
+    noise: NonNegative = 0.0  # SD, in clips
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Who exchanges what with whom.
+
+    flat: sites and one coordinator. hierarchical: sites, a coordinator of each region, one of all regions. vertical:
+    parties that hold different features of the same patients.
+    """
+
+    kind: Literal["flat", "hierarchical", "vertical"] = "flat"
+    regions: dict[str, tuple[str, ...]] = field(default_factory=dict)  # hierarchical: sites, or patterns such as "a-*"
+    regional_rounds: Count = 1  # of each region by itself, before all regions are averaged
+    parties: dict[str, tuple[str, ...]] = field(default_factory=dict)  # vertical: columns of each; "image" is the image
+    labels: str | None = None  # the party that knows the outcome; None: the first
+    block: Count = 1  # batches whose embeddings travel together
+    known: dict[str, Share] = field(default_factory=dict)  # in a simulation: the share of patients that a party has
+    embeddings: EmbeddingNoise | None = None
+
+
+@dataclass(frozen=True)
+class Uncertainty:
+    """What is told of how sure a model is. Whatever is chosen for it is chosen on validation rows."""
+
+    method: Literal["none", "dropout", "laplace", "ensemble"] = "none"  # where several scores of one row come from
+    passes: Annotated[int, Range(low=2)] = 30  # of dropout or Laplace; an ensemble has as many as there are seeds
+    alpha: Annotated[float, Range(low=0, high=1, low_open=True, high_open=True)] = 0.1  # so many sets may miss
+    refer: Annotated[float, Range(low=0, high=1, low_open=True, high_open=True)] = 0.2  # of rows, to a clinician
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way of training: what stands in the file, with its overrides and one point of its sweep filled in."""
+
+    name: str  # fedprox[mu=0.05], or fedprox[mu=0.05]@disjoint in a variant
+    family: str  # fedprox
+    variant: str  # "" for the study as it stands
+    algorithm: Choice
+    data: Choice
+    preparation: Preparation
+    sites: Choice
+    model: Choice
+    training: Training
+    privacy: Privacy
+    vary: tuple[Varied, ...]  # what a seed changes
+    topology: Topology = field(default_factory=Topology)
+    uncertainty: Uncertainty | None = None  # None: nothing beside scores
+    train_at: tuple[str, ...] = ()  # the sites that train; the others are only scored. Empty: all train
+    held_out: str | None = None  # selection only: the site on whose non-test rows this arm is scored
+
+
+@dataclass(frozen=True)
+class Variant:
+    """The whole study once more with something changed, as a sensitivity analysis. Its arms are named ARM@VARIANT."""
+
+    name: str
+    text: str = ""
+    arms: tuple[str, ...] = ()  # which of them; empty: all
+
+
+@dataclass(frozen=True)
+class Selection:
+    """In each seed, the best value of a swept arm is chosen: on validation rows, or at a site that did not train.
+
+    Never on test rows. The arm FAMILY[selected] then has, in each seed, the predictions of the value chosen.
+    """
+
+    arms: tuple[str, ...]  # swept families
+    on: Literal["validation", "site"] = "validation"
+    site: str | None = None
+    metric: Metric | None = None  # None: the study's primary one
+
+
+@dataclass(frozen=True)
+class Study:
+    name: str
+    question: str
+    data: Choice
+    evaluation: Evaluation
+    deployment: Deployment
+    arms: tuple[Arm, ...]
+    variants: tuple[Variant, ...]
+    selection: Selection | None
+    claims: tuple[Claim, ...]
+    resolved: Mapping[str, Any] = field(compare=False)  # the file again, every default filled in
+    quick: bool = field(default=False, compare=False)  # at the study's own smaller size
+
+    @cached_property
+    def hash(self) -> str:
+        """Names the run. Paths and the device are left out: every hospital computes the same hash."""
+        content = {key: value for key, value in asdict(self).items() if key not in ("resolved", "quick")}
+        if self.evaluation.attack == Evaluation().attack:
+            del content["evaluation"]["attack"]
+        del content["evaluation"]["bundles"]  # made of a run, they change nothing in it
+        content["claims"] = [hashed(claim) for claim in self.claims]
+        for arm in content["arms"]:
+            if arm["topology"] == asdict(Topology()):
+                del arm["topology"]  # a study that says nothing of it keeps the name that it always had
+            if arm["uncertainty"] is None:
+                del arm["uncertainty"]
+        return sha256(json.dumps(anonymous(content), sort_keys=True).encode()).hexdigest()
+
+    @cached_property
+    def selection_arms(self) -> tuple[Arm, ...]:
+        """Arms that train only to choose a value: each value of the swept arms, without the held-out site."""
+        if self.selection is None or self.selection.on != "site":
+            return ()
+        return tuple(
+            replace(arm, name=f"{arm.name}?without={self.selection.site}", held_out=self.selection.site)
+            for arm in self.arms
+            if arm.family in self.selection.arms
+        )
+
+    @cached_property
+    def trained_arms(self) -> tuple[Arm, ...]:
+        return self.arms + self.selection_arms
+
+    @cached_property
+    def _by_name(self) -> dict[str, Arm]:
+        return {arm.name: arm for arm in self.trained_arms}
+
+    def evaluation_of(self, arm: Arm) -> Evaluation:
+        return replace(self.evaluation, vary=arm.vary)
+
+    def reference_of(self, variant: str) -> str | None:
+        reference = self.evaluation.reference
+        return reference if reference is None else in_variant(reference, variant)
+
+    def arm(self, name: str) -> Arm:
+        if name in self._by_name:
+            return self._by_name[name]
+        raise StudyError(
+            f"study {self.name}", f"has no arm {shown(name)}", suggest(name, [arm.name for arm in self.arms])
+        )
+
+
+def in_variant(arm: str, variant: str) -> str:
+    return f"{arm.split('@')[0]}@{variant}" if variant else arm.split("@")[0]
+
+
+def anonymous(value: Any) -> Any:
+    """Plain data without paths and device. That there is a path is told, where it leads is not."""
+    if isinstance(value, Mapping):
+        return {key: anonymous(item) for key, item in value.items() if key != "device"}
+    if isinstance(value, list | tuple):
+        return [anonymous(item) for item in value]
+    return "a path" if isinstance(value, Path) else value

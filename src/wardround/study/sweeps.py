@@ -1,0 +1,152 @@
+"""Arms as they stand in a study file, to one for each point of their sweeps.
+
+    [[arms]]
+    name = "fedprox"
+    algorithm = "fedprox"
+    mu = [0.01, 0.1]                 # a list where one value is expected is a sweep
+    "sites.alpha" = [10, 0.1]        # a dotted key overrides the study for this arm
+    train_at = ["north", "south"]    # only these sites train
+
+gives four arms, named fedprox[alpha=0.1,mu=0.01] and so on: keys sorted, numbers as Python prints them.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from wardround.core.errors import StudyError, shown, suggest
+from wardround.core.settings import Factory, settings_of
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+TRAIN_AT = "train_at"
+MOST_POINTS = 1000  # of one arm's sweeps
+
+
+@dataclass(frozen=True)
+class Point:
+    """One arm: an entry at one point of its sweeps."""
+
+    name: str
+    family: str
+    algorithm: str
+    options: Mapping[str, Any]  # the algorithm's own settings
+    overrides: Mapping[str, Any]  # dotted keys of other sections
+    train_at: list[str] | None
+
+
+def points(
+    entry: Mapping[str, Any], algorithms: Mapping[str, Factory], kinds: Mapping[str, Any], where: str
+) -> list[Point]:
+    algorithm = entry.get("algorithm")
+    family = entry.get("name", algorithm)
+    where = f"{where}: arms: {family if isinstance(family, str) and family else '?'}"
+    if algorithm is None:
+        raise StudyError(f"{where}: algorithm", "missing", suggest("", algorithms, "Possible values"))
+    if not isinstance(algorithm, str) or algorithm not in algorithms:
+        remedy = suggest(algorithm, algorithms, "Possible values")
+        raise StudyError(f"{where}: algorithm", f"{shown(algorithm)} is not known", remedy)
+    if not isinstance(family, str) or not NAME.fullmatch(family):
+        raise StudyError(
+            f"{where}: name", f"{shown(family)} is not a usable name", "Use letters, digits, '.', '_' and '-'."
+        )
+
+    settings = flatten({key: value for key, value in entry.items() if key not in ("name", "algorithm")})
+    own = {name: setting.kind for name, setting in settings_of(algorithms[algorithm]).items()}
+    known = {**own, **kinds, TRAIN_AT: tuple[str, ...]}
+    for key in settings:
+        if key not in known:
+            known[key] = kind_within(key, kinds)
+        if known[key] is None:
+            del known[key]
+            raise StudyError(f"{where}: {key}", "no such setting", suggest(key, known, "Settings of an arm"))
+    swept = {key: value for key, value in settings.items() if is_sweep(known[key], value)}
+    for key, value in swept.items():
+        if not value:
+            raise StudyError(f"{where}: {key}", "an empty list sweeps over nothing", "List at least one value.")
+    if prod(map(len, swept.values())) > MOST_POINTS:
+        problem = f"its sweeps have more than {MOST_POINTS:,} points"
+        raise StudyError(where, problem, "List fewer values, or divide the study.")
+    labels = _labels(list(swept))
+    swept = {key: swept[key] for key in sorted(swept, key=labels.__getitem__)}
+    made = []
+    for point in product(*swept.values()):
+        chosen = settings | dict(zip(swept, point, strict=True))
+        label = ",".join(f"{labels[key]}={written(known[key], chosen[key])}" for key in swept)
+        made.append(
+            Point(
+                name=f"{family}[{label}]" if swept else family,
+                family=family,
+                algorithm=algorithm,
+                options={key: value for key, value in chosen.items() if key in own},
+                overrides={key: value for key, value in chosen.items() if key not in own and key != TRAIN_AT},
+                train_at=chosen.get(TRAIN_AT),
+            )
+        )
+    return made
+
+
+def kind_within(key: str, kinds: Mapping[str, Any]) -> Any:
+    """The kind of an entry in a setting that is a table of anything, such as topology.parties.clinic; None: no such."""
+    parent, dot, _ = key.rpartition(".")
+    kind = kinds.get(parent) if parent in kinds else kind_within(parent, kinds) if dot else None
+    for option in get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,):
+        if get_origin(option) is dict:
+            inner = get_args(option)[1]
+            return tuple[Any, ...] if inner is Any else inner  # a list there is a value, never a sweep
+    return None
+
+
+def is_sweep(kind: Any, value: Any) -> bool:
+    """A list is a sweep, unless the setting is itself a list: then a list of lists is one."""
+    if not isinstance(value, list):
+        return False
+    return not _takes_list(kind) or (bool(value) and all(isinstance(item, list) for item in value))
+
+
+def _takes_list(kind: Any) -> bool:
+    if get_origin(kind) in (Annotated, Union, UnionType):
+        return any(_takes_list(argument) for argument in get_args(kind))
+    return get_origin(kind) is tuple
+
+
+def written(kind: Any, value: Any) -> str:
+    """A swept value as it stands in the arm's name: a setting that is a number with a point is printed as one."""
+    base = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    if base is float and type(value) is int:
+        value = float(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return ("+" if all(isinstance(item, str) for item in value) else "x").join(map(str, value))
+    return str(value)
+
+
+def _labels(keys: list[str]) -> dict[str, str]:
+    """The last word of each key, or the whole key where two end alike."""
+    last = [key.rsplit(".", 1)[-1] for key in keys]
+    return {key: word if last.count(word) == 1 else key for key, word in zip(keys, last, strict=True)}
+
+
+def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables to dotted keys, so that `training.lr = 0.1` and `"training.lr" = 0.1` are one thing."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def set_path(tables: dict[str, Any], path: str, value: Any, where: str) -> None:
+    *parents, last = path.split(".")
+    place = tables
+    for parent in parents:
+        place = place.setdefault(parent, {})
+        if not isinstance(place, dict):
+            raise StudyError(f"{where}: {path}", f"{parent!r} is a value, not a table", "Correct the dotted key.")
+    place[last] = value

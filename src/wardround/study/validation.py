@@ -1,0 +1,189 @@
+"""What must hold between the parts of a study, once each part is well formed by itself."""
+
+from collections.abc import Sequence
+
+from wardround.core.errors import StudyError, suggest
+from wardround.study.claims import AFTER_TRAINING, METRIC, QUANTITIES, check_claim
+from wardround.study.schema import FINAL, METRICS, SELECTED, Arm, Study, in_variant
+from wardround.study.sweeps import NAME
+
+SAME_ROWS = ("partition", "split")  # what must stay where the models of several seeds are put together
+
+
+def check_uncertainty(study: Study, where: str) -> None:
+    asked = [arm for arm in study.arms if arm.uncertainty is not None]
+    evaluation = study.evaluation
+    # a split that comes with the data may have validation rows; whether it has is known with the data
+    if asked and not evaluation.validation_share and evaluation.split == "drawn":
+        problem = "there are no validation rows, and whatever is chosen for it is chosen on them"
+        remedy = "Set evaluation.validation_share above 0, such as 0.1, or leave [uncertainty] out."
+        raise StudyError(f"{where}: uncertainty", problem, remedy)
+    for arm in asked:
+        if arm.uncertainty is None or arm.uncertainty.method != "ensemble":
+            continue
+        here = f"{where}: arms: {arm.name}: uncertainty: method"
+        if evaluation.seeds.count < 2:
+            problem = "an ensemble is the models of several seeds, and there is one"
+            raise StudyError(here, problem, "Write `count = 3` or more in evaluation.seeds, or use another method.")
+        moved = [name for name in arm.vary if name in SAME_ROWS]
+        if moved:
+            problem = (
+                f"its seeds vary {' and '.join(moved)}, so that one model would have trained on another's test rows"
+            )
+            raise StudyError(here, problem, 'Write `vary = ["batches", "init"]` in [evaluation].')
+
+
+def refuse_undeployable_uncertainty(study: Study) -> None:
+    """Across hospitals each one's bundle says how sure its model is, from rows that stay there. What no bundle could
+    say is refused."""
+    for arm in study.arms:
+        if arm.uncertainty is None:
+            continue
+        where = f"arms: {arm.name}: uncertainty"
+        if arm.topology.kind == "vertical":
+            problem = "it is told by a bundle, and where parties have parts of a model none of them has a bundle of it"
+            raise StudyError(where, problem, "Leave [uncertainty] out, or simulate the study with `wardround run`.")
+        if arm.uncertainty.method == "ensemble":
+            problem = "it is told by a hospital's bundle, which holds one model, the model of one seed"
+            remedy = 'Write method = "dropout" or "laplace", or simulate the study with `wardround run`.'
+            raise StudyError(f"{where}: method", problem, remedy)
+
+
+YARDSTICKS = ("local", "pooled")  # have no coordinator, so that it does not matter to them how sites are joined
+IN_REGIONS = ("fedavg", "fedprox")  # which mean in a region what they mean everywhere
+_MOMENTS = "keeps moments of the change of one model, and regions change apart from each other"
+NOT_IN_REGIONS = {
+    "scaffold": "keeps one control of all sites, which drifts away from their mean while regions are apart",
+    "fednova": "divides by the steps of all sites that work in a round, and regions have rounds of their own",
+    "fedprox-adaptive": "moves one mu by the loss of all sites, and regions have losses of their own",
+    "clustered": "finds groups of sites by itself",
+    "split": "is for parties that hold different columns of the same patients",
+    "fedadam": _MOMENTS,
+    "fedyogi": _MOMENTS,
+    "fedadagrad": _MOMENTS,
+}
+
+
+def check_whole(study: Study, where: str) -> None:
+    names = [arm.name for arm in study.arms]
+    _refuse_repeated([variant.name for variant in study.variants], f"{where}: variants", "variants")
+    _refuse_repeated(names, f"{where}: arms", "arms")
+    for arm in study.arms:
+        _refuse_repeated(arm.train_at, f"{where}: arms: {arm.name}: train_at", "sites")
+    reference = study.evaluation.reference
+    main = [arm.name for arm in study.arms if not arm.variant]
+    if reference is not None and reference not in main:
+        remedy = suggest(reference, main, "Arms")
+        raise StudyError(f"{where}: evaluation: reference", f"no arm is called {reference!r}", remedy)
+    if study.evaluation.test_share + study.evaluation.validation_share >= 1:
+        raise StudyError(
+            f"{where}: evaluation", "test_share and validation_share leave no training rows", "Lower one of them."
+        )
+    if study.deployment.deadline is not None and study.deployment.quorum is None:
+        problem = "without a quorum every site is needed, so a round cannot close early"
+        raise StudyError(f"{where}: deployment: deadline", problem, "Give `quorum`, or leave `deadline` out.")
+    _check_regions(study, where)
+    check_uncertainty(study, where)
+    _check_variants(study, where)
+    _check_selection(study, where)
+    known = dict.fromkeys(METRICS, METRIC) | QUANTITIES | dict.fromkeys(FINAL, AFTER_TRAINING)
+    for number, claim in enumerate(study.claims):
+        check_claim(claim, [*names, *selected_names(study)], known, f"{where}: claims[{number}]")
+
+
+def _refuse_repeated(names: Sequence[str], where: str, what: str) -> None:
+    for name in names:
+        if list(names).count(name) > 1:
+            raise StudyError(where, f"two {what} are called {name!r}", "Name each once.")
+
+
+def _check_regions(study: Study, where: str) -> None:
+    """What can be known of regions before the sites are. An arm may switch them off, so that one must use them."""
+    here = f"{where}: topology"
+    used = [arm for arm in study.arms if arm.topology.kind == "hierarchical"]
+    if not used and any(arm.topology.regions for arm in study.arms):
+        problem = "regions are given, and no arm is hierarchical"
+        raise StudyError(f"{here}: regions", problem, 'Write `kind = "hierarchical"` in [topology], or leave them out.')
+    if not used and any(arm.topology.regional_rounds != 1 for arm in study.arms):
+        problem = "there are no regions that could have rounds of their own"
+        remedy = 'Write `kind = "hierarchical"` in [topology] with `regions`, or leave it out.'
+        raise StudyError(f"{here}: regional_rounds", problem, remedy)
+    for arm in used:
+        if arm.algorithm.name not in YARDSTICKS:
+            _check_arm_in_regions(arm, f"{where}: arms: {arm.name}")
+
+
+def _check_arm_in_regions(arm: Arm, where: str) -> None:
+    topology = arm.topology
+    if not topology.regions:
+        remedy = 'Add [topology.regions] with the sites of each: north = ["a", "b-*"].'
+        raise StudyError(
+            f"{where}: topology: regions", "a hierarchical federation has regions, and none is named", remedy
+        )
+    for name, sites in topology.regions.items():
+        if not NAME.fullmatch(name):
+            remedy = "Use letters, digits, '.', '_' and '-'; begin with a letter or a digit."
+            raise StudyError(f"{where}: topology: regions", f"{name!r} cannot be the name of a region", remedy)
+        if not sites:
+            remedy = "List its sites, or leave the region out."
+            raise StudyError(f"{where}: topology: regions: {name}", "has no sites", remedy)
+        _refuse_repeated(sites, f"{where}: topology: regions: {name}", "sites")
+    off = 'or write `"topology.kind" = "flat"` in this arm.'
+    if arm.algorithm.name not in IN_REGIONS:
+        problem = f"{arm.algorithm.name} {NOT_IN_REGIONS.get(arm.algorithm.name, 'is not defined for regions')}"
+        raise StudyError(f"{where}: algorithm", problem, f"Use {' or '.join(IN_REGIONS)}, {off}")
+    if arm.privacy.site is not None:
+        problem = "its noise is on one sum of all sites' updates, and regions have sums of their own"
+        raise StudyError(f"{where}: privacy: site", problem, f"Use [privacy.example], {off}")
+    rounds, each = arm.training.rounds, topology.regional_rounds
+    if rounds % each:
+        problem = f"{rounds} rounds are no multiple of {each}, so that the last would never be averaged over regions"
+        near = f"{rounds - rounds % each} or {rounds - rounds % each + each}" if rounds > each else f"{each}"
+        raise StudyError(f"{where}: topology: regional_rounds", problem, f"Write training.rounds = {near}.")
+
+
+def selected_names(study: Study) -> list[str]:
+    """The arms that a selection adds."""
+    if study.selection is None:
+        return []
+    variants = dict.fromkeys(arm.variant for arm in study.arms)
+    return [
+        in_variant(f"{family}[{SELECTED}]", variant)
+        for variant in variants
+        for family in study.selection.arms
+        if any(arm.family == family and arm.variant == variant for arm in study.arms)
+    ]
+
+
+def _check_variants(study: Study, where: str) -> None:
+    families = dict.fromkeys(arm.family for arm in study.arms)
+    for variant in study.variants:
+        for family in variant.arms:
+            if family not in families:
+                remedy = suggest(family, families, "Arms")
+                raise StudyError(f"{where}: variants: {variant.name}: arms", f"no arm is called {family!r}", remedy)
+        reference = study.reference_of(variant.name)
+        if reference is not None and reference not in [arm.name for arm in study.arms]:
+            problem = f"leaves out {study.evaluation.reference!r}, with which the others are compared"
+            raise StudyError(f"{where}: variants: {variant.name}: arms", problem, "Name it there too.")
+
+
+def _check_selection(study: Study, where: str) -> None:
+    selection, here = study.selection, f"{where}: selection"
+    if selection is None:
+        return
+    _refuse_repeated(selection.arms, f"{here}: arms", "arms")
+    swept = dict.fromkeys(arm.family for arm in study.arms if arm.name.split("@")[0] != arm.family)
+    for family in selection.arms:
+        if family not in swept:
+            remedy = suggest(family, swept, "Swept arms") if swept else "Give an arm a list of values, such as mu."
+            raise StudyError(f"{here}: arms", f"no swept arm is called {family!r}", remedy)
+    if not selection.arms:
+        raise StudyError(f"{here}: arms", "is empty", suggest("", swept, "Swept arms"))
+    given = study.evaluation.split == "given"  # it may have validation rows; whether it has is known with the data
+    if selection.on == "validation" and not study.evaluation.validation_share and not given:
+        remedy = "Set evaluation.validation_share above 0: a value is never chosen on test rows."
+        raise StudyError(f"{here}: on", "there are no validation rows to choose on", remedy)
+    if (selection.on == "site") != (selection.site is not None):
+        remedy = 'Write `on = "site"` together with `site = "..."`, or neither.'
+        raise StudyError(f"{here}: site", "`on` and `site` do not go together", remedy)

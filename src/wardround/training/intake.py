@@ -1,0 +1,282 @@
+"""What comes in during a round: updates as they arrive, in site order, added up plainly or under masks."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+import numpy as np
+
+from wardround.algorithms.algorithm import Arrival, Work, setting
+from wardround.algorithms.hierarchical import heard
+from wardround.algorithms.regions import between_regions
+from wardround.core import tree
+from wardround.core.errors import SecureSumError
+from wardround.core.tree import State, Tree
+from wardround.data.site import Site
+from wardround.privacy.dp.noise import Stream, with_noise
+from wardround.privacy.dp.protection import seeded_streams, site_noise
+from wardround.privacy.secure_sum.vectors import Shapes, arrays_of, encoding_of, mean_of, shapes_of
+from wardround.training.local import Memory, Outcome
+from wardround.training.trial import Assignment, RoundRecord, Run, Trial, stopped
+
+
+class Intake:
+    """Holds one sum, or one of each region, or each update where the algorithm needs them."""
+
+    def __init__(self, trial: Trial, run: Run, assignments: Sequence[Assignment]) -> None:
+        self.trial, self.run, self.assignments, self.algorithm = trial, run, assignments, trial.algorithm
+        self.arrivals: list[Arrival] = []
+        self.sum: State | None = None
+        self.mean: State | None = None  # where it came out of a secure sum
+        self.regions = self.algorithm.regions
+        count = 0 if self.regions is None else len(self.regions.names)
+        self.region_sums: list[State | None] = [None] * count
+        self.region_means: list[State | None] = [None] * count  # where they came out of secure sums
+        self.region_weights = [0.0] * count
+        self.memories: dict[str, Memory] = {}
+        self.moved: Tree = {}
+        self.weight = self.loss = self.norm = self.spread = 0.0
+        self.names: list[str] = []
+        self.epochs: dict[int, int] = {}  # that were trained, by the site's number
+        self.bytes = 0
+        self.failed = ""
+        self.shapes: Shapes = {}
+
+    @property
+    def count(self) -> int:
+        return len(self.names)
+
+    def take(self, outcomes: Iterable[tuple[Assignment, Outcome]]) -> None:
+        """All that a round's sites send."""
+        if self.trial.privacy.secure_sum is not None:
+            self._take_masked(outcomes)
+            return
+        for assignment, outcome in outcomes:
+            self._note(assignment, outcome)
+            self._add(assignment, outcome)
+
+    def weight_of(self, assignment: Assignment) -> float:
+        return weight_of(self.trial, assignment.site)
+
+    def came(self, assignments: Iterable[Assignment], sent: int) -> None:
+        """Work that was done elsewhere and comes as part of a sum. `sent` are the bytes that each sent."""
+        for assignment in assignments:
+            self.names.append(assignment.site.name)
+            self.epochs[assignment.number] = assignment.epochs
+            self.bytes += sent
+
+    def _note(self, assignment: Assignment, outcome: Outcome) -> None:
+        # only now: a dropped update leaves the old memory in force
+        self.memories[assignment.site.name] = outcome.memory.settled()
+        self.names.append(assignment.site.name)
+        self.epochs[assignment.number] = assignment.epochs
+
+    def _add(self, assignment: Assignment, outcome: Outcome) -> None:
+        weight = self.weight_of(assignment)
+        if self.algorithm.needs == "each":
+            self.arrivals.append(Arrival(assignment.number, weight, outcome.update))
+        else:
+            self._sum_up(assignment, tree.scale_state(outcome.update, weight), weight)
+        self.weight += weight
+        self.loss += weight * float(outcome.loss)
+        self.norm += weight * outcome.length
+        self._spread(outcome.moved, weight)
+        self.bytes += tree.count_bytes(outcome.update)
+
+    def _sum_up(self, assignment: Assignment, weighted: State, weight: float) -> None:
+        if self.regions is None:
+            self.sum = weighted if self.sum is None else tree.add_into(self.sum, weighted)
+            return
+        region = self.regions.of_site[assignment.number]
+        before = self.region_sums[region]
+        self.region_sums[region] = weighted if before is None else tree.add_into(before, weighted)
+        self.region_weights[region] += weight
+
+    def _take_masked(self, outcomes: Iterable[tuple[Assignment, Outcome]]) -> None:
+        """The real protocol between the sites of the roster, those whose work is dropped included.
+
+        Of regions each has a sum of its own; one that comes to nothing leaves the others as they are. Outcomes come
+        region by region.
+        """
+        secure = self.trial.privacy.secure_sum
+        if secure is None:
+            return
+        if self.regions is None:
+            summed = self._masked_sum(outcomes, [assignment.site.name for assignment in self.assignments])
+            if summed is not None:
+                self.total(*summed)
+            return
+        of_site = self.regions.of_site
+        for region, part in groupby(outcomes, lambda pair: of_site[pair[0].number]):
+            roster = [a.site.name for a in self.assignments if of_site[a.number] == region]
+            summed = self._masked_sum(part, roster, self.regions.names[region])
+            if summed is not None:
+                self.weight += summed[1]
+                self.region_weights[region] = summed[1]
+                self.region_means[region] = mean_of(*summed, self.shapes, self.trial.dtype)
+
+    def _masked_sum(
+        self, outcomes: Iterable[tuple[Assignment, Outcome]], roster: Sequence[str], region: str = ""
+    ) -> tuple[np.ndarray, float] | None:
+        """What the sites of a roster have in sum, with its weight; None where there is none, which is noted."""
+        from wardround.privacy.secure_sum.simulated_sum import sum_securely
+
+        secure = self.trial.privacy.secure_sum
+        if secure is None or not roster:
+            return None
+        encoding = encoding_of(secure, len(self.trial.sites))
+        came: list[str] = []
+
+        def vectors() -> Iterator[tuple[str, np.ndarray]]:
+            for assignment, outcome in outcomes:
+                self._note(assignment, outcome)
+                came.append(assignment.site.name)
+                self.shapes = self.shapes or shapes_of(outcome.update)
+                encoded = encoding.encode(arrays_of(outcome.update), self.weight_of(assignment), assignment.site.name)
+                self.bytes += encoded.nbytes
+                yield assignment.site.name, encoded
+
+        parts = [self.trial.arm, str(self.trial.seed), str(self.run.round), *([region] if region else [])]
+        context = "\x1f".join(parts).encode()
+        try:
+            return encoding.decode(sum_securely(vectors(), roster, context, secure.threshold))
+        except SecureSumError as error:
+            if region:
+                self._fail_region(region, f"{error.where}: {error.problem}", came)
+            else:
+                self.fail(f"{error.where}: {error.problem}")
+            return None
+
+    def _fail_region(self, region: str, why: str, came: Sequence[str]) -> None:
+        """A region's round comes to nothing: its model stays, and so does what its sites remember."""
+        self.failed = "; ".join(part for part in (self.failed, f"{region}: {why}") if part)
+        self.names = [name for name in self.names if name not in came]
+        self.memories = {name: memory for name, memory in self.memories.items() if name not in came}
+
+    def total(self, summed: np.ndarray, weight: float) -> None:
+        """What a secure sum gave."""
+        self.weight = weight
+        self.mean = mean_of(summed, weight, self.shapes, self.trial.dtype)
+
+    def fail(self, why: str) -> None:
+        """The round comes to nothing: the model stays, and so does what sites remember."""
+        self.failed, self.memories, self.names, self.mean, self.sum = why, {}, [], None, None
+
+    def _spread(self, moved: Tree | None, weight: float) -> None:
+        """Welford's running mean and spread: no update has to be kept, and nothing cancels."""
+        if moved is None:
+            self.spread = float("nan")
+            return
+        part = weight / self.weight
+        if not self.moved:
+            self.moved = tree.clone(moved)
+            return
+        for name, mean in self.moved.items():
+            away = moved[name] - mean
+            self.spread += weight * (1 - part) * float(tree.squared_norm({name: away}))
+            mean.add_(away, alpha=part)
+
+    def aggregate(self, server: State, noise: Stream | None = None) -> State:
+        """The coordinator's next state. `noise` is for whole sites; in a simulation it comes from the seed."""
+        if self.trial.privacy.site is not None and not self.failed:
+            return self._aggregate_with_noise(server, noise)
+        if self.algorithm.aggregate_regions is not None:
+            # also where nobody came: regions are averaged when their rounds are over
+            return self.algorithm.aggregate_regions(
+                server, self._means_of_regions(), self.region_weights, self.run.round
+            )
+        if not self.count:
+            return server
+        if self.algorithm.aggregate_each is not None:
+            return self.algorithm.aggregate_each(server, self.arrivals)
+        mean = tree.scale_state(self.sum or {}, 1 / self.weight) if self.mean is None else self.mean
+        return self.algorithm.aggregate(server, mean, self.count / len(self.trial.sites))
+
+    def _means_of_regions(self) -> Iterator[State | None]:
+        """One after another, and each sum is let go of: of a large model there are never two lines of all regions."""
+        found = self.region_means if self.trial.privacy.secure_sum is not None else self.region_sums
+        for region, weight in enumerate(self.region_weights):
+            came, found[region] = found[region], None
+            if came is None or found is self.region_means:
+                yield came
+            else:
+                yield tree.scale_state(came, 1 / weight)
+
+    def _aggregate_with_noise(self, server: State, noise: Stream | None) -> State:
+        """Noise on the sum of clipped updates, divided by the number of sites that is expected: the number that came
+        would itself tell something. A round to which nobody came has noise as well."""
+        trial, site = self.trial, self.trial.privacy.site
+        if site is None:
+            raise ValueError("noise is for studies with [privacy.site]")
+        came = self.sum if self.mean is None else tree.scale_state(self.mean, self.weight)
+        total = came or self._nothing(server)
+        stream = noise or seeded_streams(trial.batch_seed, self.run.round, "")("noise for sites")
+        spread = site.clip * site_noise(site, trial.training.share, trial.training.rounds)
+        expected = trial.training.share * len(trial.sites)
+        noisy: State = {}
+        for part, leaves in total.items():
+            if part in self.algorithm.data_free:
+                noisy[part] = tree.scale(leaves, 1 / max(self.count, 1))
+            else:
+                noisy[part] = tree.scale(with_noise(stream, leaves, spread), 1 / expected)
+        return self.algorithm.aggregate(server, noisy, trial.training.share)
+
+    def _nothing(self, server: State) -> State:
+        """The update of a site that did nothing: zeros of the right shapes."""
+        algorithm, params = self.algorithm, server["params"]
+        shared, kept, one = algorithm.broadcast(server, 0), algorithm.init_memory(params), setting(1.0, params)
+        update, _ = algorithm.finish(algorithm.begin(shared, kept), shared, kept, Work(one, one, one, one))
+        return {
+            part: leaves if part in algorithm.data_free else tree.zeros_like(leaves) for part, leaves in update.items()
+        }
+
+    def _charged(self, number: int) -> list[str]:
+        """Whose patients were trained on: where rows are pooled, those of every site."""
+        trial = self.trial
+        return [site.name for site in (trial.scored if trial.algorithm.pools else [trial.sites[number]])]
+
+    def record(self, server: State, down: int) -> RoundRecord:
+        trial, before = self.trial, self.run
+        masked = self.mean is not None or (self.regions is not None and trial.privacy.secure_sum is not None)
+        told = self.count and not masked and trial.privacy.site is None
+        charged = {
+            name: trial.charge(n, epochs, before.round)
+            for n, epochs in self.epochs.items()
+            for name in self._charged(n)
+        }
+        site = trial.privacy.site
+        loss = self.loss / self.weight if told else None
+        record = RoundRecord(
+            round=before.round + 1,
+            loss=None if trial.privacy.example is not None else loss,
+            update_norm=self.norm / self.weight if told else None,
+            divergence=max(self.spread / self.weight, 0.0) ** 0.5 if told and self.spread >= 0 else None,
+            change=None if self.algorithm.personal else _distance(before.server["params"], server["params"]),
+            sites=tuple(self.names),
+            dropped=tuple(a.site.name for a in self.assignments if a.site.name not in self.names),
+            bytes_down=down,
+            bytes_up=self.bytes,
+            settings={name: float(leaf) for name, leaf in server.get("settings", {}).items()},
+            charges={name: (one.rate, one.noise, one.steps) for name, one in charged.items() if one is not None},
+            site_charge=None
+            if site is None
+            else (trial.training.share, site_noise(site, trial.training.share, trial.training.rounds), 1),
+            stopped=stopped(trial, before.round),
+            failed=self.failed,
+        )
+        if self.regions is None:
+            return record
+        change = record.change if self.regions.merges(before.round) else None
+        size = tree.count_bytes({"params": server["params"]})
+        sent = between_regions(self.regions, before.round, int(heard(server)), size)
+        return replace(record, change=change, region_messages=sent.messages, region_bytes=sent.bytes)
+
+
+def weight_of(trial: Trial, site: Site) -> float:
+    """Privacy for whole sites holds for sites that weigh the same."""
+    by_rows = trial.algorithm.weighting == "samples" and trial.privacy.site is None
+    return float(len(site.train)) if by_rows else 1.0
+
+
+def _distance(before: Tree, after: Tree) -> float:
+    return float(tree.squared_norm(tree.sub(after, before)).sqrt())

@@ -1,0 +1,202 @@
+"""The only local training loop. Every engine runs `descend`: for one site, or for a stack of sites."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wardround.algorithms.algorithm import Algorithm, Work
+from wardround.core import tree
+from wardround.core.tree import State, Tree
+from wardround.data.site import Rows
+from wardround.models.model import Gradient, Model
+from wardround.privacy.dp.example_dp import PrivateGradient
+from wardround.training.optimisers import Optimiser
+
+Batch = TypeVar("Batch")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a site keeps between rounds. `private` leaves and `buffers` belong to the model and never leave the site."""
+
+    algorithm: State = field(default_factory=dict)
+    private: Tree = field(default_factory=dict)
+    buffers: Tree = field(default_factory=dict)
+    protection: Tree = field(default_factory=dict)  # `clip`, where it moves
+
+    def settled(self) -> "Memory":
+        return self._laid_out(tree.settle)
+
+    def for_convolutions(self) -> "Memory":
+        return self._laid_out(tree.for_convolutions)
+
+    def _laid_out(self, how: Callable[[State], State]) -> "Memory":
+        model = how({"private": self.private, "buffers": self.buffers})
+        return Memory(how(self.algorithm), model["private"], model["buffers"], self.protection)
+
+    def leaves(self) -> Tree:
+        """All of it as one flat tree."""
+        parts = {
+            "algorithm": tree.flatten(self.algorithm),
+            "private": self.private,
+            "buffers": self.buffers,
+            "protection": self.protection,
+        }
+        return tree.flatten(parts)
+
+    @classmethod
+    def of(cls, leaves: Tree) -> "Memory":
+        parts = tree.unflatten(leaves)
+        named = (parts.get(name, {}) for name in ("private", "buffers", "protection"))
+        return cls(tree.unflatten(parts.get("algorithm", {})), *named)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a site's local work gave: `update` leaves, `memory` stays, the rest is for the record."""
+
+    update: State
+    memory: Memory
+    moved: Tree | None  # None where it stayed at its site
+    loss: Tensor  # mean over the round's batches
+    moved_by: float | None = None  # its length, where only that is known
+
+    @property
+    def length(self) -> float:
+        if self.moved is None:
+            return float("nan") if self.moved_by is None else self.moved_by
+        return float(tree.squared_norm(self.moved).sqrt())
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where local work stands: everything that a step changes."""
+
+    params: Tree  # shared leaves
+    private: Tree
+    buffers: Tree
+    optimiser: State
+    loss: Tensor  # summed over the steps so far
+
+
+GradientAt = Callable[[Tree, Tree, Batch], Gradient]  # all leaves, buffers, a batch
+
+
+def descend(
+    algorithm: Algorithm,
+    optimiser: Optimiser,
+    gradient: GradientAt[Batch],
+    point: Point,
+    batches: Iterable[Batch],
+    shared: State,
+    memory: State,
+    lr: float,
+) -> Point:
+    """One step per batch. For one site, or for a stack of sites along the leading axis of every leaf."""
+    params, private, buffers, state, total = point.params, point.private, point.buffers, point.optimiser, point.loss
+    for batch in batches:
+        grad, loss, buffers = gradient({**params, **private}, buffers, batch)
+        corrected = algorithm.correct({name: grad[name] for name in params}, params, shared, memory)
+        both, state = optimiser.step({**params, **private}, {**grad, **corrected}, state, lr)
+        params, private = {name: both[name] for name in params}, {name: both[name] for name in private}
+        total = total + loss
+    return Point(params, private, buffers, state, total)
+
+
+def orders(rows: int, epochs: int, rng: np.random.Generator, odds: np.ndarray | None = None) -> np.ndarray:
+    """The order of rows in each epoch. Fewer epochs give the first of the same orders, so stragglers are comparable.
+
+    With `odds`, as many rows as there are, each drawn by itself with these probabilities.
+    """
+    if odds is not None:
+        return rng.choice(rows, (epochs, rows), p=odds)
+    return rng.permuted(_unshuffled(rows, epochs), axis=1)
+
+
+@lru_cache(maxsize=1024)
+def _unshuffled(rows: int, epochs: int) -> np.ndarray:
+    return np.tile(np.arange(rows), (epochs, 1))
+
+
+def batches(
+    rows: int, epochs: int, batch_size: int, rng: np.random.Generator, odds: np.ndarray | None = None
+) -> list[Tensor]:
+    """Row numbers of every step."""
+    drawn = torch.from_numpy(orders(rows, epochs, rng, odds))
+    return [batch for order in drawn for batch in torch.split(order, batch_size)]
+
+
+class Order(Protocol):
+    """Row numbers of each step. Its length is asked for when the last step is done."""
+
+    def __iter__(self) -> Iterator[Tensor]: ...
+    def __len__(self) -> int: ...
+
+
+def local_train(
+    algorithm: Algorithm,
+    model: Model,
+    optimiser: Optimiser,
+    rows: Rows,
+    order: Order,
+    shared: State,
+    memory: Memory,
+    lr: float,
+    mask_rng: np.random.Generator,
+    weights: Tensor | None = None,
+    change: Callable[[Tensor], Tensor] | None = None,
+    private: PrivateGradient | None = None,
+) -> Outcome:
+    """One site's work: a step per batch in `order`, from the model that it was sent; what leaves, what stays.
+
+    `weights` are those of the loss, `change` is done to each batch of images. With `private` each step's gradient is
+    clipped by patient and gets noise before anything else is done with it.
+    """
+    images = rows.x.dim() == 4
+    if images:
+        shared, memory = tree.for_convolutions(shared), memory.for_convolutions()
+    start = algorithm.begin(shared, memory.algorithm)
+    dtype = next(iter(start.values())).dtype
+
+    def number(value: float) -> Tensor:
+        return torch.tensor(value, dtype=dtype)
+
+    def gradient(leaves: Tree, buffers: Tree, batch: Tensor) -> Gradient:
+        x, y = rows.take(batch, dtype, change)
+        masks = {name: mask.to(x.device) for name, mask in model.masks(mask_rng, len(batch), dtype).items()}
+        if private is not None:
+            return private(leaves, buffers, x, y, masks, rows.people[batch])
+        return model.gradient(leaves, buffers, x, y, masks, weights)
+
+    full = {**start, **memory.private}
+    start_loss = _loss_on(model, full, memory.buffers, rows) if algorithm.needs_start_loss else number(float("nan"))
+    point = Point(start, memory.private, memory.buffers, optimiser.init(full), number(0.0))
+    point = descend(algorithm, optimiser, gradient, point, order, shared, memory.algorithm, lr)
+    work = Work(
+        steps=number(len(order)),
+        lr_sum=number(lr * len(order)),
+        gradient_weight=number(optimiser.gradient_weight(len(order))),
+        start_loss=start_loss,
+    )
+    update, kept = algorithm.finish(point.params, shared, memory.algorithm, work)
+    protection = {"clip": number(private.clip)} if private is not None and memory.protection else {}
+    moved, kept_here = tree.sub(point.params, start), Memory(kept, point.private, point.buffers, protection)
+    if images:  # whoever adds up what comes out need not know how it was laid out here
+        update, moved, kept_here = tree.settle(update), tree.settle({"": moved})[""], kept_here.settled()
+    return Outcome(update, kept_here, moved, point.loss / len(order))
+
+
+def _loss_on(model: Model, params: Tree, buffers: Tree, rows: Rows, chunk: int = 4096) -> Tensor:
+    """Mean loss on all rows, in pieces so that images fit into memory."""
+    dtype = next(iter(params.values())).dtype
+    total = torch.zeros((), dtype=dtype)
+    with torch.no_grad():
+        for part in torch.split(torch.arange(len(rows)), chunk):
+            x, y = rows.take(part, dtype)
+            total = total + model.loss(params, buffers, x, y, None)[0] * len(part)
+    return total / len(rows)

@@ -1,0 +1,116 @@
+"""One round, as data in and data out. Engines differ only in how `train_sites` happens."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import torch
+
+from wardround.algorithms.hierarchical import as_merged, as_regional
+from wardround.core import seeds, tree
+from wardround.core.tree import Tree
+from wardround.data.site import Site
+from wardround.privacy.dp.noise import Stream
+from wardround.training.intake import Intake
+from wardround.training.local import Memory, Outcome
+from wardround.training.trial import Assignment, RoundRecord, Run, Trial, assign
+
+TrainSites = Callable[[Trial, Run, Sequence[Assignment]], Iterable[tuple[Assignment, Outcome]]]
+
+
+def first_weights(trial: Trial) -> tuple[Tree, Tree]:
+    return trial.model.init(_init_seed(trial))
+
+
+def _init_seed(trial: Trial) -> int:
+    return seeds.number(trial.init_seed, "init") >> 1
+
+
+def start(trial: Trial, weights: tuple[Tree, Tree] | None = None) -> Run:
+    """`weights` are those of `first_weights`, where they are known already."""
+    shared, private, buffers = _parts(trial, weights)
+    kept = trial.algorithm.init_memory(shared)
+    memories = {
+        site.name: Memory(kept, _private_at(trial, site, private), buffers, _protection(trial)) for site in trial.sites
+    }
+    return Run(0, trial.algorithm.init(shared, len(trial.sites)), memories)
+
+
+def start_apart(trial: Trial) -> Run:
+    """The coordinator's part alone: in a deployment memories are at the sites."""
+    return Run(0, trial.algorithm.init(_parts(trial)[0], len(trial.sites)), {})
+
+
+def first_memory(trial: Trial, site: Site) -> Memory:
+    """What a site keeps before its first round."""
+    shared, private, buffers = _parts(trial)
+    private = _private_at(trial, site, private)
+    return Memory(trial.algorithm.init_memory(shared), private, buffers, _protection(trial))
+
+
+def _private_at(trial: Trial, site: Site, private: Tree) -> Tree:
+    """A site's own leaves, of the shapes that its columns ask for."""
+    if trial.model.at_site is None:
+        return private
+    width = site.train.x.shape[1]
+    names = [f"column {number}" for number in range(width)] if site.recipe is None else site.recipe.names
+    own = trial.model.at_site(_init_seed(trial), site.name, names)
+    return {**private, **{name: leaf.to(site.train.x.device, trial.dtype) for name, leaf in own.items()}}
+
+
+def _protection(trial: Trial) -> Tree:
+    """Only a clip that moves has to be remembered."""
+    example = trial.privacy.example
+    if example is None or example.adaptive is None:
+        return {}
+    return {"clip": torch.tensor(example.longest, dtype=trial.dtype)}
+
+
+def _parts(trial: Trial, weights: tuple[Tree, Tree] | None = None) -> tuple[Tree, Tree, Tree]:
+    """Shared leaves, private leaves and buffers, in the trial's precision and on its device."""
+    params, buffers = first_weights(trial) if weights is None else weights
+    device = trial.sites[0].train.x.device
+    params = {name: leaf.to(device, trial.dtype) for name, leaf in params.items()}
+    buffers = {
+        n: leaf.to(device, trial.dtype if leaf.is_floating_point() else leaf.dtype) for n, leaf in buffers.items()
+    }
+    shared = {name: leaf for name, leaf in params.items() if not trial.model.is_private(name)}
+    private = {name: leaf for name, leaf in params.items() if trial.model.is_private(name)}
+    return shared, private, buffers
+
+
+def rounds(run: Run, trial: Trial, train_sites: TrainSites) -> Iterator[tuple[Run, RoundRecord]]:
+    """Yield the run after each further round, up to the study's last."""
+    while run.round < trial.training.rounds:
+        assignments = assign(trial, run.round)
+        intake = Intake(trial, run, assignments)
+        counted = [assignment for assignment in assignments if assignment.counts]
+        regions = trial.algorithm.regions
+        if regions is not None and trial.privacy.secure_sum is not None:  # each region has a sum of its own
+            counted.sort(key=lambda assignment: regions.of_site[assignment.number])
+        intake.take(train_sites(trial, run, counted))
+        run, record = close(run, trial, assignments, intake)
+        yield run, record
+
+
+def close(
+    run: Run, trial: Trial, assignments: Sequence[Assignment], intake: Intake, noise: Stream | None = None
+) -> tuple[Run, RoundRecord]:
+    """The run after a round, from what has been taken in. `noise` is a deployment's, for whole sites."""
+    server = tree.settle(intake.aggregate(run.server, noise))
+    down = sum(tree.count_bytes(trial.algorithm.broadcast(run.server, a.number)) for a in assignments)
+    record = intake.record(server, down)
+    if trial.algorithm.pools:
+        record = replace(record, bytes_down=0, bytes_up=0)  # the rows were brought together instead
+    memories = {**run.memories, **intake.memories}
+    return replace(run, round=run.round + 1, server=server, memories=memories), record
+
+
+def site_model(trial: Trial, run: Run, trainer: int, regional: bool = False) -> tuple[Tree, Tree]:
+    """The parameters and buffers with which a site predicts now.
+
+    Where sites form regions, that is the model of all as it was last averaged; `regional` asks for the region's own, as
+    it was before that.
+    """
+    memory = run.memories[trial.sites[trainer].name]
+    shared = trial.algorithm.broadcast(as_regional(run.server) if regional else as_merged(run.server), trainer)
+    return {**trial.algorithm.begin(shared, memory.algorithm), **memory.private}, memory.buffers

@@ -1,0 +1,195 @@
+"""What a run is made of: a trial, who works in a round, what a round leaves behind."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+from wardround.algorithms.algorithm import Algorithm
+from wardround.core import seeds
+from wardround.core.tree import State
+from wardround.data.site import Site
+from wardround.models.model import SMALL_MODEL, Model
+from wardround.privacy.dp.accountant import Charge
+from wardround.privacy.dp.example_dp import Rule
+from wardround.privacy.dp.protection import Sampling, charge_of, charges_within, noise_by_round, rule_of
+from wardround.study.schema import Privacy, Topology, Training
+from wardround.training.local import Memory
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One arm with one seed: all that stays the same from round to round."""
+
+    arm: str
+    seed: int
+    algorithm: Algorithm
+    model: Model
+    training: Training
+    sites: tuple[Site, ...]  # that train
+    scored: tuple[Site, ...]  # whose validation and test rows are predicted; the same sites, unless rows are pooled
+    batch_seed: int
+    init_seed: int
+    privacy: Privacy = field(default_factory=Privacy)
+    topology: Topology = field(default_factory=Topology)
+    within: tuple[str, ...] = ()  # in a deployed region: its sites, the only ones whose work is asked for; empty: all
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float64 if self.training.precision == "float64" else torch.float32
+
+    @property
+    def light(self) -> bool:
+        """Whether a step is shorter than the time to start it. A network that looks at images never is, however few
+        weights it has."""
+        looks = self.sites[0].train.x.dim() == 4 and self.model.closed_gradient is None
+        return self.model.size < SMALL_MODEL and not looks
+
+    def trainer_of(self, scored: int) -> int:
+        """The number of the training site whose model predicts for a scored site."""
+        return 0 if self.algorithm.pools else scored
+
+    def is_near(self, number: int) -> bool:
+        """Whether a site's work belongs to whoever has this trial. Who is drawn does not depend on it."""
+        return not self.within or self.sites[number].name in self.within
+
+    def roster(self, round_number: int) -> "Roster":
+        return roster(
+            self.training, len(self.sites), self.batch_seed, round_number, by_chance=self.privacy.site is not None
+        )
+
+    def rule(self, number: int, round_number: int = 0) -> Rule | None:
+        """How a site protects its patients in a round; None where it does not."""
+        example = self.privacy.example
+        if example is None:
+            return None
+        train, epochs = self.sites[number].train, self.epochs(number)
+        return rule_of(example, train, self.training.batch_size, epochs, round_number)
+
+    def charge(self, number: int, epochs: int, round_number: int) -> Charge | None:
+        """What so many epochs of a round cost a site's patients."""
+        example, sampling = self.privacy.example, self.sampling(number)
+        if example is None:
+            return None
+        noise = noise_by_round(example, sampling, self.epochs(number))[round_number]
+        return charge_of(example, sampling, noise, epochs)
+
+    def charges(self, number: int) -> tuple[Charge, ...]:
+        """Of each round in which a site may still work, as planned."""
+        example = self.privacy.example
+        return () if example is None else charges_within(example, self.sampling(number), self.epochs(number))
+
+    def stops(self, number: int) -> int:
+        """The first round in which a site no longer works, because it would exceed its epsilon."""
+        return self.training.rounds if self.privacy.example is None else len(self.charges(number))
+
+    def sampling(self, number: int) -> Sampling:
+        return Sampling.of(len(self.sites[number].train), self.training.batch_size)
+
+    def epochs(self, number: int) -> tuple[int, ...]:
+        """Of each round, as planned."""
+        return planned_epochs(self.training, len(self.sites), self.batch_seed, self.privacy.site is not None)[number]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything a run is between two rounds. Save it, load it, carry on: the same numbers."""
+
+    round: int
+    server: State
+    memories: Mapping[str, Memory]
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One site's work in one round."""
+
+    site: Site
+    number: int
+    epochs: int
+    counts: bool  # False: a straggler whose work is dropped
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """What a round looked like from outside. No value of a patient can be read from it."""
+
+    round: int
+    loss: float | None  # mean over the counted sites' batches
+    update_norm: float | None  # mean length of the sites' local changes
+    divergence: float | None  # root mean square distance of the sites' models from their mean
+    change: float | None  # length of the shared model's change; None where sites have models of their own
+    sites: tuple[str, ...]  # whose work counted
+    dropped: tuple[str, ...]
+    bytes_down: int
+    bytes_up: int
+    settings: Mapping[str, float]  # hyper-parameters that the coordinator holds, such as mu
+    charges: Mapping[str, tuple[float, float, int]] = field(default_factory=dict)  # by site: rate, noise, steps
+    site_charge: tuple[float, float, int] | None = None  # the same for each site as a whole
+    stopped: tuple[str, ...] = ()  # sites that would have exceeded their epsilon
+    failed: str = ""  # why the round, or a region's, came to nothing
+    # between regions and the coordinator of all, down and up; `bytes_down` and `bytes_up` are the sites'
+    region_messages: tuple[int, int] = (0, 0)
+    region_bytes: tuple[int, int] = (0, 0)
+    exchanges: int = 0  # of embeddings for gradients, between parties with different features
+
+
+@dataclass(frozen=True)
+class Roster:
+    """Which sites work in a round, by number, and how much."""
+
+    numbers: tuple[int, ...]
+    epochs: Mapping[int, int]
+    dropped: frozenset[int]  # stragglers whose work does not count
+
+
+def roster(training: Training, sites: int, seed: int, round_number: int, by_chance: bool = False) -> Roster:
+    """Depends on (seed, round) only, so that every arm sees the same draw.
+
+    `by_chance`: each site is drawn by itself, as privacy for whole sites assumes, so that their number varies.
+    """
+    wanted = max(1, round(training.share * sites))
+    chosen = list(range(sites))
+    if by_chance and training.share < 1:
+        drawn = seeds.generator(seed, "participation by chance", round_number).random(sites) < training.share
+        chosen = np.flatnonzero(drawn).tolist()
+        wanted = len(chosen)
+    elif wanted < sites:
+        rng = seeds.generator(seed, "participation", round_number)
+        chosen = sorted(rng.choice(sites, size=wanted, replace=False).tolist())
+    epochs = dict.fromkeys(chosen, training.local_epochs)
+    slow: list[int] = []
+    if training.stragglers is not None:
+        rng = seeds.generator(seed, "stragglers", round_number)
+        slow = rng.choice(chosen, size=round(training.stragglers.share * wanted), replace=False).tolist()
+        # x epochs, uniform between 1 and E, as in the FedProx paper
+        epochs |= {number: int(rng.integers(1, training.local_epochs + 1)) for number in slow}
+    drop = training.stragglers is not None and training.stragglers.policy == "drop"
+    return Roster(tuple(chosen), epochs, frozenset(slow) if drop else frozenset())
+
+
+@lru_cache(maxsize=64)
+def planned_epochs(training: Training, sites: int, seed: int, by_chance: bool) -> tuple[tuple[int, ...], ...]:
+    """By site, then by round: 0 where a site does not work, or where its work would not count."""
+    if training.share == 1 and training.stragglers is None:
+        return ((training.local_epochs,) * training.rounds,) * sites
+    rosters = [roster(training, sites, seed, number, by_chance) for number in range(training.rounds)]
+    return tuple(tuple(0 if n in one.dropped else one.epochs.get(n, 0) for one in rosters) for n in range(sites))
+
+
+def assign(trial: Trial, round_number: int) -> list[Assignment]:
+    """The round's work, site by site. Who would exceed its epsilon is not asked any more."""
+    drawn = trial.roster(round_number)
+    return [
+        Assignment(trial.sites[n], n, drawn.epochs[n], n not in drawn.dropped)
+        for n in drawn.numbers
+        if trial.is_near(n) and round_number < trial.stops(n)
+    ]
+
+
+def stopped(trial: Trial, round_number: int) -> tuple[str, ...]:
+    """Sites that would have worked in this round, had they not spent their epsilon."""
+    drawn = [n for n in trial.roster(round_number).numbers if trial.is_near(n)]
+    return tuple(trial.sites[n].name for n in drawn if round_number >= trial.stops(n))

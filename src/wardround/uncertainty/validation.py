@@ -1,0 +1,46 @@
+"""Which way to tell uncertainty fits which study: refused before anything trains, with what to do instead."""
+
+import torch
+
+from wardround.core.errors import StudyError
+from wardround.models import Model
+from wardround.models.joined import ABSENT
+from wardround.study.schema import Arm
+from wardround.training.rounds import site_model, start
+from wardround.training.trial import Trial
+
+
+def has_dropout(model: Model) -> bool:
+    """A party that is left out at times in training is no dropout: when a row is predicted it is there, or not."""
+    return any(not (model.cut is not None and name.startswith(ABSENT)) for name in model.mask_shapes)
+
+
+def refuse_unfit(arm: Arm, trial: Trial) -> None:
+    """What can be known of an arm with its rows and its model."""
+    asked, where = arm.uncertainty, f"arms: {arm.name}: uncertainty"
+    if asked is None or arm.held_out is not None:  # an arm that only helps to choose a value tells nothing of itself
+        return
+    if not any(len(site.validation) for site in trial.scored):
+        problem = "no site has validation rows, and whatever is chosen for it is chosen on them"
+        raise StudyError(where, problem, "Set evaluation.validation_share above 0, or leave [uncertainty] out.")
+    if asked.method == "dropout" and not has_dropout(trial.model):
+        problem = f"{arm.model.name} has no dropout here, so that all passes would be the same"
+        remedy = "Give it a `dropout` above 0 in [model], or use laplace, or an ensemble of several seeds."
+        raise StudyError(f"{where}: method", problem, remedy)
+    if asked.method == "laplace":
+        _refuse_laplace(arm, trial, f"{where}: method")
+
+
+def _refuse_laplace(arm: Arm, trial: Trial, where: str) -> None:
+    from wardround.uncertainty.laplace import last_layer  # SciPy, which other studies need only at their end
+
+    if arm.privacy.example is not None:
+        problem = "Laplace reads the training rows once more without noise, and [privacy.example] does not cover that"
+        raise StudyError(where, problem, 'Write `"uncertainty.method" = "dropout"` or "none" in this arm.')
+    params, buffers = site_model(trial, start(trial), 0)
+    rows = trial.sites[0].train
+    x, _ = rows.take(torch.arange(min(2, len(rows))), trial.dtype)
+    try:
+        last_layer(trial.model, params, buffers, x)
+    except StudyError as error:
+        raise StudyError(where, error.problem, error.remedy) from None

@@ -1,0 +1,122 @@
+"""Units in several processes: the same bits, errors that come through, and no worker that outlives its run."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.test_resume import STUDY, kill_at_random, numbers
+
+import wardround
+from wardround.core.errors import RunError
+from wardround.core.processes import can_fork, side_by_side
+from wardround.runs.execute import Progress
+
+pytestmark = pytest.mark.skipif(not can_fork(), reason="workers are forked, on Linux only")
+
+
+def count_to_three(unit: int) -> Iterator[int]:
+    for rounds in (1, 2, 3):
+        time.sleep(0.01)
+        yield rounds
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 9])
+def test_every_unit_is_run_once_by_whoever_is_free(workers: int) -> None:
+    heard = list(side_by_side(range(5), count_to_three, workers))
+    assert sorted(heard) == [(unit, rounds) for unit in range(5) for rounds in (1, 2, 3)]
+    for unit in range(5):
+        assert [rounds for other, rounds in heard if other == unit] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_a_study_gives_the_same_bits_with_any_number_of_workers(tmp_path: Path, workers: int) -> None:
+    alone = wardround.run_study(STUDY, tmp_path / "alone", workers=1)
+    steps: list[Progress] = []
+    together = wardround.run_study(STUDY, tmp_path / "together", workers=workers, progress=steps.append)
+    assert numbers(together.folder) == numbers(alone.folder)
+    assert steps[-1].done == steps[-1].total
+    assert [step.done for step in steps] == sorted(step.done for step in steps)
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_with_two_workers_goes_on_with_one_to_the_same_bits(tmp_path: Path) -> None:
+    expected = numbers(wardround.run_study(STUDY, tmp_path / "undisturbed", workers=1).folder)
+    (tmp_path / "killed").mkdir()
+    finished, died = kill_at_random(tmp_path / "killed", seed=3, kills=2, workers=2)
+    assert died == 2
+    assert numbers(finished) == expected
+
+
+def test_a_workers_error_is_raised_here() -> None:
+    parent = os.getpid()
+
+    def fails_elsewhere(unit: int) -> Iterator[int]:
+        yield 1
+        if os.getpid() != parent:
+            raise RunError(f"unit {unit}", "went wrong", "Mend it.")
+        time.sleep(0.2)
+        yield 2
+
+    with pytest.raises(RunError, match="went wrong"):
+        list(side_by_side(range(4), fails_elsewhere, 2))
+
+
+def test_a_worker_that_dies_is_noticed() -> None:
+    parent = os.getpid()
+
+    def dies_elsewhere(unit: int) -> Iterator[int]:
+        yield 1
+        if os.getpid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.2)
+        yield 2
+
+    with pytest.raises(RunError, match="died without a word"):
+        list(side_by_side(range(4), dies_elsewhere, 2))
+
+
+def test_workers_end_when_their_run_is_killed(tmp_path: Path) -> None:
+    code = """
+import os, time
+from wardround.core.processes import side_by_side
+def forever(unit):
+    while True:
+        yield os.getpid()
+        time.sleep(0.02)
+for unit, who in side_by_side(range(3), forever, 3):
+    print(who, flush=True)
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    seen: set[int] = set()
+    while len(seen) < 3:
+        seen.add(int(process.stdout.readline()))
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    for _ in range(100):
+        if not any(alive(pid) for pid in seen):
+            return
+        time.sleep(0.05)
+    pytest.fail("a worker outlived its run")
+
+
+def alive(pid: int) -> bool:
+    """Runs still; one that has ended but was not collected does not count."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split(") ")[1][0] != "Z"
+    except OSError:
+        return False
+
+
+def test_stopping_early_ends_the_workers() -> None:
+    steps = side_by_side(range(4), count_to_three, 2)
+    next(steps)
+    steps.close()
+    assert not multiprocessing.active_children()

@@ -1,0 +1,228 @@
+"""Hospitals and a coordinator as processes of their own, on loopback: started, watched, killed, started again.
+
+Whatever happens in a test, every process that was started here is ended with it.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from wardround.deployment.common.parity import Parity, replay
+from wardround.deployment.coordinate import deployed_folder
+from wardround.deployment.governance.approvals import approve
+from wardround.deployment.provisioning.provision import provision
+from wardround.deployment.provisioning.site_file import SiteFile
+from wardround.runs.catalog import load_study
+from wardround.runs.folder import RunFolder
+from wardround.runs.plan import load_plan
+from wardround.study.parser import Families
+from wardround.study.schema import Study
+
+HEART = ("cleveland", "hungarian", "switzerland", "va")
+LONGEST = 120.0  # seconds for anything that is waited for: the machine may be busy with other tests
+
+
+def heart_study(algorithms: Sequence[str], **changes: Any) -> dict[str, Any]:
+    """One seed, small models. `changes` are merged into the tables of the file."""
+    document: dict[str, Any] = {
+        "name": "apart",
+        "question": "The same model apart as on one machine?",
+        "data": {"source": "heart", "hospitals": list(HEART)},
+        "sites": {"partition": "by-hospital"},
+        "model": {"kind": "logistic", "l2": 0.01},
+        "training": {"rounds": 4, "local_epochs": 1, "batch_size": 32, "lr": 0.1},
+        "evaluation": {"test_share": 0.2, "seeds": {"first": 42, "count": 1}},
+        "arms": [{"algorithm": algorithm} for algorithm in algorithms],
+    }
+    return {**document, **{key: {**document.get(key, {}), **table} for key, table in changes.items()}}
+
+
+@dataclass
+class Process:
+    """A `wardround` command that runs."""
+
+    name: str
+    log: Path
+    running: "subprocess.Popen[bytes]"
+
+    @property
+    def said(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def wait_for(self, words: str, times: int = 1, also: "Process | None" = None) -> None:
+        """Until it has said `words` so often. It must run till then, and `also` must."""
+
+        def there() -> bool:
+            ended = self.running.poll() is not None
+            found = self.said.count(words) >= times  # after looking whether it runs: its last words count
+            assert found or not ended, f"{self.name} ended without saying {words!r}:\n{self.said}"
+            assert found or also is None or also.running.poll() is None, f"{also.name} ended:\n{also.said}"
+            return found
+
+        wait_until(there, f"{self.name} says {words!r}", lambda: self.said)
+
+    def ended(self) -> int:
+        """Its exit code, once it has ended by itself."""
+        try:
+            return self.running.wait(LONGEST)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.name} did not end:\n{self.said}") from None
+
+    def interrupt(self) -> None:
+        """What Ctrl-C does."""
+        self.running.send_signal(signal.SIGINT)
+
+    def kill(self) -> None:
+        self.running.kill()
+        self.running.wait()
+
+    def superlink(self) -> int:
+        """The process id of a coordinator's SuperLink."""
+        found: list[int] = []
+
+        def there() -> bool:
+            found[:] = [pid for pid in children(self.running.pid) if "wardround.deployment.flower.link" in command(pid)]
+            return bool(found)
+
+        wait_until(there, f"{self.name} has a SuperLink", lambda: self.said)
+        return found[0]
+
+
+@dataclass
+class Hospitals:
+    """The kits of a study in a folder, and the processes that use them."""
+
+    study: Study
+    families: Families
+    folder: Path
+    host: str
+    port: int
+    sites: tuple[str, ...]
+    processes: list[Process] = field(default_factory=list)
+
+    @property
+    def kit(self) -> Path:
+        return self.folder / "coordinator"
+
+    def site(self, name: str) -> SiteFile:
+        return SiteFile.load(self.folder / "sites" / name)
+
+    def coordinate(self, out: str = "runs", report: bool = False) -> Process:
+        study, place = self.kit / "study.toml", ("--listen", self.host, "--out", self.folder / out)
+        options = () if report else ("--no-report",)
+        return self.start("coordinate", "coordinate", study, "--kit", self.kit, *place, *options)
+
+    def join(self, site: str, *options: str) -> Process:
+        return self.start(f"join {site}", "join", self.folder / "sites" / site / "site.toml", *options)
+
+    def join_all(self) -> dict[str, Process]:
+        return {site: self.join(site) for site in self.sites}
+
+    def start(self, name: str, *words: str | Path) -> Process:
+        path = self.folder / f"{len(self.processes):03} {name}.log"
+        with path.open("wb") as log:
+            running = subprocess.Popen(
+                [sys.executable, "-m", "wardround.cli.main", *map(str, words)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+        self.processes.append(Process(name, path, running))
+        return self.processes[-1]
+
+    def run_folder(self, out: str = "runs") -> RunFolder:
+        return deployed_folder(self.study, self.folder / out)
+
+    def parity(self, out: str = "runs") -> Parity:
+        return replay(load_plan(self.study, self.families), self.run_folder(out))
+
+    def end_all(self) -> None:
+        for process in self.processes:
+            process.kill()
+
+
+@contextmanager
+def hospitals(
+    document: Mapping[str, Any],
+    folder: Path,
+    hosts: Sequence[str] = ("127.0.0.1",),
+    others: Sequence[str] = (),
+    unapproved: Sequence[str] = (),
+) -> Iterator[Hospitals]:
+    """Kits for the four heart hospitals and `others`, which bring Cleveland's rows; filled in and approved."""
+    study, families = load_study(document)
+    sites = (*HEART, *others)
+    made = Hospitals(study, families, folder / "kits", hosts[0], free_port(hosts[0]), sites)
+    provision(study, sites, made.folder, hosts, made.port)
+    for name in sites:
+        fill_in(made.folder / "sites" / name / "site.toml", name if name in HEART else HEART[0])
+        if name not in unapproved:
+            approve(made.site(name), study, "Dr. Test")
+    try:
+        yield made
+    finally:
+        made.end_all()
+
+
+def fill_in(site_file: Path, hospital: str) -> None:
+    """Write `[data]` as a hospital would."""
+    before, _, after = site_file.read_text(encoding="utf-8").partition("[data]\n")
+    _, policy, rest = after.partition("[policy]\n")
+    data = f'[data]\nsource = "heart"\nhospitals = ["{hospital}"]\n\n'
+    site_file.write_text(before + data + policy + rest, encoding="utf-8")
+
+
+def wait_until(there: Callable[[], bool], what: str, shown: Callable[[], str] = str) -> None:
+    until = time.monotonic() + LONGEST
+    while not there():
+        assert time.monotonic() < until, f"in {LONGEST:.0f} s it did not happen that {what}\n{shown()}"
+        time.sleep(0.02)
+
+
+def free_port(host: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def children(parent: int) -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            after_name = stat.read_text().rpartition(")")[2].split()  # a name may hold anything, even blanks
+        except OSError:
+            continue  # it ended just now
+        if int(after_name[1]) == parent:
+            found.append(int(stat.parent.name))
+    return found
+
+
+def command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def listening(pid: int) -> list[tuple[str, int]]:
+    """Addresses on which a process waits for connections."""
+    sockets = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed just now
+            sockets.add(os.readlink(link))
+    found = []
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        words = line.split()
+        if words[3] == "0A" and f"socket:[{words[9]}]" in sockets:
+            address, port = words[1].split(":")
+            found.append((socket.inet_ntoa(bytes.fromhex(address)[::-1]), int(port, 16)))
+    return found

@@ -1,0 +1,134 @@
+"""A whole deployment in real processes: checked, run, stopped with Ctrl-C at both ends, and gone on with."""
+
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tests.deployment.processes import HEART, Hospitals, Process, heart_study, hospitals
+from wardround.cli.rendering import INTERRUPTED
+from wardround.deployment.join import preflight
+from wardround.deployment.provisioning.kit import CoordinatorKit
+from wardround.runs.audit import changed_files, heads_in, verify
+
+STUDY = heart_study(
+    ("fedavg", "fedprox", "scaffold", "local", "clustered"),
+    training={"rounds": 12},
+    evaluation={"every": 3},
+)
+FIRST, LAST = HEART[0], HEART[-1]
+
+
+def test_a_study_across_hospitals_that_is_stopped_and_goes_on(tmp_path: Path) -> None:
+    with hospitals(STUDY, tmp_path) as here:
+        check_sends_nothing(here)
+        coordinator = here.coordinate()
+        sites = {name: here.join(name) for name in HEART[1:]}
+        coordinator.wait_for("waiting for sites")
+        check_says_ok(here)
+        assert "cleveland" in coordinator.said.strip().splitlines()[-1], "the check has joined"
+        sites[FIRST] = here.join(FIRST)
+
+        sites[FIRST].wait_for("round 3: trained")
+        coordinator.interrupt()
+        sites[LAST].interrupt()
+        assert coordinator.ended() == INTERRUPTED
+        assert "Every closed round is kept" in coordinator.said
+        assert sites[LAST].ended() == 0
+        assert "the same command goes on from there" in sites[LAST].said
+        for stopped in (coordinator, sites[LAST]):
+            assert "Traceback" not in stopped.said
+        assert not here.run_folder().complete
+
+        coordinator = here.coordinate(report=True)
+        coordinator.wait_for("waiting for sites")  # alone it is up before sites wait long
+        sites[LAST] = here.join(LAST)
+        assert coordinator.ended() == 0, coordinator.said
+        for site in sites.values():
+            site.wait_for("is finished")
+            site.interrupt()
+        assert [site.ended() for site in sites.values()] == [0, 0, 0, 0]
+        the_model_is_that_of_one_machine(here)
+        rows_stayed_where_they_are(here)
+        logs_are_in_order(here)
+        nothing_is_left_behind(here, list(sites.values()))
+
+
+def check_says_ok(here: Hospitals) -> None:
+    check = here.join(FIRST, "--check", "--json")
+    assert check.ended() == 0, check.said
+    found = json.loads(check.said)
+    assert found["ok"]
+    assert {"data", "approval", "policy", "rows", "connection"} <= {one["name"] for one in found["found"]}
+    assert not (here.site(FIRST).state / "audit.jsonl").exists()
+
+
+def check_sends_nothing(here: Hospitals) -> None:
+    """A listener with the coordinator's own certificate hears a handshake, and then not one byte."""
+    with listener(CoordinatorKit.load(here.kit), here.host) as heard:
+        assert {one.name for one in preflight(here.site(FIRST)) if not one.ok} == set()
+    assert heard == [b""]
+
+
+@contextmanager
+def listener(kit: CoordinatorKit, host: str) -> Iterator[list[bytes]]:
+    """What each connection said under TLS."""
+    heard: list[bytes] = []
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(kit.certificate, kit.key)
+    with socket.create_server((host, kit.port)) as door:
+
+        def listen() -> None:
+            with suppress(OSError):  # the door was closed
+                while True:
+                    connection, _ = door.accept()
+                    with context.wrap_socket(connection, server_side=True) as secured:
+                        heard.append(secured.recv(1))
+
+        thread = threading.Thread(target=listen, daemon=True)
+        thread.start()
+        yield heard
+        door.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
+
+
+def the_model_is_that_of_one_machine(here: Hospitals) -> None:
+    parity = here.parity()
+    assert parity.equal
+    assert parity.models == 4  # `local` has no model of all
+    assert (here.run_folder().path / "report.html").is_file()
+    records = here.run_folder().records()
+    assert set(records.groupby("arm")["round"].max()) == {12}
+    assert all(set(sites) == set(HEART) for sites in records["sites"])
+
+
+def rows_stayed_where_they_are(here: Hospitals) -> None:
+    run = here.run_folder().path
+    for name in HEART:
+        [state] = [path for path in here.site(name).state.iterdir() if path.name.startswith(here.study.hash[:12])]
+        assert list((state / "predictions").glob("*.parquet"))
+        assert not list(state.glob("wave-*")), "what was only needed while training"
+    coordinators = [path for folder in (run, here.kit) for path in folder.rglob("*") if path.is_file()]
+    assert not [path for path in coordinators if path.suffix == ".parquet" or "prediction" in path.name]
+
+
+def logs_are_in_order(here: Hospitals) -> None:
+    """Each by itself, and each with the heads that the other end has kept of it."""
+    run = here.run_folder().path / "audit.jsonl"
+    assert verify(run).broken is None
+    assert changed_files(run) == []
+    for name in HEART:
+        site = here.site(name).state / "audit.jsonl"
+        assert len(heads_in(run, site)) >= 12
+        assert verify(site, heads_in(run, site)).broken is None
+        assert verify(run, heads_in(site, run)).broken is None
+
+
+def nothing_is_left_behind(here: Hospitals, sites: list[Process]) -> None:
+    assert not (here.kit / "link" / "secret").exists()
+    assert not (here.run_folder().path / "state").exists()
+    for process in sites:
+        assert "Traceback" not in process.said

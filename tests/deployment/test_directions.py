@@ -1,0 +1,120 @@
+"""A hospital whose label means the opposite is found across hospitals, by columns that everybody has a name for."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deployment.together import Federation, body_of, federation, kind_of
+from wardround.core.errors import CheckError, DeployError
+from wardround.data.checks.label_direction import Association
+from wardround.data.clinical_names import SAME
+from wardround.data.sources import SOURCES, Source
+from wardround.deployment.common.label_directions import inverted_labels, told_directions
+from wardround.study.schema import Evaluation, Study
+
+HOSPITALS = ("cleveland", "hungarian", "va")
+
+
+def heart(hospital: str, inverted: bool) -> Source:
+    """Called by one name at all hospitals, as a site's rows are."""
+    found = SOURCES["heart"](hospitals=(hospital,)).load()
+    return Source(lambda: replace(found, target=1 - found.target if inverted else found.target))
+
+
+def hospitals(folder: Path, inverted: str = "", accept: tuple[str, ...] = (), **changes: Any) -> Federation:
+    document = {
+        "name": "directions",
+        "data": {"source": "at-sites", "schema": "own"},
+        "model": {"kind": "adapter", "latent": 3, "hidden": [3]},
+        "training": {"rounds": 1},
+        "evaluation": {"accept": list(accept)},
+        "arms": [{"algorithm": "fedavg"}],
+        **changes,
+    }
+    sources = {name: partial(heart, name, name == inverted) for name in HOSPITALS}
+    return federation(document, folder, sources)
+
+
+def test_hospitals_that_mean_the_same_are_let_through(tmp_path: Path) -> None:
+    made = hospitals(tmp_path)
+    made.run()
+    assert not [line for line in made.folder.read_json("results.json")["warnings"] if "inverted" in line]
+
+
+@pytest.mark.parametrize("inverted", HOSPITALS)
+def test_an_inverted_label_stops_the_run_before_anything_trains(inverted: str, tmp_path: Path) -> None:
+    made = hospitals(tmp_path, inverted)
+    with pytest.raises(CheckError, match="its label seems to be inverted") as caught:
+        made.run()
+    assert caught.value.where == f"{inverted}: label-direction"
+    assert "map the words under `labels`" in str(caught.value)
+    assert "which hospitals approve anew" in str(caught.value)
+    assert "train" not in {kind_of(asked) for _, asked, _ in made.post.carried}
+
+
+def test_a_study_may_accept_it_knowingly(tmp_path: Path) -> None:
+    made = hospitals(tmp_path, "va", ("label-direction",))
+    made.run()
+    (line,) = [line for line in made.folder.read_json("results.json")["warnings"] if "inverted" in line]
+    assert line.startswith("va: ")
+    assert line.endswith("(accepted by the study)")
+
+
+def told_by(made: Federation) -> dict[str, dict[str, list[float]]]:
+    return {site: body_of(answer)["directions"] for site, _, answer in made.post.carried if kind_of(answer) == "facts"}
+
+
+def test_with_columns_of_their_own_only_public_names_are_told_with_two_digits(tmp_path: Path) -> None:
+    made = hospitals(tmp_path)
+    made.run()
+    told = told_by(made)
+    assert set(told) == set(HOSPITALS)
+    for columns in told.values():
+        assert {"age", "highest heart rate"} <= set(columns) <= set(SAME)
+        for effect, error in columns.values():
+            assert effect == round(effect, 2)
+            assert error == round(error, 3)
+    found = {"age": Association(0.123, 0.0341, 40, 40), "ward round": Association(0.2, 0.1, 40, 40)}
+    assert told_directions(found, only_public=True) == {"age": [0.12, 0.034]}
+    assert told_directions(found, only_public=False) == {"age": [0.12, 0.034], "ward round": [0.2, 0.1]}
+
+
+def test_a_study_may_leave_it_out(tmp_path: Path) -> None:
+    made = hospitals(tmp_path, "va", deployment={"compare_labels": False})
+    made.run()
+    assert told_by(made) == {site: {} for site in HOSPITALS}
+
+
+def test_where_patients_are_promised_privacy_nothing_is_told(tmp_path: Path) -> None:
+    made = hospitals(
+        tmp_path,
+        data={"source": "at-sites", "schema": "own", "missing": "range", "scale": "ranges", "public": True},
+        privacy={"example": {"epsilon": 8.0, "delta": 1e-4, "clip": 1.0}},
+        training={"rounds": 1, "batch_size": 16},
+    )
+    made.run()
+    assert told_by(made) == {site: {} for site in HOSPITALS}
+
+
+@pytest.mark.parametrize("sent", [[0.7, 0.1], [0.1, 0.0], [0.1], [0.1, float("nan")], ["a", 1], [0.1, 0.2, 0.3]])
+def test_an_answer_that_is_no_direction_is_refused(sent: list[Any]) -> None:
+    study = Study("s", "", None, Evaluation(), None, (), (), None, (), {})  # type: ignore[arg-type]
+    with pytest.raises((ValueError, TypeError)):
+        inverted_labels(study, ("no", "yes"), {"a": {"x": sent}, "b": {"x": [0.1, 0.1]}})
+
+
+def test_a_site_that_sends_such_an_answer_ends_the_run_with_a_clear_word(tmp_path: Path) -> None:
+    made = hospitals(tmp_path)
+    site = made.post.sites["va"]
+    made_facts = site._made
+
+    def lying(kind: str, body: Any, tensors: Any) -> dict[str, Any]:
+        found = made_facts(kind, body, tensors)
+        return {**found, "directions": {"x": [7, 7]}} if kind == "facts" else found
+
+    site._made = lying  # type: ignore[method-assign]
+    with pytest.raises(DeployError, match="va sent an answer that cannot be used"):
+        made.run()

@@ -1,0 +1,230 @@
+"""What `engines/flower/` takes for granted of Flower, which may change with any version of it."""
+
+import ast
+import importlib
+import io
+import os
+import signal
+import time
+import zipfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deployment.superlinks import ask, echo, joined, made_linked
+from wardround.core.errors import DeployError, MachineError
+from wardround.deployment import flower
+from wardround.protocol.messages import Post, Sealed
+from wardround.protocol.signing import read_key
+
+pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern")  # Flower's matter
+PACKAGE = Path(flower.__file__).parent
+LETTER = Sealed(b"head", b"tensors", b"signature")
+
+
+@pytest.mark.parametrize("found", ["1.40.0", "1.41.1", "2.0.0", None])
+def test_another_version_is_refused(found: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flower, "installed", {"flwr": found}.__getitem__)
+    with pytest.raises(MachineError, match=r"pip install 'wardround\[deploy\]'"):
+        flower.check_version()
+
+
+def test_the_version_is_the_one_that_the_package_asks_for() -> None:
+    project = (PACKAGE.parents[3] / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'"flwr=={flower.FLOWER}"' in project
+    assert version("flwr") == flower.FLOWER
+    flower.check_version()
+
+
+@pytest.mark.parametrize("file", sorted(path.name for path in PACKAGE.glob("*.py")))
+def test_every_name_that_is_imported_exists(file: str) -> None:
+    """Those too that are imported late, when a run has begun."""
+    for node in ast.walk(ast.parse((PACKAGE / file).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "flwr":
+            module = importlib.import_module(node.module)
+            for name in node.names:
+                assert hasattr(module, name.name), f"{node.module}.{name.name}"
+
+
+def test_nothing_is_told_to_flowers_makers() -> None:
+    from flwr.supercore import telemetry
+
+    assert os.environ["FLWR_TELEMETRY_ENABLED"] == "0"
+    assert os.environ["FLWR_DISABLE_UPDATE_CHECK"] == "1"
+    assert telemetry.FLWR_TELEMETRY_ENABLED == "0"
+
+
+def test_the_app_that_is_sent_has_no_code_in_it() -> None:
+    from flwr.cli.build import build_fab_from_files
+
+    from wardround.deployment.flower.adapter import APP
+
+    app, _ = build_fab_from_files({"pyproject.toml": APP})
+    with zipfile.ZipFile(io.BytesIO(app)) as parts:
+        assert {name for name in parts.namelist() if not name.startswith(".info/")} == {"pyproject.toml"}
+        assert not [name for name in parts.namelist() if name.endswith(".py")]
+
+
+@pytest.mark.parametrize("size", [0, 1, 2**20, 2**20 + 1, 5 * 2**20])
+def test_letters_survive_the_wire(size: int) -> None:
+    from wardround.deployment.flower.wire import SMALL, from_record, to_record
+
+    sealed = Sealed(b'{"kind": "train"}', os.urandom(size), os.urandom(96))
+    record = to_record(sealed)
+    assert from_record(record) == sealed
+    assert bool(record.array_records) == (size > SMALL)  # an array is cut into chunks, a setting is not
+
+
+def test_whatever_is_no_letter_is_refused() -> None:
+    from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+    from wardround.deployment.flower.wire import from_record
+
+    half = {"head": b"head", "signature": b"signature"}
+    array = Array("uint8", (3,), "other", b"abc")
+    for record in (
+        RecordDict({}),
+        RecordDict({"letter": MetricRecord({"head": 1})}),
+        RecordDict({"letter": ConfigRecord({})}),
+        RecordDict({"letter": ConfigRecord({**half})}),
+        RecordDict({"letter": ConfigRecord({**half, "tensors": "words"})}),
+        RecordDict({"letter": ConfigRecord({**half, "tensors": 3})}),
+        RecordDict({"letter": ConfigRecord({**half}), "tensors": ArrayRecord({"others": array})}),
+        RecordDict({"letter": ConfigRecord({"head": b"head", "tensors": b"tensors"})}),
+    ):
+        with pytest.raises(DeployError, match="is not a letter"):
+            from_record(record)
+
+
+def test_heartbeats_are_as_frequent_as_a_superlink_allows() -> None:
+    from flwr.common.constant import HEARTBEAT_MAX_INTERVAL, HEARTBEAT_MIN_INTERVAL
+
+    from wardround.deployment.flower.adapter import HEARTBEAT
+
+    assert HEARTBEAT_MIN_INTERVAL == HEARTBEAT <= HEARTBEAT_MAX_INTERVAL
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 412, 500])
+def test_a_refusal_is_told_at_once_and_does_not_end_the_process(status: int) -> None:
+    """Flower's own way of retrying sends SIGINT to the process on 401, and raises a BaseException on 403."""
+    import httpx
+
+    from wardround.deployment.flower.adapter import retrying
+
+    answers = iter([503, status])
+    with pytest.raises(httpx.HTTPStatusError, match=str(status)):
+        retrying().invoke(lambda: answered(next(answers)))
+
+
+def answered(status: int) -> None:
+    import httpx
+
+    request = httpx.Request("POST", "https://127.0.0.1/")
+    httpx.Response(status, request=request, json={"code": 1, "message": ""}).raise_for_status()
+
+
+@pytest.mark.slow
+def test_letters_over_a_real_superlink(tmp_path: Path) -> None:
+    """One SuperLink for all of it, since each takes seconds to start."""
+    began = made_linked(tmp_path)
+    south = read_key(tmp_path / "kits" / "sites" / "south" / "site.key").private
+    done = []
+
+    def coordinate(post: Post) -> None:
+        with joined(began, tmp_path, "north", echo):
+            for size in (10, 20 * 2**20):
+                sealed = Sealed(b"head", os.urandom(size), b"signature")
+                assert ask(post, {"north": sealed}) == {"north": sealed}
+            assert post.connected()["north"]
+            back_at_once_after_a_crash(began, south)
+        others_are_heard_while_one_has_died_over_its_answer(began, post, tmp_path)
+        comes_back_when_it_was_killed(began, post, tmp_path)
+        comes_back_when_it_has_given_us_up(began, post, tmp_path)
+        done.append(True)
+
+    began.carry(coordinate)
+    assert done
+    assert began.process is None
+    assert not (began.folder / "secret").exists()
+
+
+def back_at_once_after_a_crash(linked: Any, key: Any) -> None:
+    """A SuperLink takes a site that has died for alive until two heartbeats are missing, and lets it in only once."""
+    import httpx
+
+    from wardround.deployment.flower.adapter import Desk
+
+    address, ca = f"{linked.host}:{linked.port}", linked.ca.read_bytes()
+    died = Desk(address, ca, key, None)
+    died.stopped.set()
+    died.client.close()
+    with pytest.raises(httpx.HTTPStatusError, match="412"):
+        Desk(address, ca, key, None)
+    back = Desk(address, ca, key, died.number)
+    assert back.number == died.number
+    assert back.receive() is None
+    back.close()
+
+
+def others_are_heard_while_one_has_died_over_its_answer(linked: Any, post: Post, folder: Path) -> None:
+    """Flower's own call would wait three minutes for the rest of it."""
+    from flwr.app import Context, RecordDict
+
+    from wardround.deployment.flower.adapter import Desk
+    from wardround.deployment.flower.client_app import client_app
+    from wardround.deployment.flower.server_app import LinkLost
+
+    key = read_key(folder / "kits" / "sites" / "south" / "site.key").private
+    desk = Desk(f"{linked.host}:{linked.port}", linked.ca.read_bytes(), key, None)
+    (folder / "south-connection").write_text(str(desk.number))
+    answers, began = post.ask({"south": LETTER, "north": LETTER}), time.monotonic()
+    while (message := desk.receive()) is None:
+        assert next(answers) is None
+
+    def broken(request: Any) -> None:
+        raise OSError
+
+    vars(desk.client)["PushObject"] = broken
+    with pytest.raises(LinkLost):
+        desk.send(client_app(echo)(message, Context(0, desk.number, {}, RecordDict(), {})), lambda gone, total: None)
+    desk.stopped.set()
+    desk.client.close()
+    for _ in range(4):
+        assert next(answers) is None
+    with joined(linked, folder, "north", echo):
+        assert next(got for got in answers if got) == ("north", LETTER)
+        with joined(linked, folder, "south", echo):
+            assert next(got for got in answers if got) == ("south", LETTER)
+    assert time.monotonic() - began < 60
+
+
+def comes_back_when_it_was_killed(linked: Any, post: Post, folder: Path) -> None:
+    """A letter that was out when the SuperLink died is sent again, and its answer arrives."""
+    seen: list[Sealed] = []
+
+    def kill_first(sealed: Sealed) -> Sealed:
+        seen.append(sealed)
+        if len(seen) == 1:
+            os.kill(linked.process.pid, signal.SIGKILL)
+        return sealed
+
+    before = linked.process.pid
+    with joined(linked, folder, "north", kill_first):
+        assert ask(post, {"north": LETTER}) == {"north": LETTER}
+    assert seen == [LETTER, LETTER]
+    assert linked.process.pid != before
+
+
+def comes_back_when_it_has_given_us_up(linked: Any, post: Post, folder: Path) -> None:
+    """As when the coordinator's machine was suspended: the SuperLink runs, but its run of ours has ended."""
+    from flwr.proto.control_pb2 import StopRunRequest
+
+    office, before = linked.office, linked.process.pid
+    office.control.StopRun(StopRunRequest(run_id=office.context.run_id))
+    office._beat()
+    assert office.lost.is_set()
+    with joined(linked, folder, "north", echo):
+        assert ask(post, {"north": LETTER}) == {"north": LETTER}
+    assert linked.process.pid != before

@@ -1,0 +1,197 @@
+"""What is written into a letter is what is read from it: order, names, and every bit of every number."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+import torch
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from tests.deployment.together import key, public
+from wardround.core.errors import DeployError
+from wardround.data.agreement import LEAST, Common, Facts, Lent, Moments
+from wardround.data.prepare import Layout
+from wardround.data.records import Column
+from wardround.deployment.common import agreement_serialization as written
+from wardround.deployment.common.answer_matching import belongs
+from wardround.protocol.messages import PROTOCOL, Letter, Sealed, open_sealed, seal, tensor_bytes
+
+ODD = [0.0, -0.0, 5e-324, -5e-324, 2.2250738585072014e-308, 1.7976931348623157e308, 0.1, 1 / 3, -1e-300]
+NAMES = st.text("abz/.0[]=@ü", min_size=1, max_size=12)
+quick = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def carried(letter: Letter, sender: str = "alder") -> Letter:
+    sealed = seal(letter, key(sender))
+    return open_sealed(
+        Sealed(bytes(sealed.head), bytes(sealed.tensors), bytes(sealed.signature)), public(sender), sender
+    )
+
+
+def through(content: Any) -> Any:
+    """Through a letter, and through a file of the coordinator's."""
+    body: Any = carried(Letter("facts", {"content": content})).body
+    return json.loads(json.dumps(body["content"]))
+
+
+def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
+    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+
+
+@quick
+@given(st.lists(NAMES, unique=True, max_size=8))
+@example(["b", "a", "10/x", "9/x"])
+def test_tensors_keep_their_order(names: list[str]) -> None:
+    letter = Letter("train", {}, {name: torch.full((2,), float(i)) for i, name in enumerate(names)})
+    read = carried(letter)
+    assert list(read.tensors) == names
+    assert all(torch.equal(read.tensors[name], letter.tensors[name]) for name in names)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.bool])
+def test_tensors_keep_every_bit(dtype: torch.dtype) -> None:
+    odd = torch.tensor([*ODD, math.nan, math.inf, -math.inf], dtype=torch.float64)
+    leaf = odd.to(dtype) if dtype.is_floating_point else torch.arange(12).to(dtype)
+    scattered = leaf.repeat(3, 1).t()  # not contiguous
+    sent = {"scalar": leaf[0].clone(), "leaf": leaf, "scattered": scattered, "none": leaf[:0].clone()}
+    read = carried(Letter("train", {}, sent))
+    for name, expected in sent.items():
+        found = read.tensors[name]
+        assert found.dtype == dtype
+        assert found.shape == expected.shape
+        assert found.contiguous().numpy().tobytes() == expected.contiguous().numpy().tobytes()
+
+
+@quick
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=9))
+@example(ODD)
+def test_numbers_in_a_body_keep_every_bit(numbers: list[float]) -> None:
+    assert np.array(through(numbers), dtype=float).tobytes() == np.array(numbers, dtype=float).tobytes()
+
+
+FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+ARRAYS = hnp.arrays(np.float64, 4, elements=FLOATS)
+
+
+@quick
+@given(ARRAYS, ARRAYS, st.dictionaries(NAMES, NAMES, max_size=3))
+@example(np.array(ODD[:4]), np.array(ODD[4:8]), {"ward": "burns"})
+def test_what_is_agreed_on_keeps_every_bit(one: np.ndarray, other: np.ndarray, levels: dict[str, str]) -> None:
+    common = written.read_common(through(written.write_common(Common(one, levels, (other, one)))))
+    assert same_bits(common.fill, one)
+    assert common.scale is not None
+    assert same_bits(common.scale[0], other)
+    assert same_bits(common.scale[1], one)
+    assert common.level == levels
+    plain = written.read_common(through(written.write_common(Common(one))))
+    assert plain.scale is None
+    moments = written.read_moments(through(written.write_moments(Moments(np.arange(len(one)), one, other))))
+    assert moments.count.tolist() == list(range(len(one)))
+    assert same_bits(moments.total, one)
+    assert same_bits(moments.squares, other)
+
+
+@quick
+@given(ARRAYS, st.sets(st.integers(0, 3)), st.sets(st.sampled_from(["ward", "stage"])))
+@example(np.array(ODD[:4]), {0, 1, 2, 3}, {"ward"})
+def test_only_what_is_asked_for_is_lent(fill: np.ndarray, numbers: set[int], categories: set[str]) -> None:
+    counts = np.array([3, 5, 7, 9])
+    levels = {"ward": {"burns": 6, "medical": 2}, "stage": {"1": 4}}
+    told = written.write_lent(Lent(fill, counts, levels), sorted(numbers), sorted(categories))
+    read = written.read_lent(through(told))
+    for place in range(4):
+        asked = place in numbers and counts[place] >= LEAST
+        assert read.counts[place] == (counts[place] if asked else 0)
+        assert same_bits(read.fill[place : place + 1], fill[place : place + 1] if asked else np.zeros(1))
+    enough = {"ward": {"burns": 6}}  # the others are of too few rows
+    assert read.levels == {name: enough[name] for name in categories if name in enough}
+
+
+LEVELS = st.dictionaries(NAMES, st.lists(NAMES, unique=True, max_size=4).map(tuple), max_size=3)
+
+
+@quick
+@given(LEVELS, st.lists(NAMES, max_size=3).map(tuple), st.none() | st.tuples(FLOATS, FLOATS))
+@example({"b": ("2", "10"), "a": ("x",)}, ("a",), (-0.0, 5e-324))
+def test_layouts_and_facts_keep_their_order(
+    levels: dict[str, tuple[str, ...]], names: tuple[str, ...], limits: tuple[float, float] | None
+) -> None:
+    columns = (Column("b", "numeric", limits), Column("a", "categorical", None, True))
+    layout = Layout(columns, levels, names)
+    read = written.read_layout(through(written.write_layout(layout)))
+    assert read == layout
+    assert list(read.levels) == list(levels)
+    facts = Facts((True, False), (False, True), tuple(levels.values()))
+    assert written.read_facts(through(written.write_facts(facts))) == facts
+
+
+def test_what_is_packed_once_is_the_same_letter() -> None:
+    tensors = {"0/params/b": torch.ones(3), "0/params/a": torch.zeros(2)}
+    letter = Letter("train", {"run": "r"}, tensors)
+    whole = seal(letter, key("coordinator"))
+    packed = seal(letter, key("coordinator"), tensor_bytes(tensors), whole.tensors_hash)
+    assert (packed.head, packed.tensors, packed.hash) == (whole.head, whole.tensors, whole.hash)
+    assert open_sealed(packed, public("coordinator"), "coordinator").tensors.keys() == tensors.keys()
+
+
+@quick
+@given(st.integers(0, 2), st.integers(0, 10**6), st.integers(1, 255))
+def test_one_changed_byte_anywhere_is_noticed(part: int, place: int, change: int) -> None:
+    sealed = seal(Letter("train", {"round": 3}, {"x": torch.arange(4.0)}), key("coordinator"))
+    parts = [bytearray(sealed.head), bytearray(sealed.tensors), bytearray(sealed.signature)]
+    parts[part][place % len(parts[part])] ^= change
+    with pytest.raises(DeployError, match="signature"):
+        open_sealed(Sealed(*map(bytes, parts)), public("coordinator"), "coordinator")
+
+
+def test_bytes_cannot_be_moved_between_the_parts() -> None:
+    sealed = seal(Letter("train", {}, {"x": torch.arange(4.0)}), key("coordinator"))
+    moved = Sealed(sealed.head + sealed.tensors[:1], sealed.tensors[1:], sealed.signature)
+    with pytest.raises(DeployError, match="signature"):
+        open_sealed(moved, public("coordinator"), "coordinator")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=60), st.binary(max_size=60))
+def test_signed_garbage_is_an_error_that_a_user_can_read(head: bytes, tensors: bytes) -> None:
+    unsigned = Sealed(head, tensors, b"")
+    sealed = Sealed(head, tensors, key("coordinator").sign(unsigned.digest))
+    with pytest.raises(DeployError, match="cannot be read"):
+        open_sealed(sealed, public("coordinator"), "coordinator")
+
+
+def test_another_protocol_names_both() -> None:
+    head = orjson.dumps({"protocol": PROTOCOL + 1, "kind": "hello", "body": {}, "order": []})
+    sealed = Sealed(head, b"", key("coordinator").sign(Sealed(head, b"", b"").digest))
+    with pytest.raises(DeployError, match=f"version {PROTOCOL + 1} .* version {PROTOCOL}"):
+        open_sealed(sealed, public("coordinator"), "coordinator")
+
+
+def test_an_answer_belongs_to_one_question() -> None:
+    asked = seal(Letter("train", {"run": "r", "wave": 0, "round": 2, "counted": 1}), key("coordinator"))
+    place = {"run": "r", "wave": 0, "round": 2}
+    assert belongs(Letter("update", place), asked)
+    assert belongs(Letter("failed", {**place, "problem": "p"}), asked)
+    assert belongs(Letter("refused", {"reason": "unreadable"}), asked)
+    assert not belongs(Letter("update", {**place, "round": 1}), asked)
+    assert not belongs(Letter("update", {**place, "wave": 1}), asked)
+    assert not belongs(Letter("update", {**place, "run": "q"}), asked)
+    assert not belongs(Letter("failed", {**place, "round": 1}), asked)
+    assert not belongs(Letter("summary", place), asked)
+
+
+def test_a_file_keeps_what_a_letter_keeps(tmp_path: Path) -> None:
+    from wardround.runs.checkpoint import read_leaves, write_leaves
+
+    leaves = {"b": torch.tensor([math.nan, -0.0, 5e-324], dtype=torch.float64), "a": torch.tensor(3)}
+    write_leaves(tmp_path / "x.safetensors", leaves, {"round": 4})
+    read, place = read_leaves(tmp_path / "x.safetensors")
+    assert list(read) == ["b", "a"]
+    assert place == {"round": 4}
+    assert all(read[name].numpy().tobytes() == leaves[name].numpy().tobytes() for name in leaves)

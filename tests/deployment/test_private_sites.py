@@ -1,0 +1,342 @@
+"""Differential privacy for patients at a site: charged once, repeated bit by bit, secret, and stopped in time."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deployment.protected import EXAMPLE, KNOWN, begin, gate, ledger, private
+from tests.deployment.test_hostile_ends import Anyone
+from tests.deployment.together import Federation, body_of, key, kind_of
+from wardround.core.errors import DeployError, StudyError
+from wardround.core.tree import Tree
+from wardround.deployment.common.deployable import refuse_undeployable
+from wardround.deployment.flat.site_secret import RunSecret
+from wardround.privacy.dp.accountant import Charge, epsilon
+from wardround.protocol.messages import Letter, Sealed, open_sealed, seal
+from wardround.runs.catalog import load_study
+from wardround.runs.ledger import Entry
+
+ROUNDS = 3
+Look = Callable[[str, Sealed, Sealed], None]
+
+
+def looked_at(made: Federation, look: Look, kind: str = "train") -> None:
+    """Run, with a look at each answer of a kind."""
+
+    def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
+        if kind_of(sealed) == kind:
+            look(site, sealed, answer)
+        return answer
+
+    made.post.after = after
+    made.run()
+
+
+def run_folder(folder: Path, site: str) -> Path:
+    (found,) = [path for path in (folder / "sites" / site).iterdir() if path.is_dir()]
+    return found
+
+
+def forget_answer(folder: Path, site: str, number: int) -> None:
+    """As if the process had died after the charge, before it kept its answer."""
+    for path in run_folder(folder, site).glob(f"wave-*/*-{number:06}.*"):
+        path.unlink()
+
+
+def changed(sealed: Sealed, change: Callable[[dict[str, Any], Tree], None]) -> Sealed:
+    """A letter of the coordinator's own, with something else in it."""
+    letter = open_sealed(sealed, Anyone(), "coordinator")
+    body, tensors = dict(letter.body), dict(letter.tensors)
+    change(body, tensors)
+    return seal(Letter(letter.kind, body, tensors), key("coordinator"))
+
+
+def another_model(body: dict[str, Any], tensors: Tree) -> None:
+    name = next(name for name in tensors if "params" in name)
+    tensors[name] = tensors[name] + 1e-6
+
+
+def test_a_site_charges_the_noise_that_each_round_has(tmp_path: Path) -> None:
+    made = begin(tmp_path, private(privacy={"example": {**EXAMPLE, "noise_schedule": {"last": 0.5}}}))
+    made.run()
+    for site in ("alder", "birch"):
+        entries = ledger(tmp_path, site)
+        noise = [entry.noise for entry in entries]
+        assert noise == pytest.approx([noise[0], 0.75 * noise[0], 0.5 * noise[0]], rel=1e-5)
+        assert 1.9 < epsilon([Charge(one.rate, one.noise, one.steps) for one in entries], 1e-5) <= 2
+
+
+def test_a_site_stops_where_falling_noise_would_exceed_epsilon(tmp_path: Path) -> None:
+    """What two rounds and no third cost alder is allowed."""
+    falling = {**EXAMPLE, "noise": 4.0, "noise_schedule": {"last": 0.5}}
+    entries: list[Entry] = []
+    for folder, most in ((tmp_path / "first", 1e3), (tmp_path / "second", 0.0)):
+        if entries:
+            two, three = (
+                epsilon([Charge(one.rate, one.noise, one.steps) for one in entries[:n]], 1e-5) for n in (2, 3)
+            )
+            most = (two + three) / 2
+        begin(folder, private(privacy={"example": {**falling, "epsilon": most}})).run()
+        entries = ledger(folder, "alder")
+    assert [(entry.round, entry.noise) for entry in entries] == [(1, 4.0), (2, 3.0)]
+
+
+def test_a_study_without_a_clip_is_not_deployed() -> None:
+    asked, families = load_study(private(privacy={"example": {**EXAMPLE, "clip": "none"}}), sources=KNOWN)
+    with pytest.raises(StudyError, match="privacy: example: clip: without a clip"):
+        refuse_undeployable(asked, families, ("alder", "birch"))
+
+
+def test_a_repeated_request_has_the_same_bytes_and_is_charged_once(tmp_path: Path) -> None:
+    made = begin(tmp_path, private(["fedavg", "scaffold"]))
+    repeated = []
+
+    def look(site: str, sealed: Sealed, answer: Sealed) -> None:
+        if site == "birch":
+            forget_answer(tmp_path, site, body_of(sealed)["round"])
+            made.restart_site(site)
+            again = made.post.sites[site].answer(sealed)
+            assert again.tensors == answer.tensors
+            assert len(answer.tensors) > 100
+            repeated.append(again)
+
+    looked_at(made, look)
+    assert len(repeated) == ROUNDS
+    for site in ("alder", "birch"):
+        assert [(entry.arm, entry.round) for entry in ledger(tmp_path, site)] == [
+            (arm, number) for number in (1, 2, 3) for arm in ("fedavg", "scaffold")
+        ]
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_the_same_round_with_another_model_is_refused(forgotten: bool, tmp_path: Path) -> None:
+    made = begin(tmp_path, private())
+    refused = []
+
+    def look(site: str, sealed: Sealed, answer: Sealed) -> None:
+        if site != "cedar":
+            return
+        before = ledger(tmp_path, site)
+        if forgotten:
+            forget_answer(tmp_path, site, body_of(sealed)["round"])
+        said = made.post.sites[site].answer(changed(sealed, another_model))
+        assert kind_of(said) == "failed"
+        assert body_of(said)["problem"] == "asks again for a round that was answered, with another model"
+        assert not said.tensors
+        assert ledger(tmp_path, site) == before
+        assert made.post.sites[site].answer(sealed).tensors == answer.tensors  # the first question still has its answer
+        refused.append(said)
+
+    looked_at(made, look)
+    assert len(refused) == ROUNDS
+
+
+def test_what_is_scored_does_not_make_it_another_question(tmp_path: Path) -> None:
+    made = begin(tmp_path, private())
+
+    def look(site: str, sealed: Sealed, answer: Sealed) -> None:
+        def score(body: dict[str, Any], tensors: Tree) -> None:
+            body["score"] = [0] if not body["score"] else []
+
+        assert made.post.sites[site].answer(changed(sealed, score)).tensors == answer.tensors
+
+    looked_at(made, look)
+    assert len(ledger(tmp_path, "alder")) == ROUNDS
+
+
+def test_the_seed_is_public_and_tells_nothing(tmp_path: Path) -> None:
+    """Two runs of one study, with the same seed, differ from the first answer on."""
+    first: list[bytes] = []
+    for name in ("one", "two"):
+        made = begin(tmp_path / name, private())
+
+        def look(site: str, sealed: Sealed, answer: Sealed) -> None:
+            if site == "alder" and body_of(sealed)["round"] == 0:
+                first.append(answer.tensors)
+
+        looked_at(made, look)
+    assert len(first) == 2
+    assert len(first[0]) == len(first[1])
+    assert first[0] != first[1]
+
+
+def test_the_secret_is_owner_only_and_destroyed_when_the_run_is_over(tmp_path: Path) -> None:
+    made = begin(tmp_path, private())
+    seen: list[bytes] = []
+
+    def look(site: str, sealed: Sealed, answer: Sealed) -> None:
+        path = run_folder(tmp_path, site) / "secret"
+        assert path.stat().st_mode & 0o777 == 0o600
+        seen.append(path.read_bytes())
+
+    looked_at(made, look)
+    assert {len(secret) for secret in seen} == {32}
+    assert len(set(seen)) == 4  # one for each site, the same in all rounds
+    for path in tmp_path.rglob("*"):
+        assert not path.is_file() or not any(secret in path.read_bytes() for secret in seen)
+    letters = [sealed for site, sealed, _ in made.post.carried if site == "alder" and kind_of(sealed) == "train"]
+    forget_answer(tmp_path, "alder", 0)
+    said = made.post.sites["alder"].answer(letters[0])
+    assert "destroyed" in body_of(said)["problem"]
+    assert len(ledger(tmp_path, "alder")) == ROUNDS
+
+
+def test_the_secret_is_gone_with_the_last_evaluation_even_without_a_goodbye(tmp_path: Path) -> None:
+    made = begin(tmp_path, private(training={"rounds": 1}))
+    made.post.before = lambda site, sealed: kind_of(sealed) != "goodbye"
+    steps = made.coordinator.run()
+    while not made.folder.complete:
+        next(steps)
+    steps.close()
+    assert not list(tmp_path.rglob("secret"))
+    assert len(list(tmp_path.rglob("secret-destroyed"))) == 4
+
+
+def test_another_run_destroys_the_secret_of_one_that_never_ended(tmp_path: Path) -> None:
+    made = begin(tmp_path, private())
+    made.post.before = lambda site, sealed: kind_of(sealed) != "goodbye"
+    steps = made.coordinator.run()
+    while not all(ledger(tmp_path, site) for site in ("alder", "birch", "cedar", "dogwood")):
+        next(steps)
+    steps.close()
+    first = run_folder(tmp_path, "alder")
+    assert (first / "secret").exists()
+    other = begin(tmp_path, private(training={"rounds": 1}))
+    other.coordinator.again = True
+    other.run()
+    assert not (first / "secret").exists()
+
+
+def test_a_secret_is_never_drawn_twice(tmp_path: Path) -> None:
+    secret = RunSecret(tmp_path / "run")
+    drawn = secret.draw(used=False)
+    assert RunSecret(tmp_path / "run").draw(used=True) == drawn
+    (tmp_path / "run" / "secret").write_bytes(drawn[:5])
+    with pytest.raises(DeployError, match="was changed"):
+        secret.draw(used=False)
+    os.unlink(tmp_path / "run" / "secret")
+    with pytest.raises(DeployError, match="is gone"):
+        secret.draw(used=True)
+    assert secret.draw(used=False) != drawn
+    secret.destroy()
+    with pytest.raises(DeployError, match="destroyed"):
+        secret.draw(used=False)
+
+
+def test_a_site_whose_secret_was_lost_gives_no_second_answer(tmp_path: Path) -> None:
+    made = begin(tmp_path, private(deployment={"quorum": 3, "smallest_cell": 1}))
+
+    def look(site: str, sealed: Sealed, answer: Sealed) -> None:
+        if site == "birch" and body_of(sealed)["round"] == 0:
+            (run_folder(tmp_path, site) / "secret").unlink()
+
+    looked_at(made, look)
+    assert "is gone" in made.coordinator.left["birch"]
+    assert len(ledger(tmp_path, "birch")) == 1
+
+
+def test_the_ledger_outlives_runs_and_stops_at_the_total(tmp_path: Path) -> None:
+    """A run costs epsilon 2. With a total of 2.2 the second run has no round at alder: 16 steps would cost more."""
+    content = private(deployment={"quorum": 3, "smallest_cell": 1})
+    first = begin(tmp_path, content)
+    first.run()
+    spent = ledger(tmp_path, "alder")
+    assert epsilon([Charge(one.rate, one.noise, one.steps) for one in spent], 1e-5) == pytest.approx(2.0, abs=0.001)
+    assert epsilon([Charge(spent[0].rate, spent[0].noise, 16)], 1e-5) > 2.2
+    second = begin(tmp_path, content, gates={"alder": gate(content, most_total_epsilon=2.2)})
+    second.coordinator.again = True
+    second.run()
+    assert ledger(tmp_path, "alder") == spent
+    assert len(ledger(tmp_path, "birch")) == 2 * ROUNDS
+    assert second.folder.records()["sites"].map(len).tolist() == [3, 3, 3]
+    (warning,) = [line for line in second.folder.read_json("results.json")["warnings"] if "budget is spent" in line]
+    assert warning.startswith("alder: refused: ")
+    assert "most_total_epsilon" in warning
+
+
+def test_no_loss_and_no_count_of_training_patients_leaves(tmp_path: Path) -> None:
+    made = begin(tmp_path, private(["fedavg", "local"], deployment={"smallest_cell": 1}))
+    made.run()
+    updates = [body_of(answer) for _, sealed, answer in made.post.carried if kind_of(sealed) == "train"]
+    assert updates
+    assert all(one["loss"] is None for body in updates for one in body["trials"].values())
+    facts = [body_of(answer) for _, sealed, answer in made.post.carried if kind_of(sealed) == "facts"]
+    assert [body["described"]["classes"] for body in facts] == [{"well": None, "ill": None}] * 4
+    records = made.folder.records()
+    assert records["loss"].isna().all()
+    charged = records[records["arm"] == "fedavg"]["charges"].tolist()
+    assert [sorted(one) for one in charged] == [["alder", "birch", "cedar", "dogwood"]] * ROUNDS
+    own = [(one.rate, one.noise, one.steps) for one in ledger(tmp_path, "dogwood") if one.arm == "fedavg"]
+    assert [tuple(map(float, one["dogwood"])) for one in charged] == [pytest.approx(one) for one in own]
+
+
+def test_epochs_that_were_not_done_are_not_charged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time is over after one of two epochs. Asked again, with all the time of the world, it is still one."""
+    waits = {"quorum": 4, "deadline": 1000.0, "smallest_cell": 1}
+    late = {"rounds": 1, "local_epochs": 2, "stragglers": {"share": 0.0, "policy": "keep"}}
+    made = begin(tmp_path, private(deployment=waits, training=late))
+    monkeypatch.setattr("wardround.deployment.flat.site_training._over", lambda trial, until: lambda: until is not None)
+
+    def look(site: str, sealed: Sealed, answer: Sealed) -> None:
+        (entry,) = ledger(tmp_path, site)
+        (told,) = body_of(answer)["trials"].values()
+        assert told["epochs"] == 1
+        forget_answer(tmp_path, site, 0)
+        made.restart_site(site)
+        with monkeypatch.context() as calm:
+            calm.setattr("wardround.deployment.flat.site_training._over", lambda trial, until: lambda: False)
+            assert made.post.sites[site].answer(sealed).tensors == answer.tensors
+        assert ledger(tmp_path, site) == [entry]
+
+    looked_at(made, look)
+    (charges,) = made.folder.records()["charges"]
+    assert [float(one[2]) for one in charges.values()] == [float(ledger(tmp_path, site)[0].steps) for site in charges]
+
+
+@pytest.mark.parametrize(
+    ("content", "where", "problem"),
+    [
+        (
+            private(["fedavg", {"algorithm": "fedprox", "mu": 0.1, "privacy.example": "off"}]),
+            "fedprox",
+            "what fedavg hides",
+        ),
+        (
+            private(["fedavg", {"algorithm": "local", "privacy.example": "off", "data.scale": "none"}]),
+            "local",
+            "otherwise",
+        ),
+        (
+            private(["fedavg"], privacy={"site": EXAMPLE}, training={"rounds": 1, "share": 0.5}),
+            "share",
+            "can work out who is drawn",
+        ),
+    ],
+)
+def test_studies_that_would_promise_too_much_are_refused_at_both_ends(
+    content: dict[str, Any], where: str, problem: str, tmp_path: Path
+) -> None:
+    study, families = load_study(content, sources=KNOWN)
+    with pytest.raises(StudyError, match=problem) as refused:
+        refuse_undeployable(study, families, ["alder", "birch", "cedar", "dogwood"])
+    assert where in refused.value.where
+    made = begin(tmp_path, content)
+    with pytest.raises(DeployError, match=problem):
+        made.run()
+    assert {kind_of(sealed) for _, sealed, _ in made.post.carried} == {"hello"}
+
+
+def test_a_site_tells_nothing_for_a_preparation_that_is_not_public(tmp_path: Path) -> None:
+    made = begin(tmp_path, private(data={"public": False}))
+    with pytest.raises(DeployError, match="read off patients and not charged"):
+        made.run()
+    assert {kind_of(sealed) for _, sealed, _ in made.post.carried} == {"hello"}
+
+
+def test_local_arms_may_stay_without_privacy(tmp_path: Path) -> None:
+    content = private(["fedavg", {"algorithm": "local", "privacy.example": "off"}], training={"rounds": 1})
+    begin(tmp_path, content).run()
+    assert [entry.arm for entry in ledger(tmp_path, "alder")] == ["fedavg"]

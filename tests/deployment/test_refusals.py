@@ -1,0 +1,320 @@
+"""A site that says no or cannot: its name and its reason in one line, at both ends, and the run goes on or stops."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pandas as pd
+import pytest
+
+from tests.deployment.compared import KNOWN
+from tests.deployment.hospitals import at_sites, dots_at_sites, own, study
+from tests.deployment.together import Federation, OpenGate, body_of, federation, key, kind_of
+from wardround.core.errors import DataError, DeployError
+from wardround.data.records import Column, Records
+from wardround.data.sources import Source
+from wardround.deployment.governance.policy import Refusal
+from wardround.protocol.messages import Letter, Sealed, seal
+from wardround.runs.catalog import load_study
+
+SITES = ("alder", "birch", "cedar")
+
+
+def document(quorum: int | None = None) -> dict[str, Any]:
+    deployment = {"smallest_cell": 1} if quorum is None else {"smallest_cell": 1, "quorum": quorum}
+    return study(["fedavg", "scaffold"], data={"hospitals": list(SITES)}, deployment=deployment)
+
+
+def begin(
+    folder: Path,
+    quorum: int | None = None,
+    gates: dict[str, OpenGate] | None = None,
+    changed: dict[str, Callable[[], Source]] | None = None,
+) -> Federation:
+    return federation(document(quorum), folder, {**at_sites(SITES), **(changed or {})}, gates, known_sources=KNOWN)
+
+
+def gate(quorum: int | None = None) -> OpenGate:
+    return OpenGate(load_study(document(quorum), sources=KNOWN)[0])
+
+
+def events(path: Path, event: str) -> list[dict[str, Any]]:
+    entries = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [entry["detail"] for entry in entries if entry["event"] == event]
+
+
+def assert_said(made: Federation, folder: Path, why: str) -> None:
+    """cedar left, and both ends know why."""
+    lines = [line for line in made.lines if line.startswith("cedar: ")]
+    assert lines
+    assert why in lines[0]
+    assert "\n" not in lines[0]
+    (left,) = events(folder / "run" / "audit.jsonl", "site left")
+    assert left["site"] == "cedar"
+    assert why in left["why"]
+    log = folder / "sites" / "cedar" / "audit.jsonl"
+    assert any(why in str(one) for kind in ("refused", "failed") for one in events(log, kind))
+
+
+def assert_stopped(made: Federation, folder: Path, why: str) -> None:
+    with pytest.raises(DeployError) as stopped:
+        made.run()
+    assert "2 of 3 sites are left and 3 are needed" in stopped.value.problem
+    assert "cedar" in stopped.value.problem
+    assert why in stopped.value.problem
+    assert_said(made, folder, why)
+    assert not made.folder.complete
+
+
+def assert_gone_on(made: Federation, folder: Path, why: str) -> None:
+    made.run()
+    assert_said(made, folder, why)
+    assert made.folder.complete
+    assert any(line.startswith("cedar: ") and why in line for line in made.folder.read_json("results.json")["warnings"])
+
+
+def unreadable() -> Source:
+    def load() -> Records:
+        raise DataError("cedar.csv, line 7", "3 fields, but the header names 5 columns", "Correct this line.")
+
+    return Source(load)
+
+
+def withdraw_in_round(made: Federation, gates: dict[str, OpenGate], number: int) -> None:
+    def before(site: str, sealed: Sealed) -> bool:
+        gates["cedar"].withdrawn = body_of(sealed).get("round", 0) >= number
+        return True
+
+    made.post.before = before
+
+
+@pytest.mark.parametrize("quorum", [None, 2])
+@pytest.mark.parametrize("what", ["not approved", "withdrawn", "closed", "unreadable"])
+def test_a_site_that_does_not_take_part(what: str, quorum: int | None, tmp_path: Path) -> None:
+    why = {
+        "not approved": "refused: not approved here",
+        "withdrawn": "refused: the approval was withdrawn",
+        "closed": "refused: no machine is free",
+        "unreadable": "failed: its rows cannot be used as they are",
+    }[what]
+    gates = {"cedar": gate(quorum)}
+    changed: dict[str, Callable[[], Source]] = {}
+    if what == "not approved":
+        gates["cedar"] = OpenGate(None)
+    elif what == "closed":
+        gates["cedar"].refusal = Refusal("no machine is free")
+    elif what == "unreadable":
+        changed["cedar"] = unreadable
+    made = begin(tmp_path, quorum, gates, changed)
+    if what == "withdrawn":
+        withdraw_in_round(made, gates, 1)
+    check = assert_stopped if quorum is None else assert_gone_on
+    check(made, tmp_path, why.split(": ", 1)[1])
+    assert any(why in line for line in made.lines)
+    rounds = [body_of(sealed)["round"] for site, sealed, answer in made.post.carried if kind_of(answer) == "update"]
+    worked = {site for site, _, answer in made.post.carried if kind_of(answer) == "update"}
+    if quorum is None:
+        assert set(rounds) <= ({0, 1} if what == "withdrawn" else set())
+    else:
+        assert worked == (set(SITES) if what == "withdrawn" else {"alder", "birch"})
+
+
+def test_a_site_that_left_is_asked_again_when_the_coordinator_is_started_again(tmp_path: Path) -> None:
+    """As the error says. Until then the quorum holds: two sites are not silently enough where three are needed."""
+    gates = {"cedar": gate()}
+    made = begin(tmp_path, None, gates)
+    withdraw_in_round(made, gates, 1)
+    with pytest.raises(DeployError):
+        made.run()
+    still = made.restart_coordinator()
+    with pytest.raises(DeployError, match="2 of 3 sites are left and 3 are needed"):
+        still.run()
+    gates["cedar"].withdrawn = False
+    made.restart_coordinator().run()
+    calm = begin(tmp_path / "calm")
+    calm.run()
+    for arm in ("fedavg", "scaffold"):
+        one, other = (folder.load_model(arm, 3) for folder in (made.folder, calm.folder))
+        assert all(one[name].equal(other[name]) for name in other)
+
+
+def test_a_closed_site_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gates = {"cedar": gate()}
+    made = begin(tmp_path, None, gates)
+    opens = datetime.now(UTC) + timedelta(hours=9)
+    gates["cedar"].refusal = Refusal("closed until the evening", opens)
+    moment = iter(range(10**6))
+
+    class Clock:
+        @staticmethod
+        def monotonic() -> float:
+            return float(next(moment))
+
+        @staticmethod
+        def sleep(seconds: float) -> None:
+            gates["cedar"].refusal = None
+
+    monkeypatch.setattr("wardround.deployment.common.messaging.time", Clock)
+    made.run()
+    assert "closed until the evening" in {step.sites["cedar"] for step in made.steps}
+    assert not made.coordinator.left
+    assert made.folder.complete
+
+
+# -- sites that do not fit together
+
+
+def with_classes() -> Source:
+    return Source(lambda: replace(own("cedar"), classes=("healthy", "ill")))
+
+
+def with_text() -> Source:
+    def load() -> Records:
+        records = own("cedar")
+        assert isinstance(records.features, pd.DataFrame)
+        table = records.features.assign(dose="much")
+        columns = [replace(one, kind="categorical") if one.name == "dose" else one for one in records.columns]
+        return replace(records, features=table.astype({"dose": object}), columns=tuple(columns))
+
+    return Source(load)
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        (with_classes, r"other classes \(healthy, ill\) than at alder \(well, ill\)"),
+        (with_text, "'dose' is categorical here and numeric at alder"),
+        (dots_at_sites()["cedar"], "classes|has images where alder has a table"),
+    ],
+    ids=["classes", "types", "images"],
+)
+def test_sites_that_do_not_fit_are_named(changed: Callable[[], Source], problem: str, tmp_path: Path) -> None:
+    made = begin(tmp_path, changed={"cedar": changed})
+    with pytest.raises(DeployError, match=problem) as stopped:
+        made.run()
+    assert stopped.value.where == "cedar"
+    assert not [answer for _, _, answer in made.post.carried if kind_of(answer) == "update"]
+
+
+def test_images_of_the_same_classes_do_not_fit_a_table_either(tmp_path: Path) -> None:
+    def images() -> Source:
+        return Source(lambda: replace(dots_at_sites()["cedar"]().load(), classes=("well", "ill", "worse")))
+
+    content = study(["fedavg"], data={"hospitals": list(SITES), "classes": 3})
+    sources = {**at_sites(SITES, classes=3), "cedar": images}
+    with pytest.raises(DeployError, match="has images where alder has a table") as stopped:
+        federation(content, tmp_path, sources, known_sources=KNOWN).run()
+    assert stopped.value.where == "cedar"
+
+
+def test_a_column_that_a_site_lacks_is_a_warning(tmp_path: Path) -> None:
+    made = begin(tmp_path)
+    made.run()
+    warnings = made.folder.read_json("results.json")["warnings"]
+    assert "birch: 'lab' is not recorded, or has no value, and counts as missing" in warnings
+    assert Column("lab").kind == "numeric"
+
+
+# -- letters that nobody wrote
+
+
+def forgeries(sealed: Sealed) -> dict[str, Sealed]:
+    """Made of a letter that a site would train on."""
+    body = body_of(sealed)
+    changed = {**body, "work": dict.fromkeys(body["work"], 9)}
+    tensors = bytearray(sealed.tensors)
+    tensors[-1] ^= 1
+    head = orjson.dumps({**orjson.loads(sealed.head), "body": changed})
+    return {
+        "wrong key": seal(Letter("train", body), key("somebody else"), sealed.tensors),
+        "a site's key": seal(Letter("train", body), key("alder"), sealed.tensors),
+        "changed head": replace(sealed, head=head),
+        "changed tensors": replace(sealed, tensors=bytes(tensors)),
+        "no tensors": replace(sealed, tensors=b""),
+        "no signature": replace(sealed, signature=b""),
+        "garbage": Sealed(b"\x00\xff" * 9, b"garbage", b"garbage"),
+        "signed garbage": signed(b"\x00\xff" * 9, b""),
+        "signed, but no letter": signed(b"[1, 2]", b""),
+        "signed, with a body that is none": signed(b'{"protocol":3,"kind":"train","body":[1],"order":[]}', b""),
+        "signed garbage for tensors": signed(sealed.head, b"garbage"),
+        "another protocol": signed(sealed.head.replace(b'"protocol":3', b'"protocol":4'), sealed.tensors),
+        "tensors that are not there": signed(sealed.head.replace(b'"order":[', b'"order":["9/params/x",'), b""),
+    }
+
+
+def signed(head: bytes, tensors: bytes) -> Sealed:
+    unsigned = Sealed(head, tensors, b"")
+    return replace(unsigned, signature=key("coordinator").sign(unsigned.digest))
+
+
+def test_forged_letters_are_refused_logged_and_never_trained_on(tmp_path: Path) -> None:
+    made = begin(tmp_path)
+    real: list[Sealed] = []
+
+    def before(site: str, sealed: Sealed) -> bool:
+        if kind_of(sealed) == "train" and site == "cedar":
+            real.append(sealed)
+            raise KeyboardInterrupt
+        return True
+
+    made.post.before = before
+    with pytest.raises(KeyboardInterrupt):
+        made.run()
+    cedar, log = made.post.sites["cedar"], tmp_path / "sites" / "cedar" / "audit.jsonl"
+    for number, (name, forged) in enumerate(forgeries(real[0]).items()):
+        answer = cedar.answer(forged)
+        assert kind_of(answer) == "refused", name
+        assert body_of(answer)["reason"], name
+        assert not answer.tensors, name
+        assert len(events(log, "forged letter")) == number + 1, name
+    assert "version 4 of the protocol" in body_of(cedar.answer(forgeries(real[0])["another protocol"]))["reason"]
+    assert not list((tmp_path / "sites" / "cedar").glob("*/wave-*"))
+    assert kind_of(cedar.answer(real[0])) == "update"
+
+
+@pytest.mark.parametrize("what", ["wrong key", "another site's answer", "changed", "another name"])
+def test_forged_answers_are_refused_and_the_site_is_named(what: str, tmp_path: Path) -> None:
+    made = begin(tmp_path)
+
+    def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
+        if kind_of(answer) != "update" or site != "cedar":
+            return answer
+        if what == "wrong key":
+            return seal(Letter("update", body_of(answer)), key("alder"), answer.tensors)
+        if what == "changed":
+            return replace(answer, tensors=answer.tensors[:-1] + b"!")
+        if what == "another name":
+            return seal(Letter("update", {**body_of(answer), "site": "alder"}), key("cedar"), answer.tensors)
+        return made.post.sites["alder"].answer(sealed)
+
+    made.post.after = after
+    with pytest.raises(DeployError) as stopped:
+        made.run()
+    assert "cedar" in stopped.value.problem
+    expected = "answered under another name" if what == "another name" else "does not carry its signature"
+    assert expected in stopped.value.problem
+    assert expected in events(tmp_path / "run" / "audit.jsonl", "site left")[0]["why"]
+
+
+def test_a_letter_that_is_not_what_it_should_be_fails_in_one_line_without_a_value(tmp_path: Path) -> None:
+    """Signed by the coordinator, and senseless: nothing but the kind of error is told."""
+    made = begin(tmp_path)
+    made.run()
+    cedar = made.post.sites["cedar"]
+    run = next(body_of(sealed)["run"] for _, sealed, _ in made.post.carried)
+    for letter in (
+        Letter("dance", {"run": run}),
+        Letter("train", {"run": run}),
+        Letter("train", {"run": "../../../etc"}),
+        Letter("train", {"run": run, "wave": 99, "round": 0, "counted": -1, "work": {"0": 1}, "score": []}),
+        Letter("evaluate", {"run": run, "wave": "x"}),
+        Letter("hello", {}),
+    ):
+        to_cedar = Letter(letter.kind, {**letter.body, "to": "cedar"})
+        answer = cedar.answer(seal(to_cedar, key("coordinator")))
+        assert kind_of(answer) == "failed", letter
+        assert "\n" not in body_of(answer)["problem"], letter

@@ -1,0 +1,282 @@
+"""Whoever dies in a federation of regions, whenever: the models are those of a quiet run."""
+
+import time
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deployment.compared import KNOWN
+from tests.deployment.hospitals import NAMES, at_sites, study
+from tests.deployment.regional import Hierarchy, hierarchy
+from tests.deployment.together import body_of, kind_of
+from wardround.core.errors import DeployError
+from wardround.deployment.common import messaging as correspondence
+from wardround.deployment.common.parity import replay
+from wardround.deployment.regional.region_handler import RegionWork
+from wardround.protocol.messages import Sealed
+from wardround.runs.catalog import load_study
+from wardround.runs.plan import load_plan
+
+REGIONS = {"north": ["alder", "cedar"], "south": ["birch", "dogwood"]}
+LETTERS = ("hello", "facts", "lend", "moments", "prepare", "train", "evaluate", "goodbye")
+Place = tuple[str, Any, str]
+
+
+class Died(BaseException):
+    """In place of a power cut: nothing on the way catches it."""
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    topology = {"kind": "hierarchical", "regional_rounds": 2, "regions": REGIONS}
+    arms = [{"algorithm": "fedprox", "mu": 0.1}, "local"]
+    return study(arms, topology=topology, training={"rounds": 4}, data={"scale": "federated"}, **changes)
+
+
+def begin(folder: Path, **changes: Any) -> Hierarchy:
+    return hierarchy(document(**changes), folder, at_sites(), known_sources=KNOWN)
+
+
+def digest(folder: Path) -> str:
+    """Of all models, the shared ones and the sites' own."""
+    found = {str(path.relative_to(folder)): path for path in (folder / "run" / "models").rglob("*.safetensors")}
+    for path in (folder / "sites").rglob("models/*/*.safetensors"):
+        parts = path.relative_to(folder).parts
+        found["/".join(parts[:2] + parts[3:])] = path  # without the name of the run, which is drawn
+    assert len(found) == 2 + 2 * len(NAMES)
+    return sha256(b"".join(name.encode() + found[name].read_bytes() for name in sorted(found))).hexdigest()
+
+
+def place_of(who: str, sealed: Sealed) -> Place:
+    return kind_of(sealed), body_of(sealed).get("round"), who
+
+
+@pytest.fixture(scope="module")
+def quiet(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("quiet")
+    made = begin(folder)
+    made.run()
+    assert tuple(dict.fromkeys(kind_of(sealed) for _, sealed, _ in made.post.carried)) == LETTERS
+    assert tuple(dict.fromkeys(kind_of(sealed) for _, sealed, _ in made.posts["south"].carried)) == LETTERS
+    return digest(folder)
+
+
+def dying(seen: set[Place]) -> Callable[[str, Sealed], None]:
+    def at(who: str, sealed: Sealed) -> None:
+        if (place := place_of(who, sealed)) not in seen:
+            seen.add(place)
+            raise Died
+
+    return at
+
+
+def before_or_after(post: Any, when: str, at: Callable[[str, Sealed], None]) -> None:
+    def before(who: str, sealed: Sealed) -> bool:
+        at(who, sealed)
+        return True
+
+    def after(who: str, sealed: Sealed, answer: Sealed) -> Sealed:
+        at(who, sealed)
+        return answer
+
+    if when == "before":
+        post.before = before
+    else:
+        post.after = after
+
+
+class Reborn:
+    """A region's process that is started again whenever it dies; then the letter comes again, as Flower brings it."""
+
+    def __init__(self, made: Hierarchy, region: str) -> None:
+        self.made, self.region, self.deaths = made, region, 0
+        self.work: RegionWork = made.open_region(region)
+
+    def answer(self, sealed: Sealed) -> Sealed:
+        while True:
+            try:
+                return self.work.answer(sealed)
+            except Died:
+                self.deaths += 1
+                self.work = self.made.open_region(self.region)
+
+
+def until_finished(made: Hierarchy, most: int = 200) -> int:
+    for deaths in range(most):
+        try:
+            made.run()
+            return deaths
+        except Died:
+            made.restart_top()
+    raise AssertionError("it does not come to an end")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_the_coordinator_of_all_dies_at_every_letter(when: str, quiet: str, tmp_path: Path) -> None:
+    made = begin(tmp_path)
+    before_or_after(made.post, when, dying(set()))
+    assert until_finished(made) == 2 * (len(LETTERS) + 1)  # two regions, and twice two rounds
+    assert digest(tmp_path) == quiet
+
+
+@pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.slow)])
+def test_regions_die_at_every_letter_to_their_sites(when: str, quiet: str, tmp_path: Path) -> None:
+    made = begin(tmp_path)
+    reborn = {region: Reborn(made, region) for region in REGIONS}
+    made.post.sites |= reborn  # type: ignore[arg-type]
+    for post in made.posts.values():
+        before_or_after(post, when, dying(set()))
+    made.run()
+    assert [one.deaths for one in reborn.values()] == [2 * (len(LETTERS) + 3)] * 2  # two sites, four rounds
+    assert digest(tmp_path) == quiet
+
+
+@pytest.mark.slow
+def test_sites_die_at_every_letter(quiet: str, tmp_path: Path) -> None:
+    made = begin(tmp_path)
+
+    def before(site: str, sealed: Sealed) -> bool:
+        made.restart_site(site)
+        return True
+
+    for post in made.posts.values():
+        post.before = before
+    made.run()
+    assert digest(tmp_path) == quiet
+
+
+@pytest.mark.slow
+def test_everybody_dies_at_every_letter(quiet: str, tmp_path: Path) -> None:
+    made = begin(tmp_path)
+    made.post.sites |= {region: Reborn(made, region) for region in REGIONS}  # type: ignore[misc]
+    before_or_after(made.post, "after", dying(set()))
+    for post in made.posts.values():
+        before_or_after(post, "after", dying(set()))
+    for site in NAMES:
+        made.restart_site(site)
+    until_finished(made)
+    assert digest(tmp_path) == quiet
+
+
+def test_a_question_that_comes_again_gets_the_same_bytes_and_no_site_is_asked(tmp_path: Path) -> None:
+    made = begin(tmp_path)
+    told: list[bool] = []
+
+    def after(region: str, sealed: Sealed, answer: Sealed) -> Sealed:
+        if kind_of(sealed) == "train":
+            carried = len(made.posts[region].carried)
+            made.restart_region(region)
+            again = made.post.sites[region].answer(sealed)
+            told.append(again == answer and len(made.posts[region].carried) == carried)
+        return answer
+
+    made.post.after = after
+    made.run()
+    assert told == [True] * 4
+
+
+def test_answers_of_regions_that_had_arrived_are_not_asked_for_again(quiet: str, tmp_path: Path) -> None:
+    made = begin(tmp_path)
+    asked: list[Place] = []
+
+    def before(region: str, sealed: Sealed) -> bool:
+        asked.append(place_of(region, sealed))
+        if asked.count(("train", 2, "north")) == 1 and asked[-1] == ("train", 2, "north"):
+            raise Died  # south, which is asked first, has answered
+        return True
+
+    made.post.before = before
+    assert until_finished(made) == 1
+    assert (asked.count(("train", 2, "north")), asked.count(("train", 2, "south"))) == (2, 1)
+    assert digest(tmp_path) == quiet
+
+
+# -- who stays away
+
+
+CLOSING: dict[str, Any] = {"deployment": {"quorum": 1, "deadline": 1000.0, "smallest_cell": 1}}
+
+
+class Clock:
+    """Of the coordinators alone: deadlines pass when a test says so."""
+
+    ahead = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds / 100)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(correspondence, "time", made)
+    return made
+
+
+def test_a_region_that_stays_away_is_left_out_by_the_quorum_and_comes_back(tmp_path: Path, clock: Clock) -> None:
+    """For one average it has no say; then it goes on from the model of all."""
+    made = begin(tmp_path, **CLOSING)
+
+    def before(region: str, sealed: Sealed) -> bool:
+        away = place_of(region, sealed) == ("train", 0, "south")
+        clock.ahead += 1e4 * away
+        return not away
+
+    made.post.before = before
+    folder = made.run()
+    records = folder.records()
+    shared = records[records["arm"] == "fedprox"]
+    assert [sorted(one) for one in shared["sites"]] == [["alder", "cedar"]] * 2 + [sorted(NAMES)] * 2
+    assert [sorted(one) for one in shared["dropped"]] == [["birch", "dogwood"]] * 2 + [[]] * 2
+    assert [tuple(one) for one in shared["region_messages"]] == [(2, 0), (0, 1), (2, 0), (0, 2)]
+    found = replay(load_plan(*load_study(document(**CLOSING), sources=KNOWN)), folder)
+    assert found.largest < 1e-6
+    assert any("south: did not answer in time" in line for line in made.lines)
+
+
+@pytest.mark.slow
+def test_a_site_that_stays_away_is_left_out_by_its_region(tmp_path: Path, clock: Clock) -> None:
+    made = begin(tmp_path, **CLOSING)
+
+    def before(site: str, sealed: Sealed) -> bool:
+        away = place_of(site, sealed) == ("train", 1, "birch")
+        clock.ahead += 1100 * away  # one deadline of the region, and not the three of the coordinator of all
+        return not away
+
+    made.posts["south"].before = before
+    folder = made.run()
+    records = folder.records()
+    shared = records[records["arm"] == "fedprox"].sort_values("round")
+    assert [list(one) for one in shared["dropped"]] == [[], ["birch"], [], []]
+    found = replay(load_plan(*load_study(document(**CLOSING), sources=KNOWN)), folder)
+    assert found.largest < 1e-6
+
+
+@pytest.mark.slow
+def test_without_a_quorum_a_region_that_failed_ends_the_run_and_it_goes_on_when_it_is_settled(
+    quiet: str, tmp_path: Path
+) -> None:
+    made = begin(tmp_path)
+    broken = [True]
+
+    def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
+        if broken[0] and place_of(site, sealed) == ("train", 1, "birch"):
+            return Sealed(b"{}", b"", b"")
+        return answer
+
+    made.posts["south"].after = after
+    with pytest.raises(DeployError) as stopped:
+        made.run()
+    assert "1 of 2 sites are left and 2 are needed (south failed: 1 of 2 sites are left and 2 are needed (birch" in (
+        stopped.value.problem
+    )
+    broken[0] = False
+    made.restart_top()
+    made.run()
+    assert digest(tmp_path) == quiet

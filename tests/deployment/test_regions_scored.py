@@ -1,0 +1,129 @@
+"""Regions' own models are scored by their hospitals in a deployment, and the figures are those of a simulation."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deployment.compared import KNOWN
+from tests.deployment.hospitals import at_sites, study
+from tests.deployment.regional import assert_same_regions, hierarchy
+from tests.deployment.test_regions_recovery import Clock, clock, place_of  # noqa: F401
+from tests.deployment.together import federation, kind_of, public
+from tests.support import assert_same_tree
+from wardround.core.errors import DeployError
+from wardround.protocol.messages import Sealed, open_sealed
+from wardround.report.build import build_report
+from wardround.report.evidence import read_evidence
+from wardround.report.topology import region_table, topology_words
+from wardround.runs.execute import run_study
+
+REGIONS = {"north": ["alder", "c*"], "south": ["birch", "dogwood"]}
+
+
+def regional(arms: list[Any] | None = None, **changes: Any) -> dict[str, Any]:
+    topology = {"kind": "hierarchical", "regional_rounds": 2, "regions": REGIONS}
+    training = {"rounds": 4, **changes.pop("training", {})}
+    return study(arms or ["fedavg", "local"], topology=topology, training=training, **changes)
+
+
+def regions_in(results: Mapping[str, Any], arm: str) -> dict[str, Any]:
+    found: dict[str, Any] = results["arms"][arm]["topology"]["regions"]
+    return found
+
+
+@pytest.mark.slow
+def test_figures_of_regions_are_the_simulations(tmp_path: Path) -> None:
+    """Also of an arm in which half of a region trains, and of one that a selection puts together."""
+    arms: list[Any] = [
+        {"name": "some", "algorithm": "fedavg", "train_at": ["alder", "birch", "dogwood"]},
+        {"name": "fedprox", "algorithm": "fedprox", "mu": [0.01, 2.0]},
+        "local",
+    ]
+    document = regional(
+        arms,
+        evaluation={"seeds": {"first": 3, "count": 3}, "validation_share": 0.2, "threshold": 0.5},
+        selection={"arms": ["fedprox"], "metric": "loss", "on": "validation"},
+    )
+    made = hierarchy(document, tmp_path / "deployed", at_sites(), known_sources=KNOWN)
+    theirs = made.run().read_json("results.json")
+    ours = run_study(document, tmp_path / "simulated", engine="serial", sources=KNOWN, workers=1).results
+    chosen = theirs["selection"][0]["arm"]
+    assert chosen == ours["selection"][0]["arm"]
+    for arm in ("some", "fedprox[mu=0.01]", chosen):
+        assert_same_regions(regions_in(theirs, arm), regions_in(ours, arm))
+    assert regions_in(theirs, "some")["north"]["sites"] == ["alder"]
+    assert theirs["arms"]["local"]["topology"] is None
+    page = build_report(made.run_folder.path).read_text(encoding="utf-8")
+    assert "Each hospital scored both models and told counts" in page
+    with_it = {name for name, told in theirs["arms"].items() if told["topology"]}
+    assert {arm for arm in with_it if regions_in(theirs, arm)["south"]["metrics"] is None} == set()
+
+
+def test_what_is_scored_is_the_model_that_is_kept(tmp_path: Path, clock: Clock) -> None:  # noqa: F811
+    """South misses the last average: what is kept, and scored, as its own is the model of all before that, as in a
+    simulation in which nothing came from it."""
+    closing = {"quorum": 1, "deadline": 1000.0, "smallest_cell": 1}
+    made = hierarchy(regional(deployment=closing), tmp_path, at_sites(), known_sources=KNOWN)
+
+    def before(region: str, sealed: Sealed) -> bool:
+        away = place_of(region, sealed) == ("train", 2, "south")
+        clock.ahead += 1e4 * away
+        return not away
+
+    made.post.before = before
+    folder = made.run()
+    kept = folder.load_model("fedavg", 3)
+    for region, post in made.posts.items():
+        letters = {site: sealed for site, sealed, _ in post.carried if kind_of(sealed) == "evaluate"}
+        assert set(letters) == set(made.regions[region])
+        for sealed in letters.values():
+            tensors = open_sealed(sealed, public(f"{region} as coordinator"), region).tensors
+            own = {name.removeprefix("0/own/"): leaf for name, leaf in tensors.items() if name.startswith("0/own/")}
+            assert own
+            assert_same_tree(own, {name: kept[f"server/region {region}/{name}"] for name in own})
+    assert regions_in(folder.read_json("results.json"), "fedavg")["south"]["metrics"] is not None
+
+
+def test_small_hospitals_withhold_and_the_report_says_so(tmp_path: Path) -> None:
+    """Test rows are 30 % of 41, 36, 52 and 47 rows: 12, 11, 16 and 14. From 13 on a hospital tells figures. Dogwood
+    does not train, and so has no say about its region's own model."""
+    arms = [{"name": "some", "algorithm": "fedavg", "train_at": ["alder", "birch", "cedar"]}]
+    made = hierarchy(regional(arms, deployment={"smallest_cell": 13}), tmp_path, at_sites(), known_sources=KNOWN)
+    folder = made.run()
+    told = regions_in(folder.read_json("results.json"), "some")
+    lines = {line["site"]: line for line in folder.summaries() if line["side"] == "regional"}
+    assert set(lines) == {"alder", "birch", "cedar"}
+    assert {site for site, line in lines.items() if line.get("suppressed")} == {"alder", "birch"}
+    assert {region: one["withheld"] for region, one in told.items()} == {"north": ["alder"], "south": ["birch"]}
+    assert "groups" not in lines["cedar"] or not lines["cedar"]["groups"]  # nobody shows them
+    assert (told["north"]["test"], told["south"]["test"]) == (lines["cedar"]["rows"], None)
+    assert told["south"]["metrics"] is None
+    # one seed, and no patient is known here: there is a difference, and no interval
+    figures, entry = told["north"]["metrics"], told["north"]["difference"]["accuracy"]
+    assert entry["difference"] == figures["regional"]["accuracy"]["mean"] - figures["global"]["accuracy"]["mean"]
+    assert (entry["interval"], entry["verdict"]) == (None, "cannot be told")
+    evidence = read_evidence(folder)
+    note = region_table(evidence).note
+    assert "fewer than 13 patients tested): of alder and birch" in note
+    assert "A region without figures" in note
+    assert topology_words(evidence)
+    warned = [line for line in evidence.results["warnings"] if line.startswith("alder: fewer than 13 patients tested")]
+    assert len(warned) == 1  # whatever number of models
+
+
+def test_a_site_scores_no_model_that_its_study_does_not_have(tmp_path: Path) -> None:
+    """A coordinator of a flat study that sends a second model would learn figures that nobody approved."""
+    made = federation(study(["fedavg"]), tmp_path, at_sites(), known_sources=KNOWN)
+    sealed_before = made.coordinator._with_models
+
+    def with_another(trials: Any, state: Any, wanted: Any, prepare: Any, beside: Any = None) -> Any:
+        if any(letter.kind == "evaluate" for letter, _ in wanted.values()):
+            own = {f"0/own/{name}": leaf.clone() for name, leaf in state.runs[0].server["params"].items()}
+            beside = dict.fromkeys(wanted, own)
+        return sealed_before(trials, state, wanted, prepare, beside)
+
+    made.coordinator._with_models = with_another  # type: ignore[method-assign]
+    with pytest.raises(DeployError, match="asks for figures of a model that the study that was approved here"):
+        made.run()

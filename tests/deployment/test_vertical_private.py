@@ -1,0 +1,393 @@
+"""What parties tell each other, and what the coordinator sees of it: every letter of a run is looked through."""
+
+from collections.abc import Callable, Iterator
+from hashlib import md5, sha1, sha256
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load
+
+from tests.deployment.parties import Parties, document, federation, own_file, write
+from tests.deployment.together import body_of, key, kind_of, public
+from wardround.core.errors import DeployError, WardroundError
+from wardround.data.sources.csv.hospital_files import short_hash
+from wardround.deployment.vertical import vertical_coordinator
+from wardround.deployment.vertical.party_session import DEAL, PartySession
+from wardround.deployment.vertical.party_training import AtParty, read_tensors, route
+from wardround.deployment.vertical.patient_matching import as_bytes, as_tensor
+from wardround.privacy.dp.noise import SecretStream
+from wardround.protocol.messages import Letter, Sealed, seal, tensor_bytes
+from wardround.protocol.party_sealing import Channel
+
+KNOWN_TO_CLINIC = [f"P{number:04}" for number in range(90)]
+STRANGER = "S0001"  # whom the laboratory alone has
+VALUES = {"age": 4242.125, "crp": 777.0625}  # of one patient each; exact in any precision
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Parties, list[bytes]]:
+    """A finished run, and all that was sealed between the parties, as it was before."""
+    folder = tmp_path_factory.mktemp("private")
+    files = write(folder / "data", known=0.9)
+    for party, (name, value) in zip(files, VALUES.items(), strict=True):
+        table = pd.read_csv(files[party], dtype=str)
+        table.loc[3, name] = str(value)
+        table.to_csv(files[party], index=False)
+    made = federation(document(files, deployment={"smallest_cell": 5}), folder, files)
+    hidden: list[bytes] = []
+    sealing = Channel.seal
+
+    def watched(self: Channel, receiver: str, what: str, content: bytes) -> bytes:
+        hidden.append(content)
+        return sealing(self, receiver, what, content)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Channel, "seal", watched)
+        made.run()
+    return made, hidden
+
+
+def carried(made: Parties) -> Iterator[tuple[str, bytes]]:
+    for site, letter, answer in made.post.carried:
+        yield f"{kind_of(letter)} to {site}", letter.head + letter.tensors
+        yield f"{kind_of(answer)} of {site}", answer.head + answer.tensors
+
+
+def forms(name: str) -> Iterator[bytes]:
+    """Every way in which an id could travel: as it is, or as a hash that whoever has a list of ids could look up."""
+    yield name.encode()
+    for digest in (md5, sha1, sha256):
+        yield digest(name.encode(), usedforsecurity=False).digest()[:12]
+        yield digest(name.encode(), usedforsecurity=False).hexdigest()[:16].encode()
+    yield short_hash(name).encode()
+
+
+def test_no_id_and_no_hash_of_one_is_in_a_letter(run: tuple[Parties, list[bytes]]) -> None:
+    everything = b"".join(content for _, content in carried(run[0]))
+    for name in (*KNOWN_TO_CLINIC, STRANGER):
+        for form in forms(name):
+            assert form not in everything
+
+
+def test_no_value_and_no_label_is_in_a_letter(run: tuple[Parties, list[bytes]]) -> None:
+    made, _ = run
+    planted = [str(value).encode() for value in VALUES.values()]
+    for party, name in zip(("clinic", "lab"), VALUES, strict=True):
+        records = made.post.sites[party].rows()
+        assert isinstance(records.features, pd.DataFrame)
+        column = records.features[name].to_numpy(dtype=float)[2:6]
+        assert VALUES[name] in column
+        planted += [column.astype(kind).tobytes() for kind in ("<f4", ">f4", "<f8", ">f8")]
+    labels = made.post.sites["clinic"].rows().target
+    planted += [labels.astype(kind)[:20].tobytes() for kind in ("<i8", "<i4", "u1", "<f4", "<f8")]
+    for where, content in carried(made):
+        for form in planted:
+            assert form not in content, where
+
+
+def test_embeddings_gradients_and_rows_are_in_no_letter_as_they_are(run: tuple[Parties, list[bytes]]) -> None:
+    """A safetensors file begins with 8 bytes of length and a header; what follows is numbers."""
+    made, hidden = run
+    assert len(hidden) == 1 + 2 * 8 + 1  # rows; two rounds of four blocks, both ways; the last embeddings
+    everything = b"".join(content for _, content in carried(made))
+    for content in hidden:
+        numbers = content[8 + int.from_bytes(content[:8], "little") :]
+        assert len(numbers) >= 16  # the last batch is one row of four numbers
+        assert all(numbers[start : start + 16] not in everything for start in range(0, len(numbers) - 15, 64))
+
+
+def test_what_is_said_in_the_open(run: tuple[Parties, list[bytes]]) -> None:
+    """The whole of it: names that the study has, sizes, class names, figures of enough rows."""
+    made, _ = run
+    allowed = {
+        "ready": {"columns", "inputs", "classes", "findings", "visits", "voucher", "versions"},
+        "matched": {"common"},
+        "dealt": {"sides", "unmatched", "described"},
+        "shaped": {"shapes"},
+        "agreed": {"waves"},
+        "embedded": set[str](),
+        "learned": {"losses"},
+        "shown": set[str](),
+        "judged": {"summaries", "figures", "without"},
+        "goodbye": set[str](),
+    }
+    answers = [answer for _, _, answer in made.post.carried]
+    assert {kind_of(answer) for answer in answers} == set(allowed)
+    for answer in answers:
+        told = set(body_of(answer)) - {"site", "head", "run", "wave", "round"}
+        assert told == allowed[kind_of(answer)]
+    ready = {site: body_of(answer) for site, _, answer in made.post.carried if kind_of(answer) == "ready"}
+    assert ready["lab"]["classes"] == []
+    assert ready["lab"]["columns"] is None
+    (dealt,) = [body_of(answer) for answer in answers if kind_of(answer) == "dealt"]
+    assert set(dealt["described"]) <= {"train", "validation", "test", "classes", "age"}
+
+
+def test_a_party_keeps_nothing_of_patients_whom_it_does_not_have(run: tuple[Parties, list[bytes]]) -> None:
+    made, _ = run
+    lab = set(own_file("lab", made.folder.path.parent / "data" / "lab.csv").load().ids.tolist())  # type: ignore[union-attr]
+    unknown = [name for name in KNOWN_TO_CLINIC if name not in lab]
+    assert unknown
+    _assert_nowhere(made.folder.path.parent / "sites" / "lab", unknown)
+    _assert_nowhere(made.folder.path.parent / "sites" / "clinic", [STRANGER])
+
+
+def test_the_coordinator_keeps_nothing_of_anybody(run: tuple[Parties, list[bytes]]) -> None:
+    made, _ = run
+    _assert_nowhere(made.folder.path, [*KNOWN_TO_CLINIC, STRANGER])
+    assert not list(made.folder.path.glob("models/**/*.safetensors")), "each party keeps its own part"
+
+
+def _assert_nowhere(folder: Path, names: list[str]) -> None:
+    for path in (path for path in folder.rglob("*") if path.is_file()):
+        content = path.read_bytes()
+        assert not [name for name in names if any(form in content for form in forms(name))], path.name
+
+
+def test_nothing_of_the_matching_is_left_when_the_run_is_over(run: tuple[Parties, list[bytes]]) -> None:
+    for party in ("clinic", "lab"):
+        left = {path.name for path in run[0].site_folder(party).iterdir()}
+        assert not left & {"matching", "rows.safetensors", "secret"}
+        assert not [name for name in left if name.startswith("wave-")]
+
+
+def changing(made: Parties, kind: str, change: Any) -> None:
+    """A coordinator that changes what it carries, and signs it as it should."""
+
+    def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
+        if kind_of(answer) != kind:
+            return answer
+        body, tensors = body_of(answer), load(answer.tensors) if answer.tensors else {}
+        body, tensors = change(site, body, tensors)
+        return seal(Letter(kind, body, tensors), key(site))
+
+    made.post.after = after
+
+
+def flipped(site: str, body: dict[str, Any], tensors: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    return body, {name: leaf.clone().index_fill_(0, _last(leaf), 7) for name, leaf in tensors.items()}
+
+
+def _last(leaf: Any) -> Any:
+    return torch.tensor([len(leaf) - 1, len(leaf) - 2])
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("embedded", "what lab sealed for this party cannot be opened"),
+        ("learned", "what clinic sealed for this party cannot be opened"),
+        ("dealt", "what clinic sealed for this party cannot be opened"),
+        ("shown", "what lab sealed for this party cannot be opened"),
+    ],
+)
+def test_what_was_changed_on_its_way_is_refused(tmp_path: Path, kind: str, words: str) -> None:
+    files = write(tmp_path / "data")
+    made = federation(document(files), tmp_path, files)
+    changing(made, kind, flipped)
+    with pytest.raises(DeployError, match=words):
+        made.run()
+
+
+def test_a_coordinator_cannot_put_itself_between_two_parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = write(tmp_path / "data")
+    monkeypatch.setattr(vertical_coordinator, "vouched_key", lambda *given: b"")  # an honest one refuses such a key too
+    made = federation(document(files), tmp_path, files)
+
+    def own_key(site: str, body: dict[str, Any], tensors: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        false = Channel(site, str(body["run"]), b"x" * 32, key("coordinator"), {})
+        return {**body, "voucher": false.voucher()}, tensors
+
+    changing(made, "ready", own_key)
+    with pytest.raises(DeployError, match="is not vouched for by its kit"):
+        made.run()
+
+
+def test_a_channel_opens_what_belongs_there_and_nothing_else() -> None:
+    peers = {name: public(name) for name in ("a", "b", "c")}
+    ends = {name: Channel(name, "run-1", name.encode() * 32, key(name), peers) for name in peers}
+    vouchers = {name: end.voucher() for name, end in ends.items()}
+    for end in ends.values():
+        end.meet(vouchers)
+    sealed = ends["a"].seal("b", "gradients 0 1 2", b"numbers")
+    assert ends["b"].open("a", "gradients 0 1 2", sealed) == b"numbers"
+    assert ends["a"].seal("b", "gradients 0 1 2", b"numbers") != sealed
+    for receiver, sender, what in (
+        ("b", "a", "gradients 0 1 3"),
+        ("b", "a", "embeddings 0 1 2"),
+        ("b", "c", "gradients 0 1 2"),
+        ("c", "a", "gradients 0 1 2"),
+        ("a", "b", "gradients 0 1 2"),
+    ):
+        with pytest.raises(DeployError, match="cannot be opened"):
+            ends[receiver].open(sender, what, sealed)
+    for short in (b"", sealed[:11], sealed[:-1]):
+        with pytest.raises(DeployError, match="cannot be opened"):
+            ends["b"].open("a", "gradients 0 1 2", short)
+    again = Channel("b", "run-1", b"b" * 32, key("b"), peers)  # after a restart, from the same secret
+    again.meet(vouchers)
+    assert again.open("a", "gradients 0 1 2", sealed) == b"numbers"
+    with pytest.raises(DeployError, match="has agreed on no key with c"):
+        Channel("b", "run-1", b"b" * 32, key("b"), peers).open("c", "x", sealed)
+    other = Channel("b", "run-2", b"b" * 32, key("b"), peers)
+    with pytest.raises(DeployError, match="is not vouched for"):
+        other.meet(vouchers)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("ready", {"voucher": None}),
+        ("matched", {"common": "many"}),
+        ("dealt", {"train": "all"}),
+        ("dealt", {"train": [3], "described": 7}),
+        ("shaped", {"shapes": [["wide"]]}),
+        ("embedded", {}),
+        ("learned", {"losses": {"0": None}}),
+        ("learned", {"losses": {}}),
+        ("judged", {"without": [1]}),
+    ],
+)
+def test_answers_that_are_not_what_they_should_be_end_the_run_in_words(
+    tmp_path: Path, kind: str, body: dict[str, Any]
+) -> None:
+    files = write(tmp_path / "data")
+    made = federation(document(files), tmp_path, files)
+    changing(made, kind, lambda site, said, tensors: ({**said, **body}, {}))
+    with pytest.raises(WardroundError):
+        made.run()
+
+
+def session_of(made: Parties, party: str) -> PartySession:
+    work = made.post.sites[party].party
+    assert work is not None
+    return work.session
+
+
+def asked_again(made: Parties, then: Callable[[str, Sealed], list[Sealed]], kind: str) -> list[str]:
+    """What the laboratory says to letters that a coordinator, and a holder who helps it, make beside the second of this
+    kind that it answers: the kinds of its answers. They are gone before the run goes on."""
+    said: list[str] = []
+    seen: list[Sealed] = []
+
+    def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
+        if site == "lab" and kind_of(sealed) == kind:
+            seen.append(sealed)
+            if len(seen) == 2 or kind == "shape":
+                for letter in then(site, sealed):
+                    made.restart_site("lab")  # what stands is on disk
+                    said.append(kind_of(made.post.sites["lab"].answer(letter)))
+        return answer
+
+    made.post.after = after
+    made.run()
+    return said
+
+
+def test_a_step_is_taken_with_the_gradients_that_came_first(tmp_path: Path) -> None:
+    """The noise of a step is always the same: of two answers to different gradients the difference would have none."""
+    files = write(tmp_path / "data")
+    parts = document(files)["topology"]
+    noisy = document(files, topology={**parts, "embeddings": {"clip": 1.0, "noise": 2.0}})
+    made = federation(noisy, tmp_path, files)
+
+    def others(site: str, sealed: Sealed) -> list[Sealed]:
+        assert body_of(sealed)["round"] == 1
+        where, before = route("gradients", 0, 0, 0), load(sealed.tensors)["0"]
+        first = session_of(made, "lab").channel.open("clinic", where, as_bytes(before))
+        shape = read_tensors("clinic", first)[0].shape
+        changed = [tensor_bytes({"000000": torch.full(shape, value)}) for value in (0.0, 50.0)]
+        holder = session_of(made, "clinic").channel
+        again = [as_tensor(holder.seal(site, where, content)) for content in (*changed, first)]
+        kept = {name: value for name, value in body_of(sealed).items() if name in ("run", "wave", "round")}
+        return [made.coordinator.sealed(Letter("embed", kept, {"0": one}), site) for one in again]
+
+    assert asked_again(made, others, "embed") == ["failed", "failed", "embedded"]
+    told = made.folder.read_json("results.json")["arms"]["split"]["topology"]["embeddings"]
+    assert (told["releases"], told["covers"]) == (2, "all arms and seeds")
+
+
+def test_rows_are_shared_out_once(tmp_path: Path) -> None:
+    """With other rows in their place the first step would have the same noise on other patients."""
+    files = write(tmp_path / "data")
+    made = federation(document(files), tmp_path, files)
+
+    def others(site: str, sealed: Sealed) -> list[Sealed]:
+        first = session_of(made, "lab").channel.open("clinic", DEAL, as_bytes(load(sealed.tensors)[DEAL]))
+        turned = tensor_bytes({name: rows.flip(0) for name, rows in load(first).items()})
+        holder = session_of(made, "clinic").channel
+        again = [as_tensor(holder.seal(site, DEAL, content)) for content in (turned, first)]
+        body = {"run": made.coordinator.run_name}
+        return [made.coordinator.sealed(Letter("shape", body, {DEAL: one}), site) for one in again]
+
+    assert asked_again(made, others, "shape") == ["failed", "shaped"]
+    assert made.folder.complete
+
+
+@pytest.mark.parametrize("smallest", [1, 20])
+def test_few_rows_without_a_match_are_not_counted_in_the_open(tmp_path: Path, smallest: int) -> None:
+    """The laboratory lacks some patients of the clinic, and of those who train fewer than 20."""
+    files = write(tmp_path / "data", known=0.9)
+    made = federation(document(files, deployment={"smallest_cell": smallest}), tmp_path, files)
+    made.run()
+    (dealt,) = [body_of(answer) for _, _, answer in made.post.carried if kind_of(answer) == "dealt"]
+    told = made.folder.read_json("results.json")["arms"]["split"]["topology"]["matched"]["unmatched_train"]
+    assert dealt["unmatched"] == told
+    assert told is None if smallest == 20 else 0 < told < 20
+
+
+def test_whoever_has_not_the_secret_of_a_party_opens_nothing() -> None:
+    """A carrier knows the run, the names, the routes and every voucher, and has a key of its own."""
+    peers = {name: public(name) for name in ("a", "b")}
+    ends = {name: Channel(name, "run-1", name.encode() * 32, key(name), peers) for name in peers}
+    vouchers = {name: end.voucher() for name, end in ends.items()}
+    ends["a"].meet(vouchers)
+    sealed = ends["a"].seal("b", "embeddings 0 1 2", b"numbers")
+    carrier = Channel("b", "run-1", b"c" * 32, key("c"), peers)
+    carrier.meet(vouchers)
+    with pytest.raises(DeployError, match="cannot be opened"):
+        carrier.open("a", "embeddings 0 1 2", sealed)
+
+
+def test_all_that_leaves_a_party_has_noise_that_is_used_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clip of 0.001 whatever leaves without it would be some hundred times as large. Streams: one for each of 8
+    blocks, one for validation rows and one for test rows."""
+    streams: list[tuple[bytes, str]] = []
+    left: list[torch.Tensor] = []
+
+    def drawn(key: bytes, purpose: str) -> SecretStream:
+        streams.append((key, purpose))
+        return SecretStream(key, purpose)
+
+    sealing = Channel.seal
+
+    def watched(self: Channel, receiver: str, what: str, content: bytes) -> bytes:
+        if self.name == "lab":
+            left.extend(load(content).values())
+        return sealing(self, receiver, what, content)
+
+    monkeypatch.setattr("wardround.deployment.vertical.party_training.SecretStream", drawn)
+    monkeypatch.setattr(Channel, "seal", watched)
+    files = write(tmp_path / "data")
+    parts = document(files)["topology"]
+    made = federation(document(files, topology={**parts, "embeddings": {"clip": 1e-3, "noise": 1.0}}), tmp_path, files)
+    made.run()
+    assert len(left) == 8 + 2
+    assert all(0 < float(one.abs().max()) < 1e-2 for one in left)
+    assert len(set(streams)) == len(streams) == 8 + 2
+
+
+def test_noise_of_a_party_follows_from_its_secret_and_from_what_it_is_for() -> None:
+    def first(secret: bytes = b"s" * 32, run: str = "run", arm: str = "arm", seed: int = 1, step: int = 0) -> float:
+        at = AtParty.__new__(AtParty)
+        at.session = cast(Any, SimpleNamespace(secret=secret, run=run))
+        at.trial = cast(Any, SimpleNamespace(arm=arm, seed=seed))
+        return float(at.stream(step, "noise on embeddings").normal(1, torch.float64))
+
+    others = [first(b"t" * 32), first(run="other"), first(arm="other"), first(seed=2), first(step=1)]
+    assert len({first(), *others}) == 6
+    assert first() == first()

@@ -1,0 +1,265 @@
+"""Whoever dies in the middle of split training goes on: the same weights, and nothing is asked that was not said."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deployment.deaths import Died, Place, place_of
+from tests.deployment.parties import Parties, document, federation, write
+from tests.deployment.together import body_of, kind_of
+from tests.support import assert_same_tree
+from wardround.core.errors import DeployError
+from wardround.core.tree import Tree
+from wardround.deployment.common.site_store import Store
+from wardround.deployment.coordinate import finish_up
+from wardround.deployment.vertical import vertical_coordinator
+from wardround.protocol.messages import Letter, Sealed, open_sealed
+from wardround.runs.audit import verify
+
+PARTS = ("clinic", "lab")
+# two blocks in a round; Adam has a state, dropout is drawn, so that a step too many or too few would show
+SETTINGS: dict[str, Any] = {
+    "training": {"batch_size": 16, "rounds": 2, "optimiser": "adam", "momentum": 0.0, "lr": 0.01},
+    "model": {"dropout": 0.3, "absent": 0.2},
+}
+
+
+def made_in(folder: Path, **changes: Any) -> tuple[Parties, dict[str, Any]]:
+    files = write(folder / "data")
+    parts = document(files)["topology"]
+    content = document(files, **{**SETTINGS, "topology": {**parts, "block": 2}, **changes})
+    return federation(content, folder, files), content
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tree]:
+    made, _ = made_in(tmp_path_factory.mktemp("undisturbed"))
+    made.run()
+    return {party: made.part(party, "split", 1) for party in PARTS}
+
+
+def assert_undisturbed(made: Parties, expected: dict[str, Tree]) -> None:
+    for party in PARTS:
+        assert_same_tree(made.part(party, "split", 1), expected[party], part=party)
+    assert made.folder.records()["round"].tolist() == [1, 2]
+    assert made.folder.complete
+    for log in (made.folder.path / "audit.jsonl", *made.folder.path.parent.glob("sites/*/audit.jsonl")):
+        assert verify(log).broken is None
+
+
+@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.slow), "after"])
+def test_a_coordinator_that_dies_at_every_letter(tmp_path: Path, undisturbed: dict[str, Tree], when: str) -> None:
+    made, _ = made_in(tmp_path)
+    seen: set[Place] = set()
+
+    def at(site: str, sealed: Sealed) -> None:
+        if place_of(site, sealed) not in seen:
+            seen.add(place_of(site, sealed))
+            raise Died
+
+    def before(site: str, sealed: Sealed) -> bool:
+        at(site, sealed)
+        return True
+
+    def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
+        at(site, sealed)
+        return answer
+
+    deaths = 0
+    while True:
+        if when == "before":
+            made.post.before = before
+        else:
+            made.post.after = after
+        try:
+            made.run()
+            break
+        except Died:
+            deaths += 1
+            if made.folder.complete:  # as `coordinate` does when it is started again
+                finish_up(made.coordinator.study, made.folder)
+                break
+            made = made.restart_coordinator()
+    assert deaths == len(seen)
+    assert {kind for kind, _, _ in seen} == {
+        "hello", "match", "deal", "shape", "agree", "embed", "learn", "show", "judge", "goodbye"
+    }  # fmt: skip
+    assert_undisturbed(made, undisturbed)
+
+
+@pytest.mark.parametrize("party", [pytest.param("clinic", marks=pytest.mark.slow), "lab"])
+def test_a_party_that_dies_at_every_letter(tmp_path: Path, undisturbed: dict[str, Tree], party: str) -> None:
+    """After its answer was made, and before anybody had it: the same question is asked again of another process."""
+    made, _ = made_in(tmp_path)
+    lost: dict[Place, Sealed] = {}
+
+    def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed | None:
+        place = place_of(site, sealed)
+        if site != party:
+            return answer
+        if place not in lost:
+            lost[place] = answer
+            made.restart_site(party)
+            return None
+        if kind_of(sealed) in ("embed", "learn", "show"):
+            assert answer == lost[place], "the same question gets the same bytes"
+        return answer
+
+    made.post.after = after
+    made.run()
+    assert len(lost) > 10
+    assert_undisturbed(made, undisturbed)
+
+
+@pytest.mark.parametrize("party", ["clinic", pytest.param("lab", marks=pytest.mark.slow)])
+def test_a_party_that_dies_between_its_two_files(
+    tmp_path: Path, undisturbed: dict[str, Tree], party: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it holds after a block is written, its answer is not: the block is done again from the one before."""
+    made, _ = made_in(tmp_path)
+    keep = Store.keep_answer
+    died: set[int] = set()
+
+    def dying(self: Store, wave: int, round_number: int, asked: str, answer: Sealed) -> None:
+        if self.folder.parent.name == party and round_number not in died:
+            died.add(round_number)
+            raise OSError(5, "power cut")
+        keep(self, wave, round_number, asked, answer)
+
+    monkeypatch.setattr(Store, "keep_answer", dying)
+    for _ in range(20):
+        try:
+            made.run()
+            break
+        except DeployError as error:
+            assert "power cut" in error.problem  # noqa: PT017 - it happens again and again
+            made.restart_site(party)
+            made = made.restart_coordinator()
+    assert len(died) >= 4
+    assert_undisturbed(made, undisturbed)
+
+
+def test_both_ends_die_in_the_middle_of_an_epoch(tmp_path: Path, undisturbed: dict[str, Tree]) -> None:
+    made, _ = made_in(tmp_path)
+
+    def die_at(step: int) -> Callable[[str, Sealed, Sealed], Sealed]:
+        def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
+            if kind_of(sealed) == "learn" and body_of(sealed)["round"] == step:
+                raise Died
+            return answer
+
+        return after
+
+    for step in (1, 2):
+        made.post.after = die_at(step)
+        with pytest.raises(Died):
+            made.run()
+        made = made.restart_coordinator()
+        for party in PARTS:
+            made.restart_site(party)
+    made.run()
+    assert_undisturbed(made, undisturbed)
+
+
+def test_a_party_that_is_away_is_waited_for(tmp_path: Path, undisturbed: dict[str, Tree]) -> None:
+    made, _ = made_in(tmp_path)
+    waited = 0
+    for step in made.coordinator.run():
+        if step.done == 1 and not waited:
+            made.post.away.add("lab")
+        if "lab" in made.post.away:
+            assert step.sites["lab"] in ("not connected", "answered")
+            waited += 1
+        if waited == 5:
+            made.post.away.clear()
+    assert waited == 5
+    assert_undisturbed(made, undisturbed)
+
+
+class Clock:
+    """Hours may pass in it."""
+
+    passed = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.passed
+
+
+def test_a_deadline_ends_the_wait_and_the_run_goes_on_later(
+    tmp_path: Path, undisturbed: dict[str, Tree], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, _ = made_in(tmp_path, deployment={"quorum": 2, "deadline": 3600})
+    clock = Clock()
+    monkeypatch.setattr(vertical_coordinator, "time", clock)
+
+    def while_lab_is_away() -> None:
+        for step in made.coordinator.run():
+            if step.done == 1:
+                made.post.away.add("lab")
+                clock.passed = 7200
+
+    with pytest.raises(DeployError) as caught:
+        while_lab_is_away()
+    assert caught.value.problem.startswith("lab did not answer within 3600 seconds")
+    assert "goes on from here" in caught.value.remedy
+    clock.passed = 0
+    made = made.restart_coordinator()
+    made.run()
+    assert_undisturbed(made, undisturbed)
+
+
+def test_a_file_that_changed_in_the_middle_is_refused(tmp_path: Path) -> None:
+    made, _ = made_in(tmp_path)
+    made.post.before = lambda site, sealed: not (kind_of(sealed) == "learn" and _stop())
+    with pytest.raises(Died):
+        made.run()
+    path = tmp_path / "data" / "lab.csv"
+    path.write_text(path.read_text(encoding="utf-8").replace("x\n", "y\n"), encoding="utf-8")
+    made = made.restart_coordinator()
+    made.restart_site("lab")
+    with pytest.raises(DeployError, match="its rows are not those with which the run began"):
+        made.run()
+
+
+def _stop() -> bool:
+    raise Died
+
+
+def test_a_coordinator_cannot_ask_for_another_order(tmp_path: Path) -> None:
+    """A block that was left out, or that comes with other gradients, or of another wave: refused, and nothing said."""
+    made, _ = made_in(tmp_path)
+    seen: list[tuple[str, Sealed]] = []
+
+    def before(site: str, sealed: Sealed) -> bool:
+        seen.append((site, sealed))
+        if kind_of(sealed) == "embed" and body_of(sealed)["round"] == 2:
+            raise Died
+        return True
+
+    made.post.before = before
+    with pytest.raises(Died):
+        made.run()
+    lab, coordinator = made.post.sites["lab"], made.coordinator
+    third = seen[-1][1]
+    second = next(s for site, s in seen if kind_of(s) == "embed" and body_of(s)["round"] == 1)
+
+    def asked(letter: Letter, **changes: Any) -> dict[str, Any]:
+        body = {**letter.body, **changes}
+        answer = lab.answer(coordinator.sealed(Letter(letter.kind, body, letter.tensors), "lab"))
+        assert kind_of(answer) in ("failed", "refused")
+        return body_of(answer)
+
+    opened = {s: open_sealed(s, _Anybody(), "coordinator") for s in (second, third)}
+    assert "cannot be opened" in asked(Letter("embed", opened[third].body, opened[second].tensors))["problem"]
+    assert "after the last block is gone" in asked(opened[third], round=3)["problem"]
+    assert "does not have" in asked(opened[third], wave=4, round=0)["problem"]
+    assert "another one's work" in asked(Letter("learn", opened[third].body, {}))["problem"]
+    assert "over here" in asked(Letter("embed", {**opened[second].body, "round": 0}, {}))["problem"]
+
+
+class _Anybody:
+    def verify(self, signature: bytes, content: bytes) -> bool:
+        return True

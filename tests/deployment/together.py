@@ -1,0 +1,174 @@
+"""A whole federation in one process: letters are sealed and opened as over a network, and carried by hand."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import orjson
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from wardround.core.settings import Factory
+from wardround.data.records import Records
+from wardround.data.sources import Source
+from wardround.deployment.common.deployed_plan import own_records
+from wardround.deployment.common.messaging import Step
+from wardround.deployment.flat.coordinator import Coordinator
+from wardround.deployment.flat.site_handler import SiteWork
+from wardround.deployment.governance.policy import Refusal, Refused
+from wardround.protocol.messages import Sealed
+from wardround.protocol.signing import Key, PublicKey
+from wardround.runs.catalog import load_study
+from wardround.runs.folder import RunFolder
+from wardround.study.parser import Families
+from wardround.study.schema import Study
+
+
+@lru_cache(maxsize=16)
+def key(name: str) -> Key:
+    return Key(ec.generate_private_key(ec.SECP384R1()))
+
+
+def public(name: str) -> PublicKey:
+    return PublicKey(key(name).private.public_key())
+
+
+def kind_of(sealed: Sealed) -> str:
+    return str(orjson.loads(sealed.head)["kind"])
+
+
+def body_of(sealed: Sealed) -> dict[str, Any]:
+    found: dict[str, Any] = orjson.loads(sealed.head)["body"]
+    return found
+
+
+@dataclass
+class OpenGate:
+    """Approves of one study; refuses as long as `refusal` is set, or the approval is `withdrawn`."""
+
+    approved: Study | None
+    refusal: Refusal | None = None
+    withdrawn: bool = False
+    most_total_epsilon: float | None = None
+
+    def __post_init__(self) -> None:
+        self.known = None if self.approved is None else self.approved.hash  # once: it takes milliseconds
+
+    def study(self, study_hash: str, sites: list[str]) -> Study:
+        if self.approved is None or study_hash != self.known:
+            raise Refused(Refusal("not approved here"))
+        return self.approved
+
+    def still_approved(self, study_hash: str) -> None:
+        if self.withdrawn:
+            raise Refused(Refusal("the approval was withdrawn"))
+        self.study(study_hash, [])
+
+    def enough(self, training_rows: int) -> None:
+        pass
+
+    def budget(self) -> float | None:
+        return self.most_total_epsilon
+
+    def least_sites(self) -> int:
+        return 2
+
+    def opening_hours(self) -> None:
+        if self.refusal is not None:
+            raise Refused(self.refusal)
+
+
+@dataclass
+class ByHand:
+    """Carries letters one after another.
+
+    `before` sees each letter on its way and may lose it (False), `after` each answer and may lose (None) or change it.
+    """
+
+    sites: dict[str, SiteWork]
+    before: Callable[[str, Sealed], bool] = lambda site, sealed: True
+    after: Callable[[str, Sealed, Sealed], Sealed | None] = lambda site, sealed, answer: answer
+    carried: list[tuple[str, Sealed, Sealed]] = field(default_factory=list)
+    away: set[str] = field(default_factory=set)
+
+    def ask(self, letters: Mapping[str, Sealed]) -> Iterator[tuple[str, Sealed] | None]:
+        for site, sealed in reversed(list(letters.items())):  # not in the order of the sites
+            if site in self.away or not self.before(site, sealed):
+                continue
+            made = self.sites[site].answer(Sealed(sealed.head, sealed.tensors, sealed.signature))
+            self.carried.append((site, sealed, made))
+            answer = self.after(site, sealed, made)
+            if answer is not None:
+                yield site, Sealed(answer.head, answer.tensors, answer.signature)
+        yield None
+
+    def connected(self) -> Mapping[str, bool]:
+        return {site: site not in self.away for site in self.sites}
+
+
+@dataclass
+class Federation:
+    folder: RunFolder
+    post: ByHand
+    coordinator: Coordinator
+    open_site: Callable[[str], SiteWork]
+    steps: list[Step] = field(default_factory=list)
+
+    def run(self) -> RunFolder:
+        for step in self.coordinator.run():
+            self.steps.append(step)
+        return self.folder
+
+    @property
+    def lines(self) -> list[str]:
+        """All that a watcher was told, also what no step has shown yet."""
+        return [step.line for step in self.steps if step.line] + self.coordinator.lines
+
+    def restart_site(self, name: str) -> None:
+        """As if its process had died: what it knows is what its folder holds."""
+        self.post.sites[name] = self.open_site(name)
+
+    def restart_coordinator(self) -> "Federation":
+        """Another process on the same folder; the sites live on."""
+        old = self.coordinator
+        post = ByHand(self.post.sites)
+        fresh = Coordinator(old.study, old.families, list(old.sites), old.folder, post, old.signer, old.keys)
+        return Federation(self.folder, post, fresh, self.open_site)
+
+
+def federation(
+    document: Study | Mapping[str, Any],
+    folder: Path,
+    sources: Mapping[str, Callable[[], Source]],
+    gates: Mapping[str, OpenGate] | None = None,
+    models: Mapping[str, Factory] | None = None,
+    known_sources: Mapping[str, Factory] | None = None,
+) -> Federation:
+    """`sources` open each site's rows. What is in `folder` already is gone on with."""
+    study, families = load_study(document, models=models, sources=known_sources)
+
+    def open_site(name: str) -> SiteWork:
+        gate = (gates or {}).get(name)
+        return site_work(name, folder / "sites" / name, study, families, sources[name], gate, keys)
+
+    keys = {name: public(name) for name in sources}
+    post = ByHand({name: open_site(name) for name in sources})
+    run_folder = RunFolder(folder / "run")
+    coordinator = Coordinator(study, families, list(sources), run_folder, post, key("coordinator"), keys)
+    return Federation(run_folder, post, coordinator, open_site)
+
+
+def site_work(
+    name: str,
+    state: Path,
+    study: Study,
+    families: Families,
+    source: Callable[[], Source],
+    gate: OpenGate | None = None,
+    peers: Mapping[str, PublicKey] | None = None,
+) -> SiteWork:
+    def load() -> Records:
+        return own_records(source(), name)
+
+    return SiteWork(name, state, gate or OpenGate(study), families, load, key(name), public("coordinator"), peers=peers)
