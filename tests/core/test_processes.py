@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.test_resume import STUDY, kill_at_random, numbers
+from tests.runs.test_resume import STUDY, kill_at_random, numbers
 
 import wardround
 from wardround.core.errors import RunError

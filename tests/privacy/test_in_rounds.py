@@ -14,7 +14,7 @@ import torch
 import wardround
 from tests.privacy.rows import length_of
 from tests.support import assert_same, assert_same_tree, ragged_sites, site, trial
-from tests.test_resume import numbers
+from tests.runs.test_resume import numbers
 from wardround.algorithms import ALGORITHMS, Algorithm
 from wardround.algorithms.fedavg import fedavg
 from wardround.algorithms.scaffold import scaffold

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.test_resume import STUDY, stopped_after_two_rounds
+from tests.runs.test_resume import STUDY, stopped_after_two_rounds
 
 import wardround
 from tests.cli.test_commands import wardround as command

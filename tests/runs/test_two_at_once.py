@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.test_resume import STUDY, numbers, stopped_after_two_rounds
+from tests.runs.test_resume import STUDY, numbers, stopped_after_two_rounds
 
 import wardround
 from wardround.core.errors import RunError
