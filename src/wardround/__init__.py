@@ -6,7 +6,9 @@ run.table()
 """
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from wardround.core.lazy import lazy
 
 # torch's matrix products (MKL) may round a row differently by its place among the others; on some processors they do.
 # This makes them not to, at no cost that could be measured. It counts only if it is set before the first product.
@@ -32,26 +34,18 @@ if TYPE_CHECKING:
     from wardround.runs.plan import check_study as check_study
     from wardround.runs.plan import load_plan as load_plan
 
-# Where each public name lives. They are imported on first use, so that `wardround --help` does not wait for torch.
 _HOMES = {
-    "StudyRun": "wardround.runs.execute",
-    "adapt": "wardround.adaptation.adapt",
-    "build_report": "wardround.report.build",
-    "check_study": "wardround.runs.plan",
-    "compare_runs": "wardround.report.compare",
-    "load_bundle": "wardround.bundles.bundle",
-    "load_plan": "wardround.runs.plan",
-    "load_shared": "wardround.bundles.build.shared_part",
-    "load_study": "wardround.runs.catalog",
-    "make_bundle": "wardround.bundles.build.make",
-    "make_bundles": "wardround.bundles.build.make_all",
-    "make_shared": "wardround.bundles.build.shared_part",
-    "How": "wardround.bundles.predict.predict",
-    "predict_file": "wardround.bundles.predict.predict",
-    "predict_images": "wardround.bundles.predict.predict",
-    "predict_table": "wardround.bundles.predict.predict",
-    "resume_study": "wardround.runs.execute",
-    "run_study": "wardround.runs.execute",
+    "wardround.adaptation.adapt": ("adapt",),
+    "wardround.bundles.build.make": ("make_bundle",),
+    "wardround.bundles.build.make_all": ("make_bundles",),
+    "wardround.bundles.build.shared_part": ("load_shared", "make_shared"),
+    "wardround.bundles.bundle": ("load_bundle",),
+    "wardround.bundles.predict.predict": ("How", "predict_file", "predict_images", "predict_table"),
+    "wardround.report.build": ("build_report",),
+    "wardround.report.compare": ("compare_runs",),
+    "wardround.runs.catalog": ("load_study",),
+    "wardround.runs.execute": ("StudyRun", "resume_study", "run_study"),
+    "wardround.runs.plan": ("check_study", "load_plan"),
 }
 __all__ = [
     "How",
@@ -73,11 +67,4 @@ __all__ = [
     "resume_study",
     "run_study",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'wardround' has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__ = lazy(__name__, _HOMES)
