@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.runs.test_resume import STUDY, kill_at_random, numbers
 
 import wardround
+from tests.runs.test_resume import STUDY, kill_at_random, numbers
 from wardround.core.errors import RunError
 from wardround.core.processes import can_fork, side_by_side
 from wardround.runs.execute import Progress

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runs.test_resume import STUDY, stopped_after_two_rounds
 
 import wardround
 from tests.cli.test_commands import wardround as command
+from tests.runs.test_resume import STUDY, stopped_after_two_rounds
 from wardround.core.errors import RunError
 from wardround.runs import checkpoint
 from wardround.runs.audit import BEGINNING, AuditLog, changed_files, verify

@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.runs.test_resume import STUDY, numbers, stopped_after_two_rounds
 
 import wardround
+from tests.runs.test_resume import STUDY, numbers, stopped_after_two_rounds
 from wardround.core.errors import RunError
 from wardround.runs.audit import verify
 from wardround.runs.execute import execute

@@ -1,10 +1,10 @@
 """Public names of a package that are imported on first use, so that `wardround --help` waits for neither torch nor Flower.
 
-    if TYPE_CHECKING:
-        from wardround.runs.execute import run_study as run_study
+if TYPE_CHECKING:
+    from wardround.runs.execute import run_study as run_study
 
-    __all__ = ["run_study"]
-    __getattr__ = lazy(__name__, {"wardround.runs.execute": ("run_study",)})
+__all__ = ["run_study"]
+__getattr__ = lazy(__name__, {"wardround.runs.execute": ("run_study",)})
 """
 
 from collections.abc import Callable, Iterable, Mapping
