@@ -26,7 +26,7 @@ MUTANTS = (
     Mutant(
         "an answer to another question counts",
         "deployment/common/messaging.py",
-        "if not belongs(letter, asked):",
+        "if not belongs(message, asked):",
         "if False:",
         where=(BY_HAND,),
     ),
@@ -42,14 +42,14 @@ MUTANTS = (
         "protocol/messages.py",
         "if not verifier.verify(sealed.signature, sealed.digest):",
         "if False:",
-        where=("tests/deployment/test_letters.py", REFUSALS),
+        where=("tests/deployment/test_messages.py", REFUSALS),
     ),
     Mutant(
         "tensors come in the order of the file",
         "protocol/messages.py",
         "{name: found[name] for name in names if tensors}",
         "dict(sorted(found.items()))",
-        where=("tests/deployment/test_letters.py",),
+        where=("tests/deployment/test_messages.py",),
     ),
     Mutant(
         "an approval that is withdrawn still holds",
@@ -63,7 +63,7 @@ MUTANTS = (
         "deployment/common/agreement_serialization.py",
         "lent = with_enough(lent)",
         "pass",
-        where=(PATIENTS, "tests/deployment/test_letters.py"),
+        where=(PATIENTS, "tests/deployment/test_messages.py"),
     ),
     Mutant(
         "a class that one row has is named",

@@ -45,7 +45,7 @@ def deploy(
     memories: dict[str, Tree] = {}
 
     def look(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
-        if kind_of(sealed) == "evaluate":  # a wave is over; the next one's first letter removes its memory
+        if kind_of(sealed) == "evaluate":  # a wave is over; the next one's first message removes its memory
             memories[site] = {**memories.get(site, {}), **kept_memories(folder / "sites" / site)}
         return answer
 

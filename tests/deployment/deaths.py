@@ -1,4 +1,4 @@
-"""Coordinators that die at every letter and are started again, for any federation in one process."""
+"""Coordinators that die at every message and are started again, for any federation in one process."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from tests.deployment.together import Federation, body_of, kind_of
 from wardround.protocol.messages import Sealed
 
-Place = tuple[str, Any, str]  # a kind of letter, its round, a site
+Place = tuple[str, Any, str]  # a kind of message, its round, a site
 
 
 class Died(Exception):

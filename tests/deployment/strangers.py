@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.deployment.processes import Hospitals, Process, listening
 from wardround.deployment.provisioning import certificates as made
-from wardround.protocol.messages import Letter, Sealed, open_sealed, seal
+from wardround.protocol.messages import Message, Sealed, open_sealed, seal
 from wardround.protocol.signing import Key, read_key, read_public_key
 
 STRANGER, IMPOSTOR = "127.0.0.9", "127.0.0.66"  # where they are
@@ -159,7 +159,7 @@ def attempt_to_join(address: str, ca: Path, key: ec.EllipticCurvePrivateKey, fol
     said: list[str] = []
 
     def answer(sealed: Sealed) -> Sealed:
-        raise AssertionError("a letter came")
+        raise AssertionError("a message came")
 
     SiteLoop(address, ca, key, answer, folder / "no-connection", said.append, lambda: bool(said)).run()
     return said[0]
@@ -200,9 +200,10 @@ class OtherAuthority:
             thread.join(10)
 
 
-def forged_letters_are_refused(here: Hospitals, coordinator: Process, site: str) -> None:
-    """From somebody who has stolen the secret of the inner door, but not the key that signs letters."""
-    from flwr.app import Message, RecordDict
+def forged_messages_are_refused(here: Hospitals, coordinator: Process, site: str) -> None:
+    """From somebody who has stolen the secret of the inner door, but not the key that signs messages."""
+    from flwr.app import Message as FlowerMessage
+    from flwr.app import RecordDict
 
     from wardround.deployment.flower.adapter import LastingGrid, Office
     from wardround.deployment.flower.server_app import GridPost, Standing
@@ -222,23 +223,23 @@ def forged_letters_are_refused(here: Hospitals, coordinator: Process, site: str)
     )
     train = {"run": run, "wave": 0, "round": 0, "counted": -1, "work": {"0": 1}, "score": [], "seconds": None}
     forged = [
-        seal(Letter(kind, {**train, "study": here.study.hash, "sites": list(here.sites)}), Key(made.new_key()))
+        seal(Message(kind, {**train, "study": here.study.hash, "sites": list(here.sites)}), Key(made.new_key()))
         for kind in ("hello", "train", "evaluate", "goodbye")
     ]
     answers = [_first(GridPost(grid, Known()).ask({site: sealed})) for sealed in (*forged, Sealed(b"", b"", b""))]
-    [number] = grid.push_messages([Message(RecordDict({}), node, "query", ttl=600.0)])  # is no letter at all
+    [number] = grid.push_messages([FlowerMessage(RecordDict({}), node, "query", ttl=600.0)])  # is no message at all
     while not (replies := list(grid.pull_messages([number]))):
         pass
     answers.append(from_record(replies[0].content))
-    grid.push_messages([Message(RecordDict({}), node, "query.other", ttl=600.0)])  # never answered
+    grid.push_messages([FlowerMessage(RecordDict({}), node, "query.other", ttl=600.0)])  # never answered
     key = read_public_key((here.kit / "sites" / f"{site}.pub").read_bytes(), site)
     for answer in answers:
-        letter = open_sealed(answer, key, site)
-        assert letter.kind == "refused"
-        assert letter.body["reason"] == "a message does not carry its signature"
-        assert not letter.tensors
+        message = open_sealed(answer, key, site)
+        assert message.kind == "refused"
+        assert message.body["reason"] == "a message does not carry its signature"
+        assert not message.tensors
     office.close()
-    assert events(here.site(site).state / "audit.jsonl").count("forged letter") == len(answers)
+    assert events(here.site(site).state / "audit.jsonl").count("forged message") == len(answers)
 
 
 def _first(answers: Iterator[tuple[str, Sealed] | None]) -> Sealed:

@@ -46,10 +46,10 @@ def echo(sealed: Sealed) -> Sealed:
     return sealed
 
 
-def ask(post: Post, letters: Mapping[str, Sealed]) -> dict[str, Sealed]:
+def ask(post: Post, messages: Mapping[str, Sealed]) -> dict[str, Sealed]:
     until = time.monotonic() + 120
     found: dict[str, Sealed] = {}
-    for got in post.ask(dict(letters)):
+    for got in post.ask(dict(messages)):
         found |= dict([got]) if got else {}
         assert time.monotonic() < until, "no answer came"
     return found

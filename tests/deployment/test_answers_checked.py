@@ -251,14 +251,14 @@ ESCAPES = "\x1b[2J\x1b]0;owned\x07\r\nalder: left the run\u202e\x9b31m\x00"
 @pytest.mark.parametrize("kind", ["refused", "failed"])
 def test_text_from_a_hospital_reaches_the_screen_without_control_characters(kind: str, tmp_path: Path) -> None:
     from tests.deployment.together import key
-    from wardround.protocol.messages import Letter, seal
+    from wardround.protocol.messages import Message, seal
 
     made = begin(tmp_path)
 
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
         if site == "cedar" and kind_of(sealed) == "train":
             reason = {"reason": ESCAPES, "until": None} if kind == "refused" else {"problem": ESCAPES}
-            return seal(Letter(kind, {**reason, "site": site, "head": ""}), key(site))
+            return seal(Message(kind, {**reason, "site": site, "head": ""}), key(site))
         return answer
 
     made.post.after = after

@@ -22,15 +22,15 @@ from wardround.runs.catalog import load_study
 from wardround.runs.plan import load_plan
 
 SITES = ("alder", "birch", "cedar")
-LETTERS = ("hello", "facts", "lend", "moments", "prepare", "train", "evaluate", "goodbye")  # in the order of a run
+MESSAGES = ("hello", "facts", "lend", "moments", "prepare", "train", "evaluate", "goodbye")  # in the order of a run
 DEADLINE = 1000.0  # seconds; a clock of the test's own lets them pass
 PLACES: list[Place] = [
-    (kind, number, site) for kind in LETTERS for number in (range(3) if kind == "train" else [None]) for site in SITES
+    (kind, number, site) for kind in MESSAGES for number in (range(3) if kind == "train" else [None]) for site in SITES
 ]
 
 
 def document(**changes: Any) -> dict[str, Any]:
-    """Both kinds of algorithm, with and without memory; an agreement that needs every kind of letter."""
+    """Both kinds of algorithm, with and without memory; an agreement that needs every kind of message."""
     return study(
         [{"algorithm": "fedprox", "mu": 0.1}, "scaffold"],
         data={"hospitals": list(SITES), "scale": "federated"},
@@ -59,12 +59,12 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> str:
     made = begin(folder)
     made.run()
     asked = [kind_of(sealed) for _, sealed, _ in made.post.carried]
-    assert list(dict.fromkeys(asked)) == list(LETTERS)
+    assert list(dict.fromkeys(asked)) == list(MESSAGES)
     return digest(folder)
 
 
 @pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.slow), "after"])
-def test_the_coordinator_dies_at_every_letter_of_one_run(when: str, quiet: str, tmp_path: Path) -> None:
+def test_the_coordinator_dies_at_every_message_of_one_run(when: str, quiet: str, tmp_path: Path) -> None:
     """`before` and `after` the site has answered."""
     deaths, _ = until_finished(begin(tmp_path), dies_once(set(), when))
     assert deaths == len(PLACES)
@@ -80,7 +80,7 @@ def test_the_coordinator_dies_once(place: Place, when: str, quiet: str, tmp_path
 
 
 def restarting(made: Federation, when: str, only: Place | None = None) -> list[Place]:
-    """The site that is asked dies each time, or at one place; before it reads the letter or when it has answered."""
+    """The site that is asked dies each time, or at one place; before it reads the message or when it has answered."""
     died: list[Place] = []
 
     def die(site: str, sealed: Sealed) -> None:
@@ -104,7 +104,7 @@ def restarting(made: Federation, when: str, only: Place | None = None) -> list[P
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_sites_die_at_every_letter(when: str, quiet: str, tmp_path: Path) -> None:
+def test_sites_die_at_every_message(when: str, quiet: str, tmp_path: Path) -> None:
     made = begin(tmp_path)
     died = restarting(made, when)
     made.run()
@@ -132,7 +132,7 @@ def test_a_site_dies_once_and_its_answer_is_lost(place: Place, quiet: str, tmp_p
 
 
 @pytest.mark.slow
-def test_everybody_dies_at_every_letter(quiet: str, tmp_path: Path) -> None:
+def test_everybody_dies_at_every_message(quiet: str, tmp_path: Path) -> None:
     die = dies_once(set(), "after")
 
     def prepare(made: Federation) -> None:
@@ -160,7 +160,7 @@ def test_every_answer_is_lost_once(quiet: str, tmp_path: Path) -> None:
     assert digest(tmp_path) == quiet
 
 
-def test_every_letter_is_delivered_twice(quiet: str, tmp_path: Path) -> None:
+def test_every_message_is_delivered_twice(quiet: str, tmp_path: Path) -> None:
     made = begin(tmp_path)
 
     def before(site: str, sealed: Sealed) -> bool:
@@ -173,14 +173,14 @@ def test_every_letter_is_delivered_twice(quiet: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_old_letters_that_come_again_change_nothing(restarted: bool, quiet: str, tmp_path: Path) -> None:
-    """Before each letter a site gets every earlier one once more, the oldest last."""
+def test_old_messages_that_come_again_change_nothing(restarted: bool, quiet: str, tmp_path: Path) -> None:
+    """Before each message a site gets every earlier one once more, the oldest last."""
     made = begin(tmp_path)
     old: dict[str, list[Sealed]] = {site: [] for site in SITES}
 
     def before(site: str, sealed: Sealed) -> bool:
-        for letter in reversed(old[site]):
-            made.post.sites[site].answer(letter)
+        for message in reversed(old[site]):
+            made.post.sites[site].answer(message)
         if kind_of(sealed) in ("train", "evaluate"):
             old[site].append(sealed)
         if restarted:

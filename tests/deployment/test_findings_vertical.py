@@ -127,10 +127,10 @@ def test_all_figures_are_the_simulations(both: tuple[Parties, StudyRun]) -> None
 
 def test_the_other_party_learns_how_many_scores_there_are_and_no_name(both: tuple[Parties, StudyRun]) -> None:
     made, _ = both
-    letters = [body_of(sealed) for site, sealed, _ in made.post.carried if site == "records"]
-    (agreed,) = [body["outputs"] for body in letters if "outputs" in body]
+    messages = [body_of(sealed) for site, sealed, _ in made.post.carried if site == "records"]
+    (agreed,) = [body["outputs"] for body in messages if "outputs" in body]
     assert agreed == {"count": len(FINDINGS), "findings": True}
-    assert not [name for name in FINDINGS for body in letters if f"'{name}'" in str(body)]
+    assert not [name for name in FINDINGS for body in messages if f"'{name}'" in str(body)]
 
 
 def test_findings_may_be_at_the_party_with_the_columns(tmp_path: Path) -> None:

@@ -54,13 +54,13 @@ def test_a_superlink_holds_nothing_of_strangers(tmp_path: Path, monkeypatch: pyt
     def coordinate(post: Post) -> None:
         place = (linked.host, linked.port)
         with joined(linked, tmp_path, "north", echo):
-            letter = Sealed(b"head", os.urandom(12 * MEGABYTE), b"signature")  # in three chunks
-            assert ask(post, {"north": letter}) == {"north": letter}
+            message = Sealed(b"head", os.urandom(12 * MEGABYTE), b"signature")  # in three chunks
+            assert ask(post, {"north": message}) == {"north": message}
             with watched(linked.process.pid) as largest:
                 ended = flood(place, linked.ca, addresses(6), 60, 20 * MEGABYTE)
                 assert ended.keys() <= {"401", "cut off"}
             assert largest[0] < 60
-            assert ask(post, {"north": letter}) == {"north": letter}
+            assert ask(post, {"north": message}) == {"north": message}
         nobody_repeats_a_request(linked, tmp_path)
         a_site_whose_clock_is_an_hour_off_is_refused(linked, tmp_path, monkeypatch)
         linked._office().expel("south")
@@ -156,7 +156,7 @@ def test_a_model_of_25_million_parameters_passes_while_strangers_knock(tmp_path:
     linked, done = made_linked(tmp_path), []
 
     def coordinate(post: Post) -> None:
-        letter = Sealed(b"head", os.urandom(100 * MEGABYTE), b"signature")
+        message = Sealed(b"head", os.urandom(100 * MEGABYTE), b"signature")
 
         def knock() -> None:
             flood((linked.host, linked.port), linked.ca, addresses(20), 200, 20 * MEGABYTE)
@@ -164,7 +164,7 @@ def test_a_model_of_25_million_parameters_passes_while_strangers_knock(tmp_path:
         with joined(linked, tmp_path, "north", echo), joined(linked, tmp_path, "south", echo):
             strangers = threading.Thread(target=knock)
             strangers.start()
-            assert ask(post, {"north": letter, "south": letter}) == {"north": letter, "south": letter}
+            assert ask(post, {"north": message, "south": message}) == {"north": message, "south": message}
             strangers.join()
         done.append(True)
 

@@ -21,7 +21,7 @@ from wardround.protocol.signing import read_key
 
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern")  # Flower's matter
 PACKAGE = Path(flower.__file__).parent
-LETTER = Sealed(b"head", b"tensors", b"signature")
+MESSAGE = Sealed(b"head", b"tensors", b"signature")
 
 
 @pytest.mark.parametrize("found", ["1.40.0", "1.41.1", "2.0.0", None])
@@ -68,7 +68,7 @@ def test_the_app_that_is_sent_has_no_code_in_it() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 2**20, 2**20 + 1, 5 * 2**20])
-def test_letters_survive_the_wire(size: int) -> None:
+def test_messages_survive_the_wire(size: int) -> None:
     from wardround.deployment.flower.wire import SMALL, from_record, to_record
 
     sealed = Sealed(b'{"kind": "train"}', os.urandom(size), os.urandom(96))
@@ -77,7 +77,7 @@ def test_letters_survive_the_wire(size: int) -> None:
     assert bool(record.array_records) == (size > SMALL)  # an array is cut into chunks, a setting is not
 
 
-def test_whatever_is_no_letter_is_refused() -> None:
+def test_whatever_is_no_message_is_refused() -> None:
     from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
     from wardround.deployment.flower.wire import from_record
@@ -86,15 +86,15 @@ def test_whatever_is_no_letter_is_refused() -> None:
     array = Array("uint8", (3,), "other", b"abc")
     for record in (
         RecordDict({}),
-        RecordDict({"letter": MetricRecord({"head": 1})}),
-        RecordDict({"letter": ConfigRecord({})}),
-        RecordDict({"letter": ConfigRecord({**half})}),
-        RecordDict({"letter": ConfigRecord({**half, "tensors": "words"})}),
-        RecordDict({"letter": ConfigRecord({**half, "tensors": 3})}),
-        RecordDict({"letter": ConfigRecord({**half}), "tensors": ArrayRecord({"others": array})}),
-        RecordDict({"letter": ConfigRecord({"head": b"head", "tensors": b"tensors"})}),
+        RecordDict({"message": MetricRecord({"head": 1})}),
+        RecordDict({"message": ConfigRecord({})}),
+        RecordDict({"message": ConfigRecord({**half})}),
+        RecordDict({"message": ConfigRecord({**half, "tensors": "words"})}),
+        RecordDict({"message": ConfigRecord({**half, "tensors": 3})}),
+        RecordDict({"message": ConfigRecord({**half}), "tensors": ArrayRecord({"others": array})}),
+        RecordDict({"message": ConfigRecord({"head": b"head", "tensors": b"tensors"})}),
     ):
-        with pytest.raises(DeployError, match="is not a letter"):
+        with pytest.raises(DeployError, match="is not a message"):
             from_record(record)
 
 
@@ -126,7 +126,7 @@ def answered(status: int) -> None:
 
 
 @pytest.mark.slow
-def test_letters_over_a_real_superlink(tmp_path: Path) -> None:
+def test_messages_over_a_real_superlink(tmp_path: Path) -> None:
     """One SuperLink for all of it, since each takes seconds to start."""
     began = made_linked(tmp_path)
     south = read_key(tmp_path / "kits" / "sites" / "south" / "site.key").private
@@ -179,7 +179,7 @@ def others_are_heard_while_one_has_died_over_its_answer(linked: Any, post: Post,
     key = read_key(folder / "kits" / "sites" / "south" / "site.key").private
     desk = Desk(f"{linked.host}:{linked.port}", linked.ca.read_bytes(), key, None)
     (folder / "south-connection").write_text(str(desk.number))
-    answers, began = post.ask({"south": LETTER, "north": LETTER}), time.monotonic()
+    answers, began = post.ask({"south": MESSAGE, "north": MESSAGE}), time.monotonic()
     while (message := desk.receive()) is None:
         assert next(answers) is None
 
@@ -194,14 +194,14 @@ def others_are_heard_while_one_has_died_over_its_answer(linked: Any, post: Post,
     for _ in range(4):
         assert next(answers) is None
     with joined(linked, folder, "north", echo):
-        assert next(got for got in answers if got) == ("north", LETTER)
+        assert next(got for got in answers if got) == ("north", MESSAGE)
         with joined(linked, folder, "south", echo):
-            assert next(got for got in answers if got) == ("south", LETTER)
+            assert next(got for got in answers if got) == ("south", MESSAGE)
     assert time.monotonic() - began < 60
 
 
 def comes_back_when_it_was_killed(linked: Any, post: Post, folder: Path) -> None:
-    """A letter that was out when the SuperLink died is sent again, and its answer arrives."""
+    """A message that was out when the SuperLink died is sent again, and its answer arrives."""
     seen: list[Sealed] = []
 
     def kill_first(sealed: Sealed) -> Sealed:
@@ -212,8 +212,8 @@ def comes_back_when_it_was_killed(linked: Any, post: Post, folder: Path) -> None
 
     before = linked.process.pid
     with joined(linked, folder, "north", kill_first):
-        assert ask(post, {"north": LETTER}) == {"north": LETTER}
-    assert seen == [LETTER, LETTER]
+        assert ask(post, {"north": MESSAGE}) == {"north": MESSAGE}
+    assert seen == [MESSAGE, MESSAGE]
     assert linked.process.pid != before
 
 
@@ -226,5 +226,5 @@ def comes_back_when_it_has_given_us_up(linked: Any, post: Post, folder: Path) ->
     office._beat()
     assert office.lost.is_set()
     with joined(linked, folder, "north", echo):
-        assert ask(post, {"north": LETTER}) == {"north": LETTER}
+        assert ask(post, {"north": MESSAGE}) == {"north": MESSAGE}
     assert linked.process.pid != before

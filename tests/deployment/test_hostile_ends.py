@@ -12,7 +12,7 @@ from tests.deployment.compared import KNOWN
 from tests.deployment.hospitals import at_sites, study
 from tests.deployment.together import Federation, body_of, federation, key, kind_of
 from wardround.core.tree import Tree
-from wardround.protocol.messages import Letter, Sealed, open_sealed, seal
+from wardround.protocol.messages import Message, Sealed, open_sealed, seal
 from wardround.runs.audit import verify
 
 SITES = ("alder", "birch", "cedar")
@@ -35,10 +35,10 @@ class Anyone:
 
 def forged(answer: Sealed, site: str, change: Callable[[dict[str, Any], Tree], None]) -> Sealed:
     """What a hostile site could send: its own signature under something else."""
-    letter = open_sealed(answer, Anyone(), site)
-    body, tensors = json.loads(json.dumps(letter.body)), dict(letter.tensors)
+    message = open_sealed(answer, Anyone(), site)
+    body, tensors = json.loads(json.dumps(message.body)), dict(message.tensors)
     change(body, tensors)
-    return seal(Letter(letter.kind, body, tensors), key(site))
+    return seal(Message(message.kind, body, tensors), key(site))
 
 
 def without_trials(body: dict[str, Any], tensors: Tree) -> None:
@@ -106,12 +106,12 @@ def test_an_update_that_is_none_counts_for_nothing_and_stops_nobody(
     assert any(warning.startswith("cedar: ") for warning in made.folder.read_json("results.json")["warnings"])
 
 
-def test_a_letter_to_another_site_is_not_obeyed(tmp_path: Path) -> None:
+def test_a_message_to_another_site_is_not_obeyed(tmp_path: Path) -> None:
     made = begin(tmp_path)
     made.run()
-    letter = next(s for site, s, _ in made.post.carried if site == "cedar" and kind_of(s) == "train")
+    message = next(s for site, s, _ in made.post.carried if site == "cedar" and kind_of(s) == "train")
     before = sorted((tmp_path / "sites" / "birch").rglob("*"))
-    answer = made.post.sites["birch"].answer(letter)
+    answer = made.post.sites["birch"].answer(message)
     assert kind_of(answer) == "refused"
     assert "another site" in body_of(answer)["reason"]
     assert sorted((tmp_path / "sites" / "birch").rglob("*")) == before
@@ -127,8 +127,8 @@ def test_a_site_does_no_more_than_the_study_that_it_approved(change: dict[str, A
 
     def before(site: str, sealed: Sealed) -> bool:
         if kind_of(sealed) == "train" and site == "birch" and not asked:
-            letter = open_sealed(sealed, Anyone(), "coordinator")
-            more = seal(Letter("train", {**letter.body, **change}, letter.tensors), key("coordinator"))
+            message = open_sealed(sealed, Anyone(), "coordinator")
+            more = seal(Message("train", {**message.body, **change}, message.tensors), key("coordinator"))
             asked.append(made.post.sites["birch"].answer(more))
         return True
 
@@ -157,7 +157,7 @@ def test_a_revoked_key_counts_for_nothing_from_then_on(tmp_path: Path) -> None:
     assert all("cedar" not in one for one in records[records["round"] >= 2]["sites"])
 
 
-def test_a_site_that_was_away_when_all_were_told_is_told_with_its_first_letter(tmp_path: Path) -> None:
+def test_a_site_that_was_away_when_all_were_told_is_told_with_its_first_message(tmp_path: Path) -> None:
     made = begin(tmp_path)
     made.post.before = lambda site, sealed: not (site == "birch" and kind_of(sealed) == "prepare")
     made.run()
@@ -181,7 +181,7 @@ def test_a_site_that_leaves_while_all_agree_stops_nobody(tmp_path: Path) -> None
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
         if kind_of(sealed) == "facts" and site == "birch":
             told = {"problem": "on fire", "site": site, "head": "", "run": body_of(sealed)["run"]}
-            return seal(Letter("failed", told), key(site))
+            return seal(Message("failed", told), key(site))
         return answer
 
     made.post.after = after

@@ -51,7 +51,7 @@ def test_the_coordinator_knows_each_sites_head_of_each_round(site: str, finished
 
 
 @pytest.mark.parametrize("site", SITES)
-def test_a_site_knows_the_coordinators_head_of_each_letter(site: str, finished: Path) -> None:
+def test_a_site_knows_the_coordinators_head_of_each_message(site: str, finished: Path) -> None:
     known = hashes(log_of(finished, "coordinator"))
     asked = of(log_of(finished, site), "asked")
     places = [known.index(one["head"]) for one in asked]
@@ -61,12 +61,12 @@ def test_a_site_knows_the_coordinators_head_of_each_letter(site: str, finished: 
 
 
 @pytest.mark.parametrize("site", SITES)
-def test_letters_are_in_both_logs_by_their_hash(site: str, finished: Path) -> None:
-    answered = {one["letter"]: one for one in of(log_of(finished, site), "answered")}
+def test_messages_are_in_both_logs_by_their_hash(site: str, finished: Path) -> None:
+    answered = {one["message"]: one for one in of(log_of(finished, site), "answered")}
     for closed in of(log_of(finished, "coordinator"), "round closed"):
         told = closed["updates"][site]
-        assert answered[told["letter"]]["round"] == closed["round"]
-        assert answered[told["letter"]]["bytes"] == told["bytes"]
+        assert answered[told["message"]]["round"] == closed["round"]
+        assert answered[told["message"]]["bytes"] == told["bytes"]
 
 
 PAIRS = [(site, "coordinator") for site in SITES] + [("coordinator", site) for site in SITES]

@@ -114,7 +114,7 @@ def test_nothing_of_a_patient_leaves_a_hospital(tmp_path: Path) -> None:
         assert_clean(log.read_bytes(), str(log))
 
 
-def test_no_letter_holds_as_many_numbers_as_there_are_rows(tmp_path: Path) -> None:
+def test_no_message_holds_as_many_numbers_as_there_are_rows(tmp_path: Path) -> None:
     """Whatever they are: nothing that leaves has an entry for each row of a site, or for each that trains or tests."""
     made = planted(tmp_path, count=71)
     made.run()

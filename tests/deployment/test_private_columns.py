@@ -44,7 +44,7 @@ def tensors_of(sealed: Sealed) -> Tree:
 
 
 def sizes(leaves: Tree) -> dict[str, int]:
-    """By what the leaf is called in the model: a letter's names begin with the trial and the part of the message."""
+    """By what the leaf is called in the model: a message's names begin with the trial and the part of the message."""
     return {name.rpartition("/")[2]: leaf.numel() for name, leaf in leaves.items()}
 
 
@@ -90,7 +90,7 @@ def test_scaffold_sends_controls_of_the_same_leaves_and_no_others(tmp_path: Path
     assert set(made.folder.records()["bytes_up"]) == {2 * 4 * sum({**ENCODER, **HEAD}.values()) * len(NAMES)}
 
 
-def test_no_letter_names_a_column_a_level_or_their_number(tmp_path: Path) -> None:
+def test_no_message_names_a_column_a_level_or_their_number(tmp_path: Path) -> None:
     """The names would say what a hospital measures; the widths, how much of it."""
     words: set[str] = set()
     for site in NAMES:

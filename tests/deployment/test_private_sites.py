@@ -15,7 +15,7 @@ from wardround.core.tree import Tree
 from wardround.deployment.common.deployable import refuse_undeployable
 from wardround.deployment.flat.site_secret import RunSecret
 from wardround.privacy.dp.accountant import Charge, epsilon
-from wardround.protocol.messages import Letter, Sealed, open_sealed, seal
+from wardround.protocol.messages import Message, Sealed, open_sealed, seal
 from wardround.runs.catalog import load_study
 from wardround.runs.ledger import Entry
 
@@ -47,11 +47,11 @@ def forget_answer(folder: Path, site: str, number: int) -> None:
 
 
 def changed(sealed: Sealed, change: Callable[[dict[str, Any], Tree], None]) -> Sealed:
-    """A letter of the coordinator's own, with something else in it."""
-    letter = open_sealed(sealed, Anyone(), "coordinator")
-    body, tensors = dict(letter.body), dict(letter.tensors)
+    """A message of the coordinator's own, with something else in it."""
+    message = open_sealed(sealed, Anyone(), "coordinator")
+    body, tensors = dict(message.body), dict(message.tensors)
     change(body, tensors)
-    return seal(Letter(letter.kind, body, tensors), key("coordinator"))
+    return seal(Message(message.kind, body, tensors), key("coordinator"))
 
 
 def another_model(body: dict[str, Any], tensors: Tree) -> None:
@@ -177,9 +177,9 @@ def test_the_secret_is_owner_only_and_destroyed_when_the_run_is_over(tmp_path: P
     assert len(set(seen)) == 4  # one for each site, the same in all rounds
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or not any(secret in path.read_bytes() for secret in seen)
-    letters = [sealed for site, sealed, _ in made.post.carried if site == "alder" and kind_of(sealed) == "train"]
+    messages = [sealed for site, sealed, _ in made.post.carried if site == "alder" and kind_of(sealed) == "train"]
     forget_answer(tmp_path, "alder", 0)
-    said = made.post.sites["alder"].answer(letters[0])
+    said = made.post.sites["alder"].answer(messages[0])
     assert "destroyed" in body_of(said)["problem"]
     assert len(ledger(tmp_path, "alder")) == ROUNDS
 

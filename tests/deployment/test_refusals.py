@@ -18,7 +18,7 @@ from wardround.core.errors import DataError, DeployError
 from wardround.data.records import Column, Records
 from wardround.data.sources import Source
 from wardround.deployment.governance.policy import Refusal
-from wardround.protocol.messages import Letter, Sealed, seal
+from wardround.protocol.messages import Message, Sealed, seal
 from wardround.runs.catalog import load_study
 
 SITES = ("alder", "birch", "cedar")
@@ -219,26 +219,26 @@ def test_a_column_that_a_site_lacks_is_a_warning(tmp_path: Path) -> None:
     assert Column("lab").kind == "numeric"
 
 
-# -- letters that nobody wrote
+# -- messages that nobody wrote
 
 
 def forgeries(sealed: Sealed) -> dict[str, Sealed]:
-    """Made of a letter that a site would train on."""
+    """Made of a message that a site would train on."""
     body = body_of(sealed)
     changed = {**body, "work": dict.fromkeys(body["work"], 9)}
     tensors = bytearray(sealed.tensors)
     tensors[-1] ^= 1
     head = orjson.dumps({**orjson.loads(sealed.head), "body": changed})
     return {
-        "wrong key": seal(Letter("train", body), key("somebody else"), sealed.tensors),
-        "a site's key": seal(Letter("train", body), key("alder"), sealed.tensors),
+        "wrong key": seal(Message("train", body), key("somebody else"), sealed.tensors),
+        "a site's key": seal(Message("train", body), key("alder"), sealed.tensors),
         "changed head": replace(sealed, head=head),
         "changed tensors": replace(sealed, tensors=bytes(tensors)),
         "no tensors": replace(sealed, tensors=b""),
         "no signature": replace(sealed, signature=b""),
         "garbage": Sealed(b"\x00\xff" * 9, b"garbage", b"garbage"),
         "signed garbage": signed(b"\x00\xff" * 9, b""),
-        "signed, but no letter": signed(b"[1, 2]", b""),
+        "signed, but no message": signed(b"[1, 2]", b""),
         "signed, with a body that is none": signed(b'{"protocol":3,"kind":"train","body":[1],"order":[]}', b""),
         "signed garbage for tensors": signed(sealed.head, b"garbage"),
         "another protocol": signed(sealed.head.replace(b'"protocol":3', b'"protocol":4'), sealed.tensors),
@@ -251,7 +251,7 @@ def signed(head: bytes, tensors: bytes) -> Sealed:
     return replace(unsigned, signature=key("coordinator").sign(unsigned.digest))
 
 
-def test_forged_letters_are_refused_logged_and_never_trained_on(tmp_path: Path) -> None:
+def test_forged_messages_are_refused_logged_and_never_trained_on(tmp_path: Path) -> None:
     made = begin(tmp_path)
     real: list[Sealed] = []
 
@@ -270,7 +270,7 @@ def test_forged_letters_are_refused_logged_and_never_trained_on(tmp_path: Path) 
         assert kind_of(answer) == "refused", name
         assert body_of(answer)["reason"], name
         assert not answer.tensors, name
-        assert len(events(log, "forged letter")) == number + 1, name
+        assert len(events(log, "forged message")) == number + 1, name
     assert "version 4 of the protocol" in body_of(cedar.answer(forgeries(real[0])["another protocol"]))["reason"]
     assert not list((tmp_path / "sites" / "cedar").glob("*/wave-*"))
     assert kind_of(cedar.answer(real[0])) == "update"
@@ -284,11 +284,11 @@ def test_forged_answers_are_refused_and_the_site_is_named(what: str, tmp_path: P
         if kind_of(answer) != "update" or site != "cedar":
             return answer
         if what == "wrong key":
-            return seal(Letter("update", body_of(answer)), key("alder"), answer.tensors)
+            return seal(Message("update", body_of(answer)), key("alder"), answer.tensors)
         if what == "changed":
             return replace(answer, tensors=answer.tensors[:-1] + b"!")
         if what == "another name":
-            return seal(Letter("update", {**body_of(answer), "site": "alder"}), key("cedar"), answer.tensors)
+            return seal(Message("update", {**body_of(answer), "site": "alder"}), key("cedar"), answer.tensors)
         return made.post.sites["alder"].answer(sealed)
 
     made.post.after = after
@@ -300,21 +300,21 @@ def test_forged_answers_are_refused_and_the_site_is_named(what: str, tmp_path: P
     assert expected in events(tmp_path / "run" / "audit.jsonl", "site left")[0]["why"]
 
 
-def test_a_letter_that_is_not_what_it_should_be_fails_in_one_line_without_a_value(tmp_path: Path) -> None:
+def test_a_message_that_is_not_what_it_should_be_fails_in_one_line_without_a_value(tmp_path: Path) -> None:
     """Signed by the coordinator, and senseless: nothing but the kind of error is told."""
     made = begin(tmp_path)
     made.run()
     cedar = made.post.sites["cedar"]
     run = next(body_of(sealed)["run"] for _, sealed, _ in made.post.carried)
-    for letter in (
-        Letter("dance", {"run": run}),
-        Letter("train", {"run": run}),
-        Letter("train", {"run": "../../../etc"}),
-        Letter("train", {"run": run, "wave": 99, "round": 0, "counted": -1, "work": {"0": 1}, "score": []}),
-        Letter("evaluate", {"run": run, "wave": "x"}),
-        Letter("hello", {}),
+    for message in (
+        Message("dance", {"run": run}),
+        Message("train", {"run": run}),
+        Message("train", {"run": "../../../etc"}),
+        Message("train", {"run": run, "wave": 99, "round": 0, "counted": -1, "work": {"0": 1}, "score": []}),
+        Message("evaluate", {"run": run, "wave": "x"}),
+        Message("hello", {}),
     ):
-        to_cedar = Letter(letter.kind, {**letter.body, "to": "cedar"})
+        to_cedar = Message(message.kind, {**message.body, "to": "cedar"})
         answer = cedar.answer(seal(to_cedar, key("coordinator")))
-        assert kind_of(answer) == "failed", letter
-        assert "\n" not in body_of(answer)["problem"], letter
+        assert kind_of(answer) == "failed", message
+        assert "\n" not in body_of(answer)["problem"], message

@@ -24,7 +24,7 @@ def content(regions: dict[str, list[str]] | None = None, **changes: Any) -> dict
 
 
 def test_patients_pay_once_for_each_round_whatever_dies(tmp_path: Path) -> None:
-    """Every region dies at each of its letters; the ledger of each hospital is what the coordinator of all knows."""
+    """Every region dies at each of its messages; the ledger of each hospital is what the coordinator of all knows."""
     made = hierarchy(content(), tmp_path, sources(), known_sources=KNOWN)
     made.post.sites |= {region: Reborn(made, region) for region in REGIONS}  # type: ignore[misc]
     for post in made.posts.values():

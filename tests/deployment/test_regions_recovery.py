@@ -21,7 +21,7 @@ from wardround.runs.catalog import load_study
 from wardround.runs.plan import load_plan
 
 REGIONS = {"north": ["alder", "cedar"], "south": ["birch", "dogwood"]}
-LETTERS = ("hello", "facts", "lend", "moments", "prepare", "train", "evaluate", "goodbye")
+MESSAGES = ("hello", "facts", "lend", "moments", "prepare", "train", "evaluate", "goodbye")
 Place = tuple[str, Any, str]
 
 
@@ -58,8 +58,8 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("quiet")
     made = begin(folder)
     made.run()
-    assert tuple(dict.fromkeys(kind_of(sealed) for _, sealed, _ in made.post.carried)) == LETTERS
-    assert tuple(dict.fromkeys(kind_of(sealed) for _, sealed, _ in made.posts["south"].carried)) == LETTERS
+    assert tuple(dict.fromkeys(kind_of(sealed) for _, sealed, _ in made.post.carried)) == MESSAGES
+    assert tuple(dict.fromkeys(kind_of(sealed) for _, sealed, _ in made.posts["south"].carried)) == MESSAGES
     return digest(folder)
 
 
@@ -88,7 +88,7 @@ def before_or_after(post: Any, when: str, at: Callable[[str, Sealed], None]) -> 
 
 
 class Reborn:
-    """A region's process that is started again whenever it dies; then the letter comes again, as Flower brings it."""
+    """A region's process that is started again whenever it dies; then the message comes again, as Flower brings it."""
 
     def __init__(self, made: Hierarchy, region: str) -> None:
         self.made, self.region, self.deaths = made, region, 0
@@ -115,27 +115,27 @@ def until_finished(made: Hierarchy, most: int = 200) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_the_coordinator_of_all_dies_at_every_letter(when: str, quiet: str, tmp_path: Path) -> None:
+def test_the_coordinator_of_all_dies_at_every_message(when: str, quiet: str, tmp_path: Path) -> None:
     made = begin(tmp_path)
     before_or_after(made.post, when, dying(set()))
-    assert until_finished(made) == 2 * (len(LETTERS) + 1)  # two regions, and twice two rounds
+    assert until_finished(made) == 2 * (len(MESSAGES) + 1)  # two regions, and twice two rounds
     assert digest(tmp_path) == quiet
 
 
 @pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.slow)])
-def test_regions_die_at_every_letter_to_their_sites(when: str, quiet: str, tmp_path: Path) -> None:
+def test_regions_die_at_every_message_to_their_sites(when: str, quiet: str, tmp_path: Path) -> None:
     made = begin(tmp_path)
     reborn = {region: Reborn(made, region) for region in REGIONS}
     made.post.sites |= reborn  # type: ignore[arg-type]
     for post in made.posts.values():
         before_or_after(post, when, dying(set()))
     made.run()
-    assert [one.deaths for one in reborn.values()] == [2 * (len(LETTERS) + 3)] * 2  # two sites, four rounds
+    assert [one.deaths for one in reborn.values()] == [2 * (len(MESSAGES) + 3)] * 2  # two sites, four rounds
     assert digest(tmp_path) == quiet
 
 
 @pytest.mark.slow
-def test_sites_die_at_every_letter(quiet: str, tmp_path: Path) -> None:
+def test_sites_die_at_every_message(quiet: str, tmp_path: Path) -> None:
     made = begin(tmp_path)
 
     def before(site: str, sealed: Sealed) -> bool:
@@ -149,7 +149,7 @@ def test_sites_die_at_every_letter(quiet: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_everybody_dies_at_every_letter(quiet: str, tmp_path: Path) -> None:
+def test_everybody_dies_at_every_message(quiet: str, tmp_path: Path) -> None:
     made = begin(tmp_path)
     made.post.sites |= {region: Reborn(made, region) for region in REGIONS}  # type: ignore[misc]
     before_or_after(made.post, "after", dying(set()))

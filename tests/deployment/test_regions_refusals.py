@@ -23,7 +23,7 @@ from wardround.deployment.provisioning.provision import provision
 from wardround.deployment.provisioning.region_file import RegionFile
 from wardround.deployment.provisioning.site_file import SiteFile
 from wardround.deployment.regional.region_run import study_of
-from wardround.protocol.messages import Letter, Sealed, open_sealed, seal
+from wardround.protocol.messages import Message, Sealed, open_sealed, seal
 from wardround.runs.catalog import load_study
 
 REGIONS = {"north": ["alder", "cedar"], "south": ["birch", "dogwood"]}
@@ -127,22 +127,22 @@ def test_a_hospital_that_fails_while_all_agree_is_left_out_too(tmp_path: Path) -
     assert "cedar: refused: the approval was withdrawn" in results["warnings"]
 
 
-# -- letters
+# -- messages
 
 
 def test_a_region_obeys_the_coordinator_of_all_alone_and_its_sites_the_region_alone(tmp_path: Path) -> None:
     made = begin(tmp_path)
     body = {"run": "a" * 12, "study": made.study.hash, "sites": list(NAMES), "to": "north", "head": ""}
-    assert kind_of(made.post.sites["north"].answer(seal(Letter("hello", body), key("stranger")))) == "refused"
+    assert kind_of(made.post.sites["north"].answer(seal(Message("hello", body), key("stranger")))) == "refused"
     assert (
-        kind_of(made.post.sites["north"].answer(seal(Letter("hello", {**body, "to": "south"}), key("top"))))
+        kind_of(made.post.sites["north"].answer(seal(Message("hello", {**body, "to": "south"}), key("top"))))
         == "refused"
     )
-    other = seal(Letter("hello", {**body, "study": "0" * 64}), key("top"))
+    other = seal(Message("hello", {**body, "study": "0" * 64}), key("top"))
     assert "this region's kit is for study" in body_of(made.post.sites["north"].answer(other))["reason"]
-    to_site = seal(Letter("hello", {**body, "to": "alder"}), key("top"))
+    to_site = seal(Message("hello", {**body, "to": "alder"}), key("top"))
     assert kind_of(made.posts["north"].sites["alder"].answer(to_site)) == "refused"
-    keys = seal(Letter("keys", {**body, "wave": 0, "round": 0, "sum": {}}), key("top"))
+    keys = seal(Message("keys", {**body, "wave": 0, "round": 0, "sum": {}}), key("top"))
     assert kind_of(made.post.sites["north"].answer(keys)) == "failed"
 
 
@@ -152,10 +152,10 @@ def forged(made: Hierarchy, change: Callable[[dict[str, Any]], None]) -> str:
     def after(region: str, sealed: Sealed, answer: Sealed) -> Sealed:
         if (region, kind_of(sealed)) != ("south", "train"):
             return answer
-        letter = open_sealed(answer, made.top.keys["south"], "south")
-        body = json.loads(json.dumps(letter.body))
+        message = open_sealed(answer, made.top.keys["south"], "south")
+        body = json.loads(json.dumps(message.body))
         change(body)
-        return seal(Letter(letter.kind, body, letter.tensors), key("south"))
+        return seal(Message(message.kind, body, message.tensors), key("south"))
 
     made.post.after = after
     with pytest.raises(DeployError) as stopped:

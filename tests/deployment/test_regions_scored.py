@@ -76,9 +76,9 @@ def test_what_is_scored_is_the_model_that_is_kept(tmp_path: Path, clock: Clock) 
     folder = made.run()
     kept = folder.load_model("fedavg", 3)
     for region, post in made.posts.items():
-        letters = {site: sealed for site, sealed, _ in post.carried if kind_of(sealed) == "evaluate"}
-        assert set(letters) == set(made.regions[region])
-        for sealed in letters.values():
+        messages = {site: sealed for site, sealed, _ in post.carried if kind_of(sealed) == "evaluate"}
+        assert set(messages) == set(made.regions[region])
+        for sealed in messages.values():
             tensors = open_sealed(sealed, public(f"{region} as coordinator"), region).tensors
             own = {name.removeprefix("0/own/"): leaf for name, leaf in tensors.items() if name.startswith("0/own/")}
             assert own
@@ -119,7 +119,7 @@ def test_a_site_scores_no_model_that_its_study_does_not_have(tmp_path: Path) -> 
     sealed_before = made.coordinator._with_models
 
     def with_another(trials: Any, state: Any, wanted: Any, prepare: Any, beside: Any = None) -> Any:
-        if any(letter.kind == "evaluate" for letter, _ in wanted.values()):
+        if any(message.kind == "evaluate" for message, _ in wanted.values()):
             own = {f"0/own/{name}": leaf.clone() for name, leaf in state.runs[0].server["params"].items()}
             beside = dict.fromkeys(wanted, own)
         return sealed_before(trials, state, wanted, prepare, beside)

@@ -27,7 +27,7 @@ class Enough(Exception):
 
 
 def refusals(made: Federation, kind: str, change: Change) -> list[str]:
-    """What alder says to a letter of the first round that was changed after it had answered the honest one."""
+    """What alder says to a message of the first round that was changed after it had answered the honest one."""
     said: list[str] = []
 
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
@@ -132,7 +132,7 @@ def test_a_site_that_demands_more_sites_confirms_no_smaller_sum(tmp_path: Path) 
 
 
 def test_sites_that_are_told_of_different_models_have_no_sum_together(tmp_path: Path) -> None:
-    """alder alone is told of another model from the first letter on: its keys are signed for other terms."""
+    """alder alone is told of another model from the first message on: its keys are signed for other terms."""
     made = begin(tmp_path, summed(["fedavg"], deployment={"quorum": 3, "smallest_cell": 1}, training={"rounds": 1}))
     said: list[Sealed] = []
 

@@ -141,7 +141,7 @@ def test_sums_differ_by_what_a_site_adds(quiet: Federation) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_the_coordinator_dies_at_every_letter(when: str, tmp_path: Path) -> None:
+def test_the_coordinator_dies_at_every_message(when: str, tmp_path: Path) -> None:
     """Three sites, all of which are needed: what one of them refuses would end the run."""
     few = SITES[:3]
     content = summed(["scaffold"], training={"rounds": 2 if when == "after" else 1}, data={"hospitals": list(few)})
@@ -153,7 +153,7 @@ def test_the_coordinator_dies_at_every_letter(when: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.slow), "after"])
-def test_sites_die_at_every_letter(when: str, quiet: Federation, tmp_path: Path) -> None:
+def test_sites_die_at_every_message(when: str, quiet: Federation, tmp_path: Path) -> None:
     made = begin(tmp_path, summed())
 
     def before(site: str, sealed: Sealed) -> bool:
@@ -172,7 +172,7 @@ def test_sites_die_at_every_letter(when: str, quiet: Federation, tmp_path: Path)
     assert_same_models(made, quiet)
 
 
-def test_answers_are_lost_and_letters_come_twice(quiet: Federation, tmp_path: Path) -> None:
+def test_answers_are_lost_and_messages_come_twice(quiet: Federation, tmp_path: Path) -> None:
     made, lost = begin(tmp_path, summed()), set()
 
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed | None:

@@ -62,7 +62,7 @@ def while_it_waits(here: Hospitals, coordinator: Process, folder: Path) -> None:
     strangers.nobody_passes_the_inner_door_without_the_secret(coordinator)
     strangers.no_app_can_be_started_from_outside(here)
     strangers.large_requests_are_refused(here)
-    strangers.forged_letters_are_refused(here, coordinator, "cleveland")
+    strangers.forged_messages_are_refused(here, coordinator, "cleveland")
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.deployment.together import key
 from wardround.core.tree import Tree
 from wardround.deployment.common.spool import Spool
-from wardround.protocol.messages import Letter, Sealed, seal
+from wardround.protocol.messages import Message, Sealed, seal
 
 SITES = ["north", "south", "west", "east"]
 
@@ -19,9 +19,9 @@ def tensors(value: float) -> Tree:
     return {"0/params/b": leaf, "0/params/a": leaf + 1, "1/params/w": leaf + 2, "10/params/w": leaf + 3}
 
 
-def arrived(value: float = 0.0, **body: object) -> tuple[Sealed, Letter]:
-    letter = Letter("update", {"trials": {"0": {"loss": value}}, **body}, tensors(value))
-    return seal(letter, key("north")), letter
+def arrived(value: float = 0.0, **body: object) -> tuple[Sealed, Message]:
+    message = Message("update", {"trials": {"0": {"loss": value}}, **body}, tensors(value))
+    return seal(message, key("north")), message
 
 
 @settings(max_examples=20, deadline=None)
@@ -39,27 +39,27 @@ def test_entries_are_in_the_order_of_the_sites(order: list[str], count: int) -> 
             assert entry.body == {"trials": {"0": {"loss": float(order.index(site))}}}
 
 
-def test_each_trial_is_read_by_itself_with_every_bit_in_the_letters_order(tmp_path: Path) -> None:
+def test_each_trial_is_read_by_itself_with_every_bit_in_the_messages_order(tmp_path: Path) -> None:
     spool = Spool(tmp_path, 0, 0)
-    sealed, letter = arrived(0.1)
-    spool.add("north", sealed, letter)
+    sealed, message = arrived(0.1)
+    spool.add("north", sealed, message)
     entry = spool.entries(SITES)["north"]
-    assert (entry.letter, entry.size) == (sealed.hash, sealed.size)
+    assert (entry.message, entry.size) == (sealed.hash, sealed.size)
     update = entry.update(0)
     assert list(update) == ["params"]
     assert list(update["params"]) == ["b", "a"]
     for name, leaf in update["params"].items():
-        assert leaf.numpy().tobytes() == letter.tensors[f"0/params/{name}"].numpy().tobytes()
+        assert leaf.numpy().tobytes() == message.tensors[f"0/params/{name}"].numpy().tobytes()
     assert list(entry.update(1)["params"]) == ["w"]
-    assert entry.update(1)["params"]["w"].numpy().tobytes() == letter.tensors["1/params/w"].numpy().tobytes()
+    assert entry.update(1)["params"]["w"].numpy().tobytes() == message.tensors["1/params/w"].numpy().tobytes()
     assert entry.update(2) == {}
 
 
 def test_an_answer_without_tensors_is_an_answer(tmp_path: Path) -> None:
     """Of an arm that sends nothing, such as `local`."""
     spool = Spool(tmp_path, 0, 0)
-    letter = Letter("update", {"trials": {}})
-    spool.add("north", seal(letter, key("north")), letter)
+    message = Message("update", {"trials": {}})
+    spool.add("north", seal(message, key("north")), message)
     assert spool.entries(SITES)["north"].update(0) == {}
 
 
@@ -72,9 +72,9 @@ def test_an_answer_counts_when_its_last_file_is_written(tmp_path: Path) -> None:
 
 def test_the_same_answer_twice_is_one(tmp_path: Path) -> None:
     spool = Spool(tmp_path, 0, 0)
-    sealed, letter = arrived()
-    spool.add("north", sealed, letter)
-    spool.add("north", sealed, letter)
+    sealed, message = arrived()
+    spool.add("north", sealed, message)
+    spool.add("north", sealed, message)
     assert list(spool.entries(SITES)) == ["north"]
 
 

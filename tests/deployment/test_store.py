@@ -1,4 +1,4 @@
-"""What a site keeps between letters: the memory in force is that of the last update that counted, and no other."""
+"""What a site keeps between messages: the memory in force is that of the last update that counted, and no other."""
 
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def test_the_first_memory_is_in_force_until_something_counted(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["same process", "started again"])
-def test_memory_counts_when_the_next_letter_says_so(again: bool, tmp_path: Path) -> None:
+def test_memory_counts_when_the_next_message_says_so(again: bool, tmp_path: Path) -> None:
     store = Store(tmp_path)
     kept = {0: memory(7.0), 1: memory(8.0)}
     store.keep(0, 0, kept, "asked", ANSWER)

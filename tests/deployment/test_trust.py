@@ -29,7 +29,7 @@ from wardround.deployment.flower.link import SignedHeads
 from wardround.deployment.provisioning import certificates
 from wardround.deployment.provisioning.kit import CoordinatorKit
 from wardround.deployment.provisioning.site_file import SiteFile
-from wardround.protocol.messages import Letter, Sealed, open_sealed, seal
+from wardround.protocol.messages import Message, Sealed, open_sealed, seal
 from wardround.runs import audit
 from wardround.runs.audit import verify
 
@@ -306,8 +306,8 @@ def test_a_model_that_the_approved_study_does_not_have_is_refused(
 
     def before(site: str, sealed: Sealed) -> bool:
         if kind_of(sealed) == kind and site == "birch" and not answers:
-            letter = open_sealed(sealed, public("coordinator"), "coordinator")
-            other = seal(Letter(kind, letter.body, change(letter.tensors)), key("coordinator"))
+            message = open_sealed(sealed, public("coordinator"), "coordinator")
+            other = seal(Message(kind, message.body, change(message.tensors)), key("coordinator"))
             answers.append(made.post.sites["birch"].answer(other))
         return True
 

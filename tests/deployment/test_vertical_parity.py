@@ -97,8 +97,8 @@ def test_arms_of_different_length_travel_together(tmp_path: Path) -> None:
     content = document(files, arms=[{"algorithm": "split", "topology.block": 9}, long], training={"batch_size": 32})
     made = deployed(tmp_path, content, files)
     assert_same_weights(made, simulated(content)[1])
-    letters = [sealed for site, sealed, _ in made.post.carried if site == "lab" and kind_of(sealed) == "embed"]
-    assert [body_of(sealed)["round"] for sealed in letters] == list(range(6))
+    messages = [sealed for site, sealed, _ in made.post.carried if site == "lab" and kind_of(sealed) == "embed"]
+    assert [body_of(sealed)["round"] for sealed in messages] == list(range(6))
     records = made.folder.records()
     assert records.groupby("arm")["round"].max().to_dict() == {"split": 2, "long": 3}
     assert records.groupby("arm")["exchanges"].first().to_dict() == {"split": 1, "long": 2}

@@ -1,4 +1,4 @@
-"""What parties tell each other, and what the coordinator sees of it: every letter of a run is looked through."""
+"""What parties tell each other, and what the coordinator sees of it: every message of a run is looked through."""
 
 from collections.abc import Callable, Iterator
 from hashlib import md5, sha1, sha256
@@ -20,7 +20,7 @@ from wardround.deployment.vertical.party_session import DEAL, PartySession
 from wardround.deployment.vertical.party_training import AtParty, read_tensors, route
 from wardround.deployment.vertical.patient_matching import as_bytes, as_tensor
 from wardround.privacy.dp.noise import SecretStream
-from wardround.protocol.messages import Letter, Sealed, seal, tensor_bytes
+from wardround.protocol.messages import Message, Sealed, seal, tensor_bytes
 from wardround.protocol.party_sealing import Channel
 
 KNOWN_TO_CLINIC = [f"P{number:04}" for number in range(90)]
@@ -52,8 +52,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Parties, list[bytes]]
 
 
 def carried(made: Parties) -> Iterator[tuple[str, bytes]]:
-    for site, letter, answer in made.post.carried:
-        yield f"{kind_of(letter)} to {site}", letter.head + letter.tensors
+    for site, message, answer in made.post.carried:
+        yield f"{kind_of(message)} to {site}", message.head + message.tensors
         yield f"{kind_of(answer)} of {site}", answer.head + answer.tensors
 
 
@@ -66,14 +66,14 @@ def forms(name: str) -> Iterator[bytes]:
     yield short_hash(name).encode()
 
 
-def test_no_id_and_no_hash_of_one_is_in_a_letter(run: tuple[Parties, list[bytes]]) -> None:
+def test_no_id_and_no_hash_of_one_is_in_a_message(run: tuple[Parties, list[bytes]]) -> None:
     everything = b"".join(content for _, content in carried(run[0]))
     for name in (*KNOWN_TO_CLINIC, STRANGER):
         for form in forms(name):
             assert form not in everything
 
 
-def test_no_value_and_no_label_is_in_a_letter(run: tuple[Parties, list[bytes]]) -> None:
+def test_no_value_and_no_label_is_in_a_message(run: tuple[Parties, list[bytes]]) -> None:
     made, _ = run
     planted = [str(value).encode() for value in VALUES.values()]
     for party, name in zip(("clinic", "lab"), VALUES, strict=True):
@@ -89,7 +89,7 @@ def test_no_value_and_no_label_is_in_a_letter(run: tuple[Parties, list[bytes]]) 
             assert form not in content, where
 
 
-def test_embeddings_gradients_and_rows_are_in_no_letter_as_they_are(run: tuple[Parties, list[bytes]]) -> None:
+def test_embeddings_gradients_and_rows_are_in_no_message_as_they_are(run: tuple[Parties, list[bytes]]) -> None:
     """A safetensors file begins with 8 bytes of length and a header; what follows is numbers."""
     made, hidden = run
     assert len(hidden) == 1 + 2 * 8 + 1  # rows; two rounds of four blocks, both ways; the last embeddings
@@ -163,7 +163,7 @@ def changing(made: Parties, kind: str, change: Any) -> None:
             return answer
         body, tensors = body_of(answer), load(answer.tensors) if answer.tensors else {}
         body, tensors = change(site, body, tensors)
-        return seal(Letter(kind, body, tensors), key(site))
+        return seal(Message(kind, body, tensors), key(site))
 
     made.post.after = after
 
@@ -269,8 +269,7 @@ def session_of(made: Parties, party: str) -> PartySession:
 
 
 def asked_again(made: Parties, then: Callable[[str, Sealed], list[Sealed]], kind: str) -> list[str]:
-    """What the laboratory says to letters that a coordinator, and a holder who helps it, make beside the second of this
-    kind that it answers: the kinds of its answers. They are gone before the run goes on."""
+    """Play `then` after the second message of this kind, and give the kinds of the laboratory's answers to it."""
     said: list[str] = []
     seen: list[Sealed] = []
 
@@ -278,9 +277,9 @@ def asked_again(made: Parties, then: Callable[[str, Sealed], list[Sealed]], kind
         if site == "lab" and kind_of(sealed) == kind:
             seen.append(sealed)
             if len(seen) == 2 or kind == "shape":
-                for letter in then(site, sealed):
+                for message in then(site, sealed):
                     made.restart_site("lab")  # what stands is on disk
-                    said.append(kind_of(made.post.sites["lab"].answer(letter)))
+                    said.append(kind_of(made.post.sites["lab"].answer(message)))
         return answer
 
     made.post.after = after
@@ -304,7 +303,7 @@ def test_a_step_is_taken_with_the_gradients_that_came_first(tmp_path: Path) -> N
         holder = session_of(made, "clinic").channel
         again = [as_tensor(holder.seal(site, where, content)) for content in (*changed, first)]
         kept = {name: value for name, value in body_of(sealed).items() if name in ("run", "wave", "round")}
-        return [made.coordinator.sealed(Letter("embed", kept, {"0": one}), site) for one in again]
+        return [made.coordinator.sealed(Message("embed", kept, {"0": one}), site) for one in again]
 
     assert asked_again(made, others, "embed") == ["failed", "failed", "embedded"]
     told = made.folder.read_json("results.json")["arms"]["split"]["topology"]["embeddings"]
@@ -322,7 +321,7 @@ def test_rows_are_shared_out_once(tmp_path: Path) -> None:
         holder = session_of(made, "clinic").channel
         again = [as_tensor(holder.seal(site, DEAL, content)) for content in (turned, first)]
         body = {"run": made.coordinator.run_name}
-        return [made.coordinator.sealed(Letter("shape", body, {DEAL: one}), site) for one in again]
+        return [made.coordinator.sealed(Message("shape", body, {DEAL: one}), site) for one in again]
 
     assert asked_again(made, others, "shape") == ["failed", "shaped"]
     assert made.folder.complete

@@ -16,7 +16,7 @@ from wardround.core.tree import Tree
 from wardround.deployment.common.site_store import Store
 from wardround.deployment.coordinate import finish_up
 from wardround.deployment.vertical import vertical_coordinator
-from wardround.protocol.messages import Letter, Sealed, open_sealed
+from wardround.protocol.messages import Message, Sealed, open_sealed
 from wardround.runs.audit import verify
 
 PARTS = ("clinic", "lab")
@@ -51,7 +51,7 @@ def assert_undisturbed(made: Parties, expected: dict[str, Tree]) -> None:
 
 
 @pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.slow), "after"])
-def test_a_coordinator_that_dies_at_every_letter(tmp_path: Path, undisturbed: dict[str, Tree], when: str) -> None:
+def test_a_coordinator_that_dies_at_every_message(tmp_path: Path, undisturbed: dict[str, Tree], when: str) -> None:
     made, _ = made_in(tmp_path)
     seen: set[Place] = set()
 
@@ -91,7 +91,7 @@ def test_a_coordinator_that_dies_at_every_letter(tmp_path: Path, undisturbed: di
 
 
 @pytest.mark.parametrize("party", [pytest.param("clinic", marks=pytest.mark.slow), "lab"])
-def test_a_party_that_dies_at_every_letter(tmp_path: Path, undisturbed: dict[str, Tree], party: str) -> None:
+def test_a_party_that_dies_at_every_message(tmp_path: Path, undisturbed: dict[str, Tree], party: str) -> None:
     """After its answer was made, and before anybody had it: the same question is asked again of another process."""
     made, _ = made_in(tmp_path)
     lost: dict[Place, Sealed] = {}
@@ -246,18 +246,18 @@ def test_a_coordinator_cannot_ask_for_another_order(tmp_path: Path) -> None:
     third = seen[-1][1]
     second = next(s for site, s in seen if kind_of(s) == "embed" and body_of(s)["round"] == 1)
 
-    def asked(letter: Letter, **changes: Any) -> dict[str, Any]:
-        body = {**letter.body, **changes}
-        answer = lab.answer(coordinator.sealed(Letter(letter.kind, body, letter.tensors), "lab"))
+    def asked(message: Message, **changes: Any) -> dict[str, Any]:
+        body = {**message.body, **changes}
+        answer = lab.answer(coordinator.sealed(Message(message.kind, body, message.tensors), "lab"))
         assert kind_of(answer) in ("failed", "refused")
         return body_of(answer)
 
     opened = {s: open_sealed(s, _Anybody(), "coordinator") for s in (second, third)}
-    assert "cannot be opened" in asked(Letter("embed", opened[third].body, opened[second].tensors))["problem"]
+    assert "cannot be opened" in asked(Message("embed", opened[third].body, opened[second].tensors))["problem"]
     assert "after the last block is gone" in asked(opened[third], round=3)["problem"]
     assert "does not have" in asked(opened[third], wave=4, round=0)["problem"]
-    assert "another one's work" in asked(Letter("learn", opened[third].body, {}))["problem"]
-    assert "over here" in asked(Letter("embed", {**opened[second].body, "round": 0}, {}))["problem"]
+    assert "another one's work" in asked(Message("learn", opened[third].body, {}))["problem"]
+    assert "over here" in asked(Message("embed", {**opened[second].body, "round": 0}, {}))["problem"]
 
 
 class _Anybody:

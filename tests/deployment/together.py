@@ -1,4 +1,4 @@
-"""A whole federation in one process: letters are sealed and opened as over a network, and carried by hand."""
+"""A whole federation in one process: messages are sealed and opened as over a network, and carried by hand."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -81,9 +81,9 @@ class OpenGate:
 
 @dataclass
 class ByHand:
-    """Carries letters one after another.
+    """Carries messages one after another.
 
-    `before` sees each letter on its way and may lose it (False), `after` each answer and may lose (None) or change it.
+    `before` sees each message on its way and may lose it (False), `after` each answer and may lose (None) or change it.
     """
 
     sites: dict[str, SiteWork]
@@ -92,8 +92,8 @@ class ByHand:
     carried: list[tuple[str, Sealed, Sealed]] = field(default_factory=list)
     away: set[str] = field(default_factory=set)
 
-    def ask(self, letters: Mapping[str, Sealed]) -> Iterator[tuple[str, Sealed] | None]:
-        for site, sealed in reversed(list(letters.items())):  # not in the order of the sites
+    def ask(self, messages: Mapping[str, Sealed]) -> Iterator[tuple[str, Sealed] | None]:
+        for site, sealed in reversed(list(messages.items())):  # not in the order of the sites
             if site in self.away or not self.before(site, sealed):
                 continue
             made = self.sites[site].answer(Sealed(sealed.head, sealed.tensors, sealed.signature))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.shared_data import shared_data
 from wardround.core.errors import DataError, DeployError, StudyError
 from wardround.privacy.psi.psi import Party
-from wardround.privacy.psi.psi_terms import Message, Terms
+from wardround.privacy.psi.psi_terms import PsiMessage, Terms
 from wardround.privacy.psi.simulated_psi import match_patients
 from wardround.privacy.secure_sum.simulated_sum import simulated_key
 from wardround.privacy.secure_sum.terms import InMemory
@@ -89,7 +89,7 @@ def test_a_party_without_rows_is_named() -> None:
 
 
 def test_too_few_common_patients_are_not_told() -> None:
-    told = list[Message]()
+    told = list[PsiMessage]()
     columns = {"lab": ["a", "b", "c"], "ward": ["b", "c", "d"]}
     with pytest.raises(DataError, match="2 patients are common to all of lab, ward, but 3 are asked for"):
         match_patients(

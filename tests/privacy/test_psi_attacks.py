@@ -11,7 +11,7 @@ from tests.privacy.test_psi_group import BASE, add, encode, small
 from wardround.core.errors import DataError, DeployError, WardroundError
 from wardround.privacy.psi import group as psi_group
 from wardround.privacy.psi.psi import Matcher, Party
-from wardround.privacy.psi.psi_terms import Message, Terms
+from wardround.privacy.psi.psi_terms import PsiMessage, Terms
 from wardround.privacy.secure_sum.simulated_sum import simulated_key
 from wardround.privacy.secure_sum.terms import Commitments, InMemory
 
@@ -25,7 +25,7 @@ def party(name: str, terms: Terms = TERMS, ids: list[str] | None = None, kept: C
     return Party(name, ids or IDS[name], terms, name.encode() * 32, KEYS[name], KEYS, commitments)
 
 
-def signed(message: Message, terms: Terms = TERMS) -> Message:
+def signed(message: PsiMessage, terms: Terms = TERMS) -> PsiMessage:
     """As a party that goes its own way would sign it."""
     return replace(message, signature=KEYS[message.sender].sign(message.signed(terms)))
 
@@ -41,9 +41,9 @@ class Play:
         self.terms = terms
         self.parties = {name: party(name, terms) for name in terms.roster}
         self.matcher = Matcher(terms, KEYS)
-        self.delivered: list[Message] = []
+        self.delivered: list[PsiMessage] = []
 
-    def run(self, change: Callable[[Message], Message] = lambda message: message) -> "Play":
+    def run(self, change: Callable[[PsiMessage], PsiMessage] = lambda message: message) -> "Play":
         waiting = [message for name in self.parties for message in self.parties[name].start()]
         while waiting:
             for answer in self.matcher.take(waiting.pop(0)):
@@ -52,11 +52,11 @@ class Play:
                 waiting += self.parties[message.receiver].take(message)
         return self
 
-    def first(self, kind: str, to: str, keys: int = 0) -> Message:
+    def first(self, kind: str, to: str, keys: int = 0) -> PsiMessage:
         return next(m for m in self.delivered if (m.kind, m.receiver) == (kind, to) and keys in (0, m.keys))
 
 
-def only(kind: str, to: str, **changes: Any) -> Callable[[Message], Message]:
+def only(kind: str, to: str, **changes: Any) -> Callable[[PsiMessage], PsiMessage]:
     return lambda message: replace(message, **changes) if (message.kind, message.receiver) == (kind, to) else message
 
 
@@ -123,23 +123,23 @@ def test_a_message_for_another_place_in_the_ring_is_refused() -> None:
         b"",
         b"x",
         bytes(8),
-        Message("list", "a", "b", "a").encode()[:-1],
-        Message("list", "a", "b", "a").encode() + b"\0",
+        PsiMessage("list", "a", "b", "a").encode()[:-1],
+        PsiMessage("list", "a", "b", "a").encode() + b"\0",
     ],
 )
 def test_bytes_that_are_no_message_are_refused(encoded: bytes) -> None:
     with pytest.raises(DeployError, match="cannot be read"):
-        Message.decode(encoded)
+        PsiMessage.decode(encoded)
 
 
 def test_other_heads_of_messages_are_refused() -> None:
-    good = Message("list", "desk", "lab", "desk", 1, "text", b"content", b"signature")
-    assert Message.decode(good.encode()) == good
+    good = PsiMessage("list", "desk", "lab", "desk", 1, "text", b"content", b"signature")
+    assert PsiMessage.decode(good.encode()) == good
     for wrong in (replace(good, kind="unknown"), replace(good, keys="+1"), replace(good, keys="x")):  # type: ignore[arg-type]
         with pytest.raises(DeployError, match="cannot be read"):
-            Message.decode(wrong.encode())
+            PsiMessage.decode(wrong.encode())
     with pytest.raises(DeployError, match="cannot be read"):
-        Message.decode(good.encode().replace(b"text", b"\xff\xff\xff\xff"))
+        PsiMessage.decode(good.encode().replace(b"text", b"\xff\xff\xff\xff"))
 
 
 # A message that is repeated
@@ -165,8 +165,8 @@ def test_the_same_message_again_gets_the_same_answer_and_another_one_none() -> N
         played.matcher.take(_prints_of("desk", bytes(16 * 4)))
 
 
-def _prints_of(owner: str, content: bytes) -> Message:
-    return signed(Message("prints", TERMS.after(owner, 2), "", owner, 3, content=content))
+def _prints_of(owner: str, content: bytes) -> PsiMessage:
+    return signed(PsiMessage("prints", TERMS.after(owner, 2), "", owner, 3, content=content))
 
 
 def test_a_party_that_restarts_says_the_same_and_is_bound_by_what_it_said() -> None:
@@ -201,7 +201,7 @@ def test_points_outside_the_group_are_refused_and_bind_the_party_to_nothing(numb
     )
     lab = party("lab")
     with pytest.raises(DeployError, match="a message of desk holds something that is not a valid point"):
-        lab.take(signed(Message(kind, "desk", "lab", "desk", 1, content=b"".join(points))))
+        lab.take(signed(PsiMessage(kind, "desk", "lab", "desk", 1, content=b"".join(points))))
     assert lab.take(good)
 
 
@@ -225,7 +225,7 @@ def test_a_list_that_is_not_sorted_or_names_somebody_twice_is_refused(order: lis
 )
 def test_messages_of_another_length_are_refused(kind: str, length: int, problem: str) -> None:
     with pytest.raises(DeployError, match=problem):
-        party("lab").take(signed(Message(kind, "desk", "lab", "desk", 1, content=bytes(length))))
+        party("lab").take(signed(PsiMessage(kind, "desk", "lab", "desk", 1, content=bytes(length))))
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_a_party_that_tries_more_ids_than_agreed_on_is_refused_by_all(sizes: dic
     terms = Terms(b"session", TERMS.roster, **sizes)
     names = [str(number).encode() for number in range(6)]
     points = sorted(psi_group.hidden(terms.digest, psi_group.scalar(bytes(32)), names))
-    greedy = signed(Message("list", "desk", "lab", "desk", 1, "text", b"".join(points)), terms)
+    greedy = signed(PsiMessage("list", "desk", "lab", "desk", 1, "text", b"".join(points)), terms)
     for refuses in (party("lab", terms).take, Matcher(terms, KEYS).take):
         with pytest.raises(DeployError, match=f"the list of desk has 6 entries, but the parties agreed on {agreed}"):
             refuses(greedy)
@@ -310,7 +310,7 @@ def test_other_marks_later_are_refused() -> None:
     """Else the coordinator could ask for the sums of many sets of patients, one after another."""
     played = Play().run()
     with pytest.raises(DeployError, match="asked about lab a second time, with another common"):
-        played.parties["lab"].take(Message("common", "", "lab", "lab", content=marks_of("lab", {"b"})))
+        played.parties["lab"].take(PsiMessage("common", "", "lab", "lab", content=marks_of("lab", {"b"})))
 
 
 def test_marks_on_an_entry_that_only_fills_the_list_are_refused() -> None:
@@ -324,8 +324,8 @@ def test_no_refusal_shows_an_id() -> None:
     secret = "patient-4711"
     lab = party("lab", ids=[secret, "b"])
     lab.start()
-    attempts = [Message("common", "", "lab", "lab", content=content) for content in (b"", b"\xff", bytes(1))]
-    for message in [*attempts, Message("list", "desk", "lab", "desk", 1)]:
+    attempts = [PsiMessage("common", "", "lab", "lab", content=content) for content in (b"", b"\xff", bytes(1))]
+    for message in [*attempts, PsiMessage("list", "desk", "lab", "desk", 1)]:
         with pytest.raises(WardroundError) as caught:
             lab.take(message)
         assert secret not in str(caught.value)
@@ -337,5 +337,5 @@ def test_a_party_does_not_trust_the_coordinator_to_count() -> None:
     lab = party("lab", terms)
     lab.start()
     with pytest.raises(DataError, match="lab: 1 patients are common to all of desk, lab, ward, but 2 are asked for"):
-        lab.take(Message("common", "", "lab", "lab", content=b"\x80"))
+        lab.take(PsiMessage("common", "", "lab", "lab", content=b"\x80"))
     assert lab.aligned is None

@@ -12,7 +12,7 @@ from tests.privacy.test_psi_group import ORDER
 from wardround.core import seeds
 from wardround.privacy.psi import group as psi_group
 from wardround.privacy.psi.psi import Party
-from wardround.privacy.psi.psi_terms import Message, Terms
+from wardround.privacy.psi.psi_terms import PsiMessage, Terms
 from wardround.privacy.psi.simulated_psi import _secret, match_patients
 from wardround.privacy.secure_sum.simulated_sum import simulated_key
 from wardround.privacy.secure_sum.terms import InMemory
@@ -27,7 +27,7 @@ class Seen:
     """All that travels in one matching."""
 
     ids: dict[str, list[str]]
-    sent: list[tuple[str, Message]] = field(default_factory=list)  # a party's messages go to the coordinator first
+    sent: list[tuple[str, PsiMessage]] = field(default_factory=list)  # a party's messages go to the coordinator first
 
     def __post_init__(self) -> None:
         self.terms = Terms(b"views", tuple(self.ids))
@@ -35,7 +35,7 @@ class Seen:
             self.ids, seed=SEED, terms=self.terms, watch=lambda to, message: self.sent.append((to, message))
         )
 
-    def by(self, party: str) -> list[Message]:
+    def by(self, party: str) -> list[PsiMessage]:
         """What a party receives, or the coordinator with its name "", which carries all that parties say."""
         return [message for to, message in self.sent if to == party]
 
@@ -57,11 +57,11 @@ def names(prefix: str, count: int) -> list[str]:
     return [f"{prefix}-{number:05}" for number in range(count)]
 
 
-def shape(messages: Iterable[Message]) -> list[tuple[str | int, ...]]:
+def shape(messages: Iterable[PsiMessage]) -> list[tuple[str | int, ...]]:
     return [(m.kind, m.sender, m.receiver, m.owner, m.keys, m.form, len(m.content)) for m in messages]
 
 
-def entries(messages: Iterable[Message], kinds: Sequence[str] = ("list", "sum")) -> list[bytes]:
+def entries(messages: Iterable[PsiMessage], kinds: Sequence[str] = ("list", "sum")) -> list[bytes]:
     return [point for message in messages if message.kind in kinds for point in psi_group.split(message.content)]
 
 
@@ -188,12 +188,12 @@ def test_a_partys_view_can_be_made_up_from_its_own_ids_and_the_result() -> None:
     marks = np.packbits([own[point] in common for point in psi_group.split(own_list[0].content)]).tobytes()
     last = true.terms.print_of(psi_group.multiply(true.key("lab"), total)[0])
 
-    def from_ward(kind: str, owner: str, count: int, content: bytes, form: str = "") -> Message:
-        message = Message(kind, "ward", "lab", owner, count, form, content)
+    def from_ward(kind: str, owner: str, count: int, content: bytes, form: str = "") -> PsiMessage:
+        message = PsiMessage(kind, "ward", "lab", owner, count, form, content)
         return replace(message, signature=keys["ward"].sign(message.signed(true.terms)))
 
     said = [*own_list, *lab.take(from_ward("list", "ward", 1, b"".join(sorted(drawn)), "text"))]
-    said += lab.take(Message("common", "", "lab", "lab", content=marks))
+    said += lab.take(PsiMessage("common", "", "lab", "lab", content=marks))
     answer = lab.take(from_ward("sum", "ward", 1, total))
     lab.take(from_ward("sum print", "lab", 2, last))
     lab.take(replace(answer[0], receiver="lab"))
@@ -259,7 +259,7 @@ def test_lists_that_one_party_sees_never_have_the_same_keys() -> None:
 # What the coordinator can make of it
 
 
-def _prints(messages: Iterable[Message], kinds: Sequence[str] = ("prints",)) -> list[bytes]:
+def _prints(messages: Iterable[PsiMessage], kinds: Sequence[str] = ("prints",)) -> list[bytes]:
     contents = [message.content for message in messages if message.kind in kinds]
     return [content[start : start + 16] for content in contents for start in range(0, len(content), 16)]
 

@@ -1,4 +1,4 @@
-"""Columns, layouts and recipes as plain data for a letter or a file, and back. Floats survive JSON to the last bit."""
+"""Columns, layouts and recipes as plain data for a message or a file, and back. Floats survive JSON to the last bit."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace

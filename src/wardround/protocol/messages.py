@@ -1,6 +1,6 @@
 """What coordinator and sites send each other: a kind, a body of plain data, named tensors. Signed, never pickled.
 
-A letter travels as three byte strings: the head (JSON), the tensors (safetensors) and a signature over both. The head
+A message travels as three byte strings: the head (JSON), the tensors (safetensors) and a signature over both. The head
 keeps the order of the tensors, because sums over leaves depend on it in the last bit and the file sorts them.
 """
 
@@ -22,7 +22,7 @@ PROTOCOL = 3  # both ends must speak the same one
 
 
 @dataclass(frozen=True)
-class Letter:
+class Message:
     kind: str
     body: Mapping[str, Any] = field(default_factory=dict)
     tensors: Tree = field(default_factory=dict, repr=False)
@@ -31,7 +31,7 @@ class Letter:
 
 @dataclass(frozen=True)
 class Sealed:
-    """A letter as it travels."""
+    """A message as it travels."""
 
     head: bytes
     tensors: bytes = field(repr=False)
@@ -57,12 +57,12 @@ class Sealed:
 
 
 class Post(Protocol):
-    """Whoever carries letters to sites and brings their answers."""
+    """Whoever carries messages to sites and brings their answers."""
 
-    def ask(self, letters: dict[str, Sealed]) -> Iterator[tuple[str, Sealed] | None]:
+    def ask(self, messages: dict[str, Sealed]) -> Iterator[tuple[str, Sealed] | None]:
         """Answers in order of arrival; None where nothing has come for a moment. Ends when every site has answered.
 
-        Letters may be added while it goes on; those that are answered are taken out.
+        Messages may be added while it goes on; those that are answered are taken out.
         """
 
     def connected(self) -> Mapping[str, bool]: ...
@@ -80,17 +80,17 @@ def tensor_bytes(tensors: Tree) -> bytes:
     return save({name: leaf.detach().contiguous() for name, leaf in tensors.items()}) if tensors else b""
 
 
-def seal(letter: Letter, signer: Signer, packed: bytes | None = None, packed_hash: bytes | None = None) -> Sealed:
-    """`packed` are the letter's tensors as bytes, with their hash, where they are known already."""
-    content = {"protocol": PROTOCOL, "kind": letter.kind, "body": letter.body, "order": list(letter.tensors)}
-    tensors = tensor_bytes(letter.tensors) if packed is None else packed
+def seal(message: Message, signer: Signer, packed: bytes | None = None, packed_hash: bytes | None = None) -> Sealed:
+    """`packed` are the message's tensors as bytes, with their hash, where they are known already."""
+    content = {"protocol": PROTOCOL, "kind": message.kind, "body": message.body, "order": list(message.tensors)}
+    tensors = tensor_bytes(message.tensors) if packed is None else packed
     unsigned = Sealed(orjson.dumps(content), tensors, b"")
     if packed_hash is not None:
         unsigned.__dict__["tensors_hash"] = packed_hash
     return replace(unsigned, signature=signer.sign(unsigned.digest))
 
 
-def open_sealed(sealed: Sealed, verifier: Verifier, sender: str, tensors: bool = True) -> Letter:
+def open_sealed(sealed: Sealed, verifier: Verifier, sender: str, tensors: bool = True) -> Message:
     """Refused unless the sender wrote exactly this. Without `tensors` only their names are read."""
     if not verifier.verify(sealed.signature, sealed.digest):
         raise DeployError(sender, "a message does not carry its signature", "Make sure that both have the same kits.")
@@ -102,7 +102,7 @@ def open_sealed(sealed: Sealed, verifier: Verifier, sender: str, tensors: bool =
             raise DeployError(sender, problem, "Install the same version of wardround everywhere.")
         found = load(sealed.tensors) if sealed.tensors and tensors else {}
         names = tuple(map(str, content["order"]))
-        return Letter(
+        return Message(
             str(content["kind"]), dict(content["body"]), {name: found[name] for name in names if tensors}, names
         )
     except (KeyError, TypeError, ValueError, SafetensorError) as error:

@@ -1,4 +1,4 @@
-"""Who wrote a letter: ECDSA over P-384, with the keys of the kits."""
+"""Who wrote a message: ECDSA over P-384, with the keys of the kits."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What sites agree on, as plain data for a letter and back. Floats survive JSON to the last bit."""
+"""What sites agree on, as plain data for a message and back. Floats survive JSON to the last bit."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

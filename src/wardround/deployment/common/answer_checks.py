@@ -14,13 +14,13 @@ from wardround.deployment.common.deployed_plan import DeployedPlan, Key, sides_t
 from wardround.evaluation.regional import REGIONAL
 from wardround.evaluation.summaries.summary_validation import Expected, Impossible, check_curve, check_summary
 from wardround.protocol.answers import unusable
-from wardround.protocol.messages import Letter
+from wardround.protocol.messages import Message
 from wardround.runs.plan import members_of
 from wardround.study.schema import Privacy
 from wardround.training.trial import Trial
 
 Body = Mapping[str, Any]
-Check = Callable[[str, Letter], None]  # of a site's answer
+Check = Callable[[str, Message], None]  # of a site's answer
 CLOSE = 1e-6
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from wardround.protocol.messages import Letter, Sealed
+from wardround.protocol.messages import Message, Sealed
 
 ANSWERS = {
     "hello": "ready",
@@ -39,7 +39,7 @@ def place_of(body: Mapping[str, Any]) -> dict[str, Any]:
     return {name: body[name] for name in PLACE if name in body}
 
 
-def belongs(answer: Letter, question: Sealed) -> bool:
+def belongs(answer: Message, question: Sealed) -> bool:
     asked = orjson.loads(question.head)
     if answer.kind in NO and "run" not in answer.body:
         return True  # the site could not read what it was asked

@@ -9,7 +9,7 @@ from wardround.deployment.common.deployed_plan import DeployedPlan
 from wardround.deployment.common.site_facts import describe_deployed
 from wardround.evaluation.deployed_results import deployed_results
 from wardround.evaluation.participation import participation
-from wardround.protocol.messages import Letter
+from wardround.protocol.messages import Message
 from wardround.runs.folder import RunFolder, write_atomically
 from wardround.runs.site_descriptions import with_models
 from wardround.runs.spending import describe_spending, write_ledger
@@ -73,10 +73,10 @@ def missed_an_evaluation(plan: DeployedPlan, lines: Sequence[Mapping[str, Any]])
     return [site for site in plan.sites if any((*one, site) not in told for one in wanted)]
 
 
-def keep_summaries(folder: RunFolder, wave: int, trials: Sequence[Trial], answers: Mapping[str, Letter]) -> None:
+def keep_summaries(folder: RunFolder, wave: int, trials: Sequence[Trial], answers: Mapping[str, Message]) -> None:
     lines = []
-    for site, letter in answers.items():
-        for number, sides in letter.body["summaries"].items():
+    for site, message in answers.items():
+        for number, sides in message.body["summaries"].items():
             trial = trials[int(number)]
             for side, summary in sides.items():
                 lines.append({**summary, "arm": trial.arm, "seed": trial.seed, "site": site, "side": side})

@@ -1,4 +1,4 @@
-"""The coordinator's letters: sealed for one site each, carried, answered, refused, late; what sites send is checked.
+"""The coordinator's messages: sealed for one site each, carried, answered, refused, late; what sites send is checked.
 
 Whoever sends what cannot be used, refuses, fails or loses its key leaves the run; it goes on where the quorum allows.
 """
@@ -15,7 +15,7 @@ from wardround.deployment.common.answer_checks import Check
 from wardround.deployment.common.answer_matching import NO, belongs
 from wardround.evaluation.summaries.summary_validation import Impossible
 from wardround.protocol.answers import OF_SITES, Kinds, read_answer, unusable
-from wardround.protocol.messages import Letter, Post, Sealed, Signer, Verifier, open_sealed, seal
+from wardround.protocol.messages import Message, Post, Sealed, Signer, Verifier, open_sealed, seal
 from wardround.protocol.text import plain_text
 from wardround.protocol.values import MOST_HEAD
 from wardround.runs.audit import AuditLog
@@ -23,7 +23,7 @@ from wardround.runs.folder import RunFolder, write_atomically
 from wardround.study.parser import Families
 from wardround.study.schema import Study
 
-Take = Callable[[str, Sealed, Letter], None]  # what becomes of an answer
+Take = Callable[[str, Sealed, Message], None]  # what becomes of an answer
 ASK_AGAIN = 30.0  # seconds until a closed site is asked again, at the latest
 REVOKED = "its key was revoked"
 MOST_ASTRAY = 20  # answers to other questions in a row: late ones are few, and whoever sends more does it on purpose
@@ -88,24 +88,24 @@ class Correspondence:
         return {"run": self.run_name, **kept}
 
     def ask_all(
-        self, letter: Letter, closing: bool = False, check: Check = lambda site, answer: None
-    ) -> Generator[Step, None, dict[str, Letter]]:
-        """One letter to every site; the answers in the order of the sites. `check` raises where one cannot be."""
-        found: dict[str, Letter] = {}
+        self, message: Message, closing: bool = False, check: Check = lambda site, answer: None
+    ) -> Generator[Step, None, dict[str, Message]]:
+        """One message to every site; the answers in the order of the sites. `check` raises where one cannot be."""
+        found: dict[str, Message] = {}
 
-        def take(site: str, sealed: Sealed, answer: Letter) -> None:
+        def take(site: str, sealed: Sealed, answer: Message) -> None:
             check(site, answer)
             found[site] = answer
 
-        letters = {site: self.sealed(letter, site) for site in self.present}
-        yield from self.collect(letters, take, letter.kind, closing)
+        messages = {site: self.sealed(message, site) for site in self.present}
+        yield from self.collect(messages, take, message.kind, closing)
         return {site: found[site] for site in self.members if site in found}
 
     def ask_everybody(
-        self, letter: Letter, check: Check = lambda site, answer: None
-    ) -> Generator[Step, None, dict[str, Letter]]:
+        self, message: Message, check: Check = lambda site, answer: None
+    ) -> Generator[Step, None, dict[str, Message]]:
         """As `ask_all`, where no answer may be missing. Who does not answer in time is no site of this run."""
-        found = yield from self.ask_all(letter, closing=True, check=check)
+        found = yield from self.ask_all(message, closing=True, check=check)
         for site in self.present:
             if site not in found:
                 self.leave(site, "did not answer in time, before the first round")
@@ -114,20 +114,20 @@ class Correspondence:
         return found
 
     def sealed(
-        self, letter: Letter, site: str, packed: bytes | None = None, packed_hash: bytes | None = None
+        self, message: Message, site: str, packed: bytes | None = None, packed_hash: bytes | None = None
     ) -> Sealed:
-        """For one site: it obeys no letter to another."""
-        body = {**letter.body, "to": site, "head": self.log.head}
-        return seal(Letter(letter.kind, body, letter.tensors), self.signer, packed, packed_hash)
+        """For one site: it obeys no message to another."""
+        body = {**message.body, "to": site, "head": self.log.head}
+        return seal(Message(message.kind, body, message.tensors), self.signer, packed, packed_hash)
 
     def collect(
-        self, letters: Mapping[str, Sealed], take: Take, what: str, closing: bool = False, there: Collection[str] = ()
+        self, messages: Mapping[str, Sealed], take: Take, what: str, closing: bool = False, there: Collection[str] = ()
     ) -> Generator[Step]:
         """Until all have answered, or, where the round may close, the deadline has passed and a quorum is there.
 
         `there` are sites whose answers had arrived before the coordinator was started again.
         """
-        waiting, began = dict(letters), time.monotonic()
+        waiting, began = dict(messages), time.monotonic()
         not_before: dict[str, float] = {}
         self.doing |= dict.fromkeys(waiting, f"asked: {what}")
         while waiting:
@@ -135,7 +135,7 @@ class Correspondence:
             for got in self.post.ask(asking) if asking else _pause():
                 if got is not None:
                     site, sealed = got
-                    again = self._answered(site, sealed, take, letters[site])
+                    again = self._answered(site, sealed, take, messages[site])
                     if again is None:
                         waiting.pop(site, None)
                     else:
@@ -143,7 +143,7 @@ class Correspondence:
                 yield self.step()
                 if self._expel(waiting):
                     break
-                if closing and self._may_close({*letters, *there}, waiting, began):
+                if closing and self._may_close({*messages, *there}, waiting, began):
                     for site in waiting:
                         self.lines.append(f"{site}: did not answer in time ({self._place(site)}); going on without it")
                         self.doing[site] = "late"
@@ -180,26 +180,26 @@ class Correspondence:
             raise DeployError(site, REVOKED, "Provision anew if it was a mistake.")
         if len(sealed.head) > MOST_HEAD:
             raise unusable(site, "it is too long")
-        letter = open_sealed(sealed, self.keys[site], site, tensors=False)
-        if letter.body.get("site") != site:
+        message = open_sealed(sealed, self.keys[site], site, tensors=False)
+        if message.body.get("site") != site:
             raise DeployError(site, "answered under another name", "Make sure that it has its own kit.")
-        if not belongs(letter, asked):
+        if not belongs(message, asked):
             return self._astray(site)  # to an earlier question; this one is still open
         self.astray.pop(site, None)
-        read_answer(site, letter.kind, letter.body, self.answers)
-        if letter.kind in NO:
-            return self._refused(site, letter)
-        take(site, sealed, letter)
+        read_answer(site, message.kind, message.body, self.answers)
+        if message.kind in NO:
+            return self._refused(site, message)
+        take(site, sealed, message)
         self.doing[site] = "answered"
         return None
 
-    def _refused(self, site: str, letter: Letter) -> float:
+    def _refused(self, site: str, message: Message) -> float:
         """When a site that is closed is asked again."""
-        reason = plain_text(letter.body.get("reason") or letter.body.get("problem"))
-        if letter.kind == "failed" or not letter.body.get("until"):
-            raise DeployError(site, f"{letter.kind}: {reason}", "Settle it with the site.")
+        reason = plain_text(message.body.get("reason") or message.body.get("problem"))
+        if message.kind == "failed" or not message.body.get("until"):
+            raise DeployError(site, f"{message.kind}: {reason}", "Settle it with the site.")
         try:
-            opens = datetime.fromisoformat(letter.body["until"])
+            opens = datetime.fromisoformat(message.body["until"])
         except ValueError:
             raise unusable(site, "it does not say when it opens again") from None
         wait = min(ASK_AGAIN, max(1.0, (opens - datetime.now(opens.tzinfo)).total_seconds()))

@@ -22,13 +22,13 @@ from wardround.deployment.common.agreement_serialization import (
 from wardround.deployment.common.answer_checks import carries_most, check_facts, check_lent, check_moments
 from wardround.deployment.common.deployed_plan import Agreed, DeployedPlan, Key, far_plan
 from wardround.deployment.common.label_directions import inverted_labels
-from wardround.protocol.messages import Letter
+from wardround.protocol.messages import Message
 from wardround.runs.plan import members_of
 from wardround.study.parser import Families
 from wardround.study.schema import Arm, Study
 
 Step = TypeVar("Step")
-Answers = dict[str, Letter]
+Answers = dict[str, Message]
 OWN_COLUMNS = (1,)  # what stands for the shape of rows that only their site knows; no shared weight depends on it
 
 
@@ -77,23 +77,23 @@ class Federation:
 
     plan: DeployedPlan
     described: Mapping[str, Mapping[str, Any]]  # each site's own counts
-    prepare: Letter  # what every site is told
+    prepare: Message  # what every site is told
     warnings: tuple[str, ...]
 
 
 def agree_on(study: Study, families: Families, ready: Answers, ask: Any, run: str) -> Generator[Any, None, Federation]:
-    """`ready` are the sites' first answers, in the order of the sites; `ask` sends one letter to all of them."""
+    """`ready` are the sites' first answers, in the order of the sites; `ask` sends one message to all of them."""
     sites = list(ready)
     classes, findings = common_classes(ready), with_findings(ready)
-    columns, warnings = common_columns({site: letter.body["columns"] for site, letter in ready.items()})
+    columns, warnings = common_columns({site: message.body["columns"] for site, message in ready.items()})
     inputs = None if columns else common_inputs(study, ready)
     plan = far_plan(study, families, sites, classes, with_findings=findings)
     written = [write_column(column) for column in columns] or None
 
-    def check(site: str, answer: Letter) -> None:
+    def check(site: str, answer: Message) -> None:
         check_facts(site, answer.body, plan, columns, sites)
 
-    told = yield from ask(Letter("facts", {"run": run, "columns": written}), check)
+    told = yield from ask(Message("facts", {"run": run, "columns": written}), check)
     sets = {site: dict(zip(plan.row_sets, answer.body["sets"], strict=True)) for site, answer in told.items()}
     described = {site: answer.body["described"] for site, answer in told.items()}
     warnings += inverted_labels(study, classes, {site: answer.body["directions"] for site, answer in told.items()})
@@ -107,7 +107,7 @@ def agree_on(study: Study, families: Families, ready: Answers, ask: Any, run: st
 
 def agree_on_layouts(
     plan: DeployedPlan, columns: Sequence[Column], inputs: list[Any] | None, told: Told, ask: Any, run: str
-) -> Generator[Any, None, Letter]:
+) -> Generator[Any, None, Message]:
     """What everybody is told: the columns of each kind of arm, and what some have from others."""
     written = [write_column(column) for column in columns] or None
     body: dict[str, Any] = {"run": run, "columns": written, "layouts": [], "of": [None] * len(plan.kinds)}
@@ -116,7 +116,7 @@ def agree_on_layouts(
     if columns:
         yield from _layouts(plan, columns, told, body, commons, ask)
     body["commons"] = commons
-    return Letter("prepare", body)
+    return Message("prepare", body)
 
 
 def most_train_rows(plan: DeployedPlan, sites: Collection[str]) -> int:
@@ -153,11 +153,11 @@ def read_federation(told: Mapping[str, Any], study: Study, families: Families, s
         kind: replace(agreed, sides=sides)
         for (kind, agreed), sides in zip(agreed_of(plan, body).items(), told["sides"], strict=True)
     }
-    return Federation(plan, told["described"], Letter("prepare", body), tuple(told["warnings"]))
+    return Federation(plan, told["described"], Message("prepare", body), tuple(told["warnings"]))
 
 
 def agreed_of(plan: DeployedPlan, body: Mapping[str, Any]) -> dict[Key, Agreed]:
-    """What a letter `prepare` says of every kind of arm."""
+    """What a message `prepare` says of every kind of arm."""
     layouts = [read_layout(layout) for layout in body["layouts"]]
     found = {}
     for kind, place, common in zip(plan.kinds, body["of"], body["commons"], strict=True):
@@ -194,10 +194,10 @@ def _layouts(
     lent: dict[str, list[Lent]] = {}
     if any(one["numbers"] or one["categories"] for one in asked):
 
-        def check(site: str, answer: Letter) -> None:
+        def check(site: str, answer: Message) -> None:
             check_lent(answer.body["lent"], plan, asked, body["of"], body["layouts"], told.train_rows(site))
 
-        answers = yield from ask(Letter("lend", {**_told(body), "asked": asked}), check)
+        answers = yield from ask(Message("lend", {**_told(body), "asked": asked}), check)
         lent = {site: [read_lent(one) for one in answer.body["lent"]] for site, answer in answers.items()}
     found: list[Common | None] = []
     for number, kind in enumerate(plan.kinds):
@@ -226,13 +226,13 @@ def _scales(
         return found
     commons = [None if one is None else write_common(one) for one in found]
 
-    def check(site: str, answer: Letter) -> None:
+    def check(site: str, answer: Message) -> None:
         rows = told.train_rows(site)
         check_moments(
             answer.body["moments"], plan, body["of"], body["layouts"], rows, lambda kind: told.trains(site, kind)
         )
 
-    answers = yield from ask(Letter("moments", {**_told(body), "commons": commons}), check)
+    answers = yield from ask(Message("moments", {**_told(body), "commons": commons}), check)
     given: dict[str, list[Moments | None]] = {
         site: [None if one is None else read_moments(one) for one in answer.body["moments"]]
         for site, answer in answers.items()
@@ -313,27 +313,27 @@ def like_most(values: Mapping[str, Any]) -> str:
 
 def with_findings(ready: Answers) -> bool:
     """Whether a row may have several findings, which must be so at every site or at none."""
-    first = like_most({site: _findings_at(letter) for site, letter in ready.items()})
-    for site, letter in ready.items():
-        if _findings_at(letter) != _findings_at(ready[first]):
-            here, there = (_form(letter), _form(ready[first]))
+    first = like_most({site: _findings_at(message) for site, message in ready.items()})
+    for site, message in ready.items():
+        if _findings_at(message) != _findings_at(ready[first]):
+            here, there = (_form(message), _form(ready[first]))
             problem = f"a row has {here} here, and {there} at {first}"
             raise DeployError(site, problem, "Give all sites labels of the same form: correct [data] in a site file.")
     return _findings_at(ready[first])
 
 
-def _findings_at(letter: Letter) -> bool:
-    return bool(letter.body.get("findings", False))
+def _findings_at(message: Message) -> bool:
+    return bool(message.body.get("findings", False))
 
 
-def _form(letter: Letter) -> str:
-    return "any number of findings" if _findings_at(letter) else "one class"
+def _form(message: Message) -> str:
+    return "any number of findings" if _findings_at(message) else "one class"
 
 
 def common_classes(ready: Answers) -> list[str]:
     """The same at every site. A name that one site withholds is known from another, or the run cannot begin."""
     findings = with_findings(ready)
-    told = {site: letter.body["classes"] for site, letter in ready.items()}
+    told = {site: message.body["classes"] for site, message in ready.items()}
     first = like_most({site: [one["hash"] for one in classes] for site, classes in told.items()})
     for site, classes in told.items():
         if [one["hash"] for one in classes] != [one["hash"] for one in told[first]]:
@@ -354,9 +354,9 @@ def common_classes(ready: Answers) -> list[str]:
 
 
 def _same(ready: Answers, name: str, problem: str) -> list[Any]:
-    first = like_most({site: letter.body[name] for site, letter in ready.items()})
-    for site, letter in ready.items():
-        if letter.body[name] != ready[first].body[name]:
+    first = like_most({site: message.body[name] for site, message in ready.items()})
+    for site, message in ready.items():
+        if message.body[name] != ready[first].body[name]:
             here, there = (_said(ready[one].body[name]) for one in (site, first))
             remedy = "Correct [data] in one of the site files (for tables: `positive`, `classes`)."
             raise DeployError(site, f"{problem} ({here}) than at {first} ({there})", remedy)
@@ -366,7 +366,7 @@ def _same(ready: Answers, name: str, problem: str) -> list[Any]:
 def common_inputs(study: Study, ready: Answers) -> list[Any]:
     """Of images; where each site has columns of its own, nobody asks how many."""
     if all(arm.preparation.schema == "own" for arm in study.trained_arms):
-        images = next((site for site, letter in ready.items() if letter.body["inputs"] is not None), None)
+        images = next((site for site, message in ready.items() if message.body["inputs"] is not None), None)
         if images is not None:
             raise DeployError(images, "has images where the study is about columns", "Correct [data] in its site file.")
         return list(OWN_COLUMNS)

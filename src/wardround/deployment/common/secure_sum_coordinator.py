@@ -1,6 +1,6 @@
-"""The coordinator's letters of a secure sum, stage by stage. Secure_sum.py has the protocol, securewave.py the terms.
+"""The coordinator's messages of a secure sum, stage by stage. Secure_sum.py has the protocol, securewave.py the terms.
 
-Everything that is sent on is on disk first: a coordinator that died repeats its letters with the same content, or the
+Everything that is sent on is on disk first: a coordinator that died repeats its messages with the same content, or the
 sites would refuse them. Who does not answer in time counts as gone, as in training.
 """
 
@@ -20,7 +20,7 @@ from wardround.deployment.common.spool import Entry
 from wardround.privacy.secure_sum.fixed_point import Whole
 from wardround.privacy.secure_sum.secure_sum import Collector
 from wardround.privacy.secure_sum.terms import Advert, Reveal
-from wardround.protocol.messages import Letter, Sealed
+from wardround.protocol.messages import Message, Sealed
 from wardround.runs.folder import write_atomically
 
 REMEDY = "The round is lost, and nothing of it is shown."
@@ -92,11 +92,11 @@ class Summing(Correspondence):
         collector, book = sums.collector, sums.book
         adverts: dict[str, Any] = {}
 
-        def take_advert(site: str, sealed: Sealed, letter: Letter) -> None:
+        def take_advert(site: str, sealed: Sealed, message: Message) -> None:
             if site in adverts:
                 return  # an answer that came twice
-            collector.take_advert(_own(site, Advert.read(letter.body["advert"])))
-            adverts[site] = letter.body["advert"]
+            collector.take_advert(_own(site, Advert.read(message.body["advert"])))
+            adverts[site] = message.body["advert"]
 
         if "adverts" in book.pages:
             adverts |= {one["site"]: one for one in book.pages["adverts"]}
@@ -104,18 +104,18 @@ class Summing(Correspondence):
                 collector.take_advert(Advert.read(one))
         else:
             roster = collector.terms.roster
-            letters = {site: Letter("keys", {**sums.place, **prepare(site), "sum": sums.terms}) for site in roster}
-            yield from self._stage(sums, letters, take_advert, "keys")
+            messages = {site: Message("keys", {**sums.place, **prepare(site), "sum": sums.terms}) for site in roster}
+            yield from self._stage(sums, messages, take_advert, "keys")
         known = collector.adverts()
         book.settle("adverts", [adverts[one.site] for one in known])
         self._refuse_too_few(sums, [one.site for one in known])  # before anybody pays for work that cannot be shown
         shares: dict[str, Any] = {}
 
-        def take_shares(site: str, sealed: Sealed, letter: Letter) -> None:
+        def take_shares(site: str, sealed: Sealed, message: Message) -> None:
             if site in shares:
                 return
-            collector.take_shares(site, read_bytes(letter.body["shares"]))
-            shares[site] = letter.body["shares"]
+            collector.take_shares(site, read_bytes(message.body["shares"]))
+            shares[site] = message.body["shares"]
 
         if "shares" in book.pages:
             shares |= book.pages["shares"]
@@ -123,8 +123,8 @@ class Summing(Correspondence):
                 collector.take_shares(site, read_bytes(content))
         else:
             told = {**sums.terms, "adverts": book.pages["adverts"]}
-            letters = {one.site: Letter("shares", {**sums.place, "sum": told}) for one in known}
-            yield from self._stage(sums, letters, take_shares, "shares")
+            messages = {one.site: Message("shares", {**sums.place, "sum": told}) for one in known}
+            yield from self._stage(sums, messages, take_shares, "shares")
         sums.sealed = collector.sealed()
         book.settle("shares", shares)
 
@@ -139,16 +139,16 @@ class Summing(Correspondence):
         survivors = sums.book.settle("survivors", collector.survivors())
         yield from self._confirm(sums, survivors)
         confirmations = {site: sign.hex() for site, sign in collector.confirmations().items()}
-        letters = self._to(sums, "unmask", survivors, {"survivors": survivors, "confirmations": confirmations})
+        messages = self._to(sums, "unmask", survivors, {"survivors": survivors, "confirmations": confirmations})
 
         revealed: set[str] = set()
 
-        def take_reveal(site: str, sealed: Sealed, letter: Letter) -> None:
+        def take_reveal(site: str, sealed: Sealed, message: Message) -> None:
             if site not in revealed:
-                collector.take_reveal(_own(site, Reveal.read(letter.body["reveal"])))
+                collector.take_reveal(_own(site, Reveal.read(message.body["reveal"])))
                 revealed.add(site)
 
-        yield from self._stage(sums, letters, take_reveal, "unmasking")
+        yield from self._stage(sums, messages, take_reveal, "unmasking")
         sums.total = collector.total()
 
     def _refuse_too_few(self, sums: Sum, sites: Collection[str]) -> None:
@@ -159,19 +159,19 @@ class Summing(Correspondence):
     def _confirm(self, sums: Sum, survivors: Sequence[str]) -> Generator[Step]:
         confirmed: set[str] = set()
 
-        def take(site: str, sealed: Sealed, letter: Letter) -> None:
+        def take(site: str, sealed: Sealed, message: Message) -> None:
             if site not in confirmed:
-                sums.collector.take_confirmation(site, read_bytes({site: letter.body["signature"]})[site])
+                sums.collector.take_confirmation(site, read_bytes({site: message.body["signature"]})[site])
                 confirmed.add(site)
 
-        letters = self._to(sums, "confirm", survivors, {"survivors": survivors})
-        yield from self._stage(sums, letters, take, "confirming")
+        messages = self._to(sums, "confirm", survivors, {"survivors": survivors})
+        yield from self._stage(sums, messages, take, "confirming")
 
-    def _to(self, sums: Sum, kind: str, sites: Collection[str], more: Mapping[str, Any]) -> dict[str, Letter]:
-        return {site: Letter(kind, {**sums.place, "sum": {**sums.told(site), **more}}) for site in sites}
+    def _to(self, sums: Sum, kind: str, sites: Collection[str], more: Mapping[str, Any]) -> dict[str, Message]:
+        return {site: Message(kind, {**sums.place, "sum": {**sums.told(site), **more}}) for site in sites}
 
-    def _stage(self, sums: Sum, letters: Mapping[str, Letter], take: Any, what: str) -> Generator[Step]:
-        sealed = {site: self.sealed(letter, site) for site, letter in letters.items() if site in self.present}
+    def _stage(self, sums: Sum, messages: Mapping[str, Message], take: Any, what: str) -> Generator[Step]:
+        sealed = {site: self.sealed(message, site) for site, message in messages.items() if site in self.present}
         yield from self.collect(sealed, take, f"round {int(sums.place['round']) + 1}, {what}", closing=True)
 
 

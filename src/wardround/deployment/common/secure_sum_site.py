@@ -69,7 +69,7 @@ class Kept:
 
 
 class Seat:
-    """This site in the sum of one round. Every letter tells again what was told before, so that a site that died goes
+    """This site in the sum of one round. Every message tells again what was told before, so that a site that died goes
     on from any of them; what differs from what it has seen is refused."""
 
     def __init__(self, member: Member, kept: Kept) -> None:

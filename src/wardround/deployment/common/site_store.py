@@ -1,8 +1,8 @@
-"""What a site keeps between letters, as files: its memory after each round, and the answer that it gave.
+"""What a site keeps between messages, as files: its memory after each round, and the answer that it gave.
 
 Memory is provisional until the coordinator says that the update counted. Every round's memory therefore has a file of
-its own, named by the round; the next letter names the last round that counted, and that file holds the memory in force.
-Whatever else there is was for nothing and is removed. A letter that comes again is answered with the same bytes.
+its own, named by the round; the next message names the last round that counted: that file is the memory in force.
+Whatever else there is was for nothing and is removed. A message that comes again is answered with the same bytes.
 """
 
 from collections.abc import Callable, Mapping
@@ -80,7 +80,7 @@ class Store:
         return Sealed(head, path.with_suffix(".tensors").read_bytes(), bytes.fromhex(signature.decode()))
 
     def refuse_old(self, wave: int, round_number: int) -> None:
-        """A letter of a round that is over would be answered from, and would remove, memory that is still in force."""
+        """A message of a round that is over would be answered from, and would remove, memory that is still in force."""
         answered = [int(path.stem.removeprefix("answer-")) for path in self._wave(wave).glob("answer-*.head")]
         if round_number < max(answered, default=NONE_YET):
             problem = f"asks for round {round_number + 1}, which is over here"

@@ -13,7 +13,7 @@ from torch import Tensor
 from wardround.core import tree
 from wardround.core.errors import DeployError
 from wardround.core.tree import State
-from wardround.protocol.messages import Letter, Sealed
+from wardround.protocol.messages import Message, Sealed
 from wardround.runs.folder import write_atomically
 
 MASKED = "masked"  # the only tensor that leaves a site in a secure sum
@@ -27,7 +27,7 @@ class Entry:
     site: str
     body: dict[str, Any]
     order: Sequence[str]
-    letter: str  # its hash
+    message: str  # its hash
     size: int
     path: Path
 
@@ -80,12 +80,12 @@ class Spool:
     def __init__(self, folder: Path, wave: int, round_number: int) -> None:
         self.folder = folder / f"wave-{wave:05}-round-{round_number:06}"
 
-    def add(self, site: str, sealed: Sealed, letter: Letter, expected: Mapping[str, Shape] | None = None) -> None:
+    def add(self, site: str, sealed: Sealed, message: Message, expected: Mapping[str, Shape] | None = None) -> None:
         """DeployError where the tensors are not what was expected: they come from outside."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{site}.safetensors"
         write_atomically(path, sealed.tensors)
-        names, found = letter.names or tuple(letter.tensors), shapes_in(path)
+        names, found = message.names or tuple(message.tensors), shapes_in(path)
         if found is None or set(found) != set(names) or (expected is not None and found != dict(expected)):
             path.unlink()
             raise DeployError(site, "sent tensors that are not an update of its study", "Install the same version.")
@@ -95,9 +95,9 @@ class Spool:
             raise DeployError(site, problem, "Find out what happened there before it takes part again.")
         content = {
             "site": site,
-            "body": letter.body,
+            "body": message.body,
             "order": list(names),
-            "letter": sealed.hash,
+            "message": sealed.hash,
             "size": sealed.size,
         }
         write_atomically(self.folder / f"{site}.json", json.dumps(content).encode())  # last: it makes the entry count

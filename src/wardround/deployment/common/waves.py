@@ -1,4 +1,4 @@
-"""A wave: trials that travel in one letter, round after round, from their start or their last checkpoint to the end."""
+"""A wave: trials that travel together in one message each round, from the start or a checkpoint to the end."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from wardround.deployment.common.site_store import NONE_YET
 from wardround.deployment.common.spool import Entry
 from wardround.deployment.common.update_checks import leaves_hash, shapes_of
 from wardround.privacy.dp.noise import Stream
-from wardround.protocol.messages import Letter
+from wardround.protocol.messages import Message
 from wardround.runs.checkpoint import read_leaves, write_leaves
 from wardround.training.intake import Intake
 from wardround.training.local import Memory, Outcome
@@ -24,7 +24,7 @@ from wardround.training.rounds import close, start_apart
 from wardround.training.trial import Assignment, Run, Trial, assign
 
 RANKED = "auc_rows"  # rows of sites that tell an AUC of their own
-OWN = "own"  # in a letter with final models: the part of a trial that is its region's own, before the last average
+OWN = "own"  # in a message with final models: the part of a trial that is its region's own, before the last average
 NoiseOf = Callable[[Trial], Stream | None]
 
 
@@ -130,7 +130,7 @@ def alike_everywhere(trials: Sequence[Trial], chosen: Sequence[int]) -> bool:
     return not any(trials[number].algorithm.personal for number in chosen)
 
 
-def train_letter(wave: int, state: WaveState, site: str, task: Task, seconds: float | None, run: str) -> Letter:
+def train_message(wave: int, state: WaveState, site: str, task: Task, seconds: float | None, run: str) -> Message:
     body = {
         "run": run,
         "wave": wave,
@@ -140,12 +140,12 @@ def train_letter(wave: int, state: WaveState, site: str, task: Task, seconds: fl
         "score": task.score,
         "seconds": seconds,
     }
-    return Letter("train", body)
+    return Message("train", body)
 
 
-def evaluate_letter(wave: int, state: WaveState, site: str, score: Sequence[int], run: str) -> Letter:
+def evaluate_message(wave: int, state: WaveState, site: str, score: Sequence[int], run: str) -> Message:
     counted = state.counted.get(site, NONE_YET)
-    return Letter("evaluate", {"run": run, "wave": wave, "counted": counted, "score": list(score)})
+    return Message("evaluate", {"run": run, "wave": wave, "counted": counted, "score": list(score)})
 
 
 @dataclass(frozen=True)

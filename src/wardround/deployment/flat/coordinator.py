@@ -1,6 +1,6 @@
 """The coordinator's side of a run across hospitals: greet, agree, train wave by wave, compute.
 
-It knows nothing of the network: a `Post` carries sealed letters and brings the answers. `run` is a generator of
+It knows nothing of the network: a `Post` carries sealed messages and brings the answers. `run` is a generator of
 steps, so that a terminal or a test decides what to show. Dies at any moment; started again, it goes on with the round
 it was in, with the answers that had arrived.
 """
@@ -27,20 +27,20 @@ from wardround.deployment.common.waves import (
     WaveState,
     alike_everywhere,
     close_round,
-    evaluate_letter,
+    evaluate_message,
     models_for,
     models_sent,
     read_state,
     scored_records,
     tasks,
-    train_letter,
+    train_message,
     write_state,
 )
 from wardround.deployment.flat.membership import Membership
 from wardround.deployment.flat.site_secret import RunSecret
 from wardround.deployment.flat.site_training import by_trial
 from wardround.privacy.dp.noise import SecretStream, Stream, site_key
-from wardround.protocol.messages import Letter, Sealed, tensor_bytes
+from wardround.protocol.messages import Message, Sealed, tensor_bytes
 from wardround.runs.audit import FINISHED, file_hash
 from wardround.runs.folder import JsonLines
 from wardround.runs.prediction_tables import saved_leaves
@@ -78,7 +78,7 @@ class Coordinator(Membership):
             yield from self._part(made["results.json"])
             self.folder.remove_state()
 
-    def _wave(self, number: int, trials: list[Trial], prepare: Letter) -> Generator[Step]:
+    def _wave(self, number: int, trials: list[Trial], prepare: Message) -> Generator[Step]:
         path = self.folder.path / "state" / "waves" / f"{number:05}.safetensors"
         state = read_state(path, trials)
         before, last = self.done, max(trial.training.rounds for trial in trials)
@@ -99,7 +99,7 @@ class Coordinator(Membership):
         return shapes_of(trial)
 
     def _round(
-        self, number: int, trials: list[Trial], state: WaveState, records: JsonLines, prepare: Letter
+        self, number: int, trials: list[Trial], state: WaveState, records: JsonLines, prepare: Message
     ) -> Generator[Step, None, WaveState]:
         began = time.monotonic()
         quiet = [n for n, trial in enumerate(trials) if self.study.arm(trial.arm).held_out is not None]
@@ -115,7 +115,7 @@ class Coordinator(Membership):
         return closed
 
     def gather(
-        self, number: int, trials: list[Trial], state: WaveState, prepare: Letter, asked: dict[str, Task]
+        self, number: int, trials: list[Trial], state: WaveState, prepare: Message, asked: dict[str, Task]
     ) -> Generator[Step, None, tuple[Arrivals, list[str]]]:
         """What sites answer in a round, and who of those asked did not."""
         spool = Spool(self.folder.path / "state", number, state.round)
@@ -142,7 +142,7 @@ class Coordinator(Membership):
         return Arrivals(entries, sum_of, failed), [site for site in asked if site not in entries]
 
     def log_round(self, number: int, round_number: int, arrivals: Arrivals, missing: list[str]) -> None:
-        told = {s: {"letter": e.letter, "bytes": e.size, "head": e.body["head"]} for s, e in arrivals.entries.items()}
+        told = {s: {"message": e.message, "bytes": e.size, "head": e.body["head"]} for s, e in arrivals.entries.items()}
         failed = {"failed": arrivals.failed} if arrivals.failed else {}
         self.log.add("round closed", wave=number, round=round_number, updates=told, missing=missing, **failed)
 
@@ -158,7 +158,7 @@ class Coordinator(Membership):
         number: int,
         trials: list[Trial],
         state: WaveState,
-        prepare: Letter,
+        prepare: Message,
         spool: Spool,
         asked: Mapping[str, Task],
         sums: Sum | None,
@@ -169,27 +169,27 @@ class Coordinator(Membership):
         deadline = self.study.deployment.deadline
         seconds = None if deadline is None else PARTIAL_SHARE * deadline
         wanted = {
-            site: (_in_sum(train_letter(number, state, site, task, seconds, self.run_name), site, sums), task.trials)
+            site: (_in_sum(train_message(number, state, site, task, seconds, self.run_name), site, sums), task.trials)
             for site, task in asked.items()
             if site in self.present and site not in known and _takes_part(site, state.round, sums)
         }
-        letters = self._with_models(trials, state, wanted, prepare)
+        messages = self._with_models(trials, state, wanted, prepare)
 
-        def take(site: str, sealed: Sealed, letter: Letter) -> None:
-            check_update(letter.body, asked[site].work, trials)
-            check_figures(site, letter.body["figures"], asked[site].score, trials, self.agreed_plan)
+        def take(site: str, sealed: Sealed, message: Message) -> None:
+            check_update(message.body, asked[site].work, trials)
+            check_figures(site, message.body["figures"], asked[site].score, trials, self.agreed_plan)
             masked = sums is not None and site in sums.sharers
-            sent = [n for n in asked[site].work if letter.body["trials"][str(n)]["finite"]]
+            sent = [n for n in asked[site].work if message.body["trials"][str(n)]["finite"]]
             expected = {f"{n}/{name}": shape for n in sent for name, shape in self.shapes[n].items()}
             if sums is not None and masked:
                 expected = {MASKED: ("I64", (masked_length(sums.trials, state.round),))}
-            spool.add(site, sealed, letter, expected)
+            spool.add(site, sealed, message, expected)
             self.prepared.add(site)
 
-        yield from self.collect(letters, take, f"round {state.round + 1}", closing=True, there=known)
+        yield from self.collect(messages, take, f"round {state.round + 1}", closing=True, there=known)
 
-    def _told_first(self, site: str, prepare: Letter) -> dict[str, Any]:
-        """A site that was away when the others were told what was agreed is told with its first letter."""
+    def _told_first(self, site: str, prepare: Message) -> dict[str, Any]:
+        """A site that was away when the others were told what was agreed is told with its first message."""
         return {} if site in self.prepared else {"prepare": prepare.body}
 
     def _noise(self, round_number: int, trial: Trial) -> Stream | None:
@@ -204,20 +204,20 @@ class Coordinator(Membership):
         self,
         trials: list[Trial],
         state: WaveState,
-        wanted: Mapping[str, tuple[Letter, Sequence[int]]],
-        prepare: Letter,
+        wanted: Mapping[str, tuple[Message, Sequence[int]]],
+        prepare: Message,
         beside: Mapping[str, Tree] | None = None,
     ) -> dict[str, Sealed]:
-        """Sealed letters with the models in them. Where all sites are sent the same, it is packed and hashed once.
+        """Sealed messages with the models in them. Where all sites are sent the same, it is packed and hashed once.
 
         `beside` has what else a site is sent; sites that are sent the same have one and the same tree.
         """
         packed: dict[tuple[Any, ...], Sealed] = {}
         sealed = {}
-        for site, (letter, chosen) in wanted.items():
+        for site, (message, chosen) in wanted.items():
             more = (beside or {}).get(site, {})
             tensors = models_for(trials, state, site, chosen) | more
-            whole = Letter(letter.kind, {**letter.body, **self._told_first(site, prepare)}, tensors)
+            whole = Message(message.kind, {**message.body, **self._told_first(site, prepare)}, tensors)
             key = (*chosen, id(more) if more else None)
             if key in packed:
                 sealed[site] = self.sealed(whole, site, packed[key].tensors, packed[key].tensors_hash)
@@ -228,18 +228,18 @@ class Coordinator(Membership):
         return sealed
 
     def _evaluate(
-        self, number: int, trials: list[Trial], state: WaveState, records: JsonLines, prepare: Letter
+        self, number: int, trials: list[Trial], state: WaveState, records: JsonLines, prepare: Message
     ) -> Generator[Step, None, WaveState]:
         score = [n for n, trial in enumerate(trials) if self.study.arm(trial.arm).held_out is None]
         answers = yield from self.summaries(number, trials, state, score, prepare)
-        for record in scored_records(state, trials, [letter.body for letter in answers.values()], final=True)[0]:
+        for record in scored_records(state, trials, [message.body for message in answers.values()], final=True)[0]:
             records.add(record)
         self._keep_final(number, trials, state, answers)
-        heads = {site: letter.body["head"] for site, letter in answers.items()}
+        heads = {site: message.body["head"] for site, message in answers.items()}
         self.log.add("wave finished", wave=number, heads=heads)
         return replace(state, pending=[], records=records.flush(), done=True)
 
-    def _keep_final(self, number: int, trials: list[Trial], state: WaveState, answers: Mapping[str, Letter]) -> None:
+    def _keep_final(self, number: int, trials: list[Trial], state: WaveState, answers: Mapping[str, Message]) -> None:
         """`answers` have what each hospital told of its test rows."""
         keep_summaries(self.folder, number, trials, answers)
         for trial, run in zip(trials, state.runs, strict=True):
@@ -252,30 +252,30 @@ class Coordinator(Membership):
         trials: list[Trial],
         state: WaveState,
         score: Sequence[int],
-        prepare: Letter,
+        prepare: Message,
         own: Mapping[str, Tree] | None = None,
-    ) -> Generator[Step, None, dict[str, Letter]]:
+    ) -> Generator[Step, None, dict[str, Message]]:
         """Final models to all; summaries come back. Where sites form regions, `own` are the regions' own models."""
         wanted = {
-            site: (evaluate_letter(number, state, site, score, self.run_name), list(range(len(trials))))
+            site: (evaluate_message(number, state, site, score, self.run_name), list(range(len(trials))))
             for site in self.present
         }
-        found: dict[str, Letter] = {}
+        found: dict[str, Message] = {}
 
-        def take(site: str, sealed: Sealed, letter: Letter) -> None:
-            self.check_summary(site, letter, trials, score, set(by_trial((own or {}).get(site, {}))))
-            found[site] = letter
+        def take(site: str, sealed: Sealed, message: Message) -> None:
+            self.check_summary(site, message, trials, score, set(by_trial((own or {}).get(site, {}))))
+            found[site] = message
 
-        letters = self._with_models(trials, state, wanted, prepare, own)
-        yield from self.collect(letters, take, "evaluation", closing=True)
+        messages = self._with_models(trials, state, wanted, prepare, own)
+        yield from self.collect(messages, take, "evaluation", closing=True)
         return {site: found[site] for site in self.present if site in found}
 
     def check_summary(
-        self, site: str, letter: Letter, trials: Sequence[Trial], score: Sequence[int], regional: Collection[int] = ()
+        self, site: str, message: Message, trials: Sequence[Trial], score: Sequence[int], regional: Collection[int] = ()
     ) -> None:
         """`regional` are the trials of which it was sent its region's own model too."""
-        check_summaries(site, letter.body["summaries"], trials, self.agreed_plan, regional)
-        check_figures(site, letter.body["figures"], score, trials, self.agreed_plan)
+        check_summaries(site, message.body["summaries"], trials, self.agreed_plan, regional)
+        check_figures(site, message.body["figures"], score, trials, self.agreed_plan)
 
     @property
     def agreed_plan(self) -> DeployedPlan:
@@ -285,10 +285,10 @@ class Coordinator(Membership):
 
     def _part(self, results: str, why: str = "") -> Generator[Step]:
         """Tell everybody who is there. Who is not forgets what it kept when the next run begins."""
-        letter = Letter("goodbye", {"run": self.run_name, "results": results, **({"why": why} if why else {})})
-        letters = {site: self.sealed(letter, site) for site in self.members if self.post.connected().get(site)}
+        message = Message("goodbye", {"run": self.run_name, "results": results, **({"why": why} if why else {})})
+        messages = {site: self.sealed(message, site) for site in self.members if self.post.connected().get(site)}
         began = time.monotonic()
-        for got in self.post.ask(letters) if letters else ():
+        for got in self.post.ask(messages) if messages else ():
             if got is not None:
                 self.doing[got[0]] = "done"
             yield self.step()
@@ -301,7 +301,7 @@ def _takes_part(site: str, round_number: int, sums: Sum | None) -> bool:
     return sums is None or site in sums.sharers or site not in everybody(sums.trials, round_number)
 
 
-def _in_sum(letter: Letter, site: str, sums: Sum | None) -> Letter:
+def _in_sum(message: Message, site: str, sums: Sum | None) -> Message:
     if sums is None or site not in sums.sharers:
-        return letter
-    return Letter(letter.kind, {**letter.body, "sum": sums.told(site)}, letter.tensors)
+        return message
+    return Message(message.kind, {**message.body, "sum": sums.told(site)}, message.tensors)

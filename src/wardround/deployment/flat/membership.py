@@ -11,7 +11,7 @@ from wardround.deployment.common.messaging import REVOKED, Shrunk, Step
 from wardround.deployment.common.schema_agreement import Federation, agree_on, read_federation, write_federation
 from wardround.deployment.common.secure_sum_coordinator import Summing
 from wardround.deployment.flat.site_secret import RunSecret
-from wardround.protocol.messages import Letter
+from wardround.protocol.messages import Message
 from wardround.runs.audit import BEGUN, RESUMED
 from wardround.runs.environment import describe_environment
 from wardround.runs.folder import write_atomically
@@ -76,7 +76,7 @@ class Membership(Summing):
     def invited_hospitals(self) -> list[str]:
         return self.invited
 
-    def _agree(self, ready: Mapping[str, Letter]) -> Generator[Step, None, Federation]:
+    def _agree(self, ready: Mapping[str, Message]) -> Generator[Step, None, Federation]:
         """Until all that are left have agreed. Who does not take part from the beginning is no site of this run."""
         while True:
             if len(ready) < len(self.members):
@@ -89,7 +89,7 @@ class Membership(Summing):
                     self.study, self.families, dict(ready), self.ask_everybody, self.run_name
                 )
             except Shrunk:
-                ready = {site: letter for site, letter in ready.items() if site not in self.left}
+                ready = {site: message for site, message in ready.items() if site not in self.left}
             except DeployError as error:
                 ready = self.without(error, ready)
             else:
@@ -103,19 +103,19 @@ class Membership(Summing):
         self.members = [site for site in self.members if site in sites]
         self.write_federation()
 
-    def without(self, error: DeployError, ready: Mapping[str, Letter]) -> dict[str, Letter]:
+    def without(self, error: DeployError, ready: Mapping[str, Message]) -> dict[str, Message]:
         """Who disagrees with most of the others leaves, where the quorum allows it; otherwise the run stops here."""
         if error.where not in self.present or len(self.present) <= self.quorum:
             raise error
         self.leave(error.where, error.problem)
-        return {site: letter for site, letter in ready.items() if site not in self.left}
+        return {site: message for site, message in ready.items() if site not in self.left}
 
-    def _greet(self) -> Generator[Step, None, dict[str, Letter]]:
-        hello = Letter("hello", {"run": self.run_name, "study": self.study.hash, "sites": self.hospitals_here})
+    def _greet(self) -> Generator[Step, None, dict[str, Message]]:
+        hello = Message("hello", {"run": self.run_name, "study": self.study.hash, "sites": self.hospitals_here})
         ready = yield from self.ask_all(hello, closing=True, check=self.check_ready)
-        for site, letter in ready.items():
-            self.log.add("site joined", site=site, versions=letter.body["versions"], head=letter.body["head"])
+        for site, message in ready.items():
+            self.log.add("site joined", site=site, versions=message.body["versions"], head=message.body["head"])
         return ready
 
-    def check_ready(self, site: str, answer: Letter) -> None:
+    def check_ready(self, site: str, answer: Message) -> None:
         check_ready(answer.body, self.run_name)

@@ -34,7 +34,7 @@ from wardround.core.tree import Tree
 from wardround.data.site import Site
 from wardround.deployment.common.deployable import is_federated
 from wardround.deployment.common.local_predictions import kept_predictions, kept_thresholds
-from wardround.deployment.flat.site_session import Session, known_letters
+from wardround.deployment.flat.site_session import Session, known_messages
 from wardround.deployment.governance.policy import Refused
 from wardround.deployment.join import SiteGate
 from wardround.deployment.provisioning.site_file import SiteFile, open_source
@@ -72,7 +72,7 @@ def make_site_bundle(
     if site is not None and site != own.name:
         raise StudyError("--site", f"this is the folder of {own.name!r}", "Leave it out.")
     families = known_families()
-    if (folder / "session.json").is_file() and "rosters" in (known_letters(folder) or {}):
+    if (folder / "session.json").is_file() and "rosters" in (known_messages(folder) or {}):
         problem = "its model is in parts at several parties, and none of them predicts alone"
         raise BundleError(own.name, problem, "Use this party's part in models/; docs/how-to/vertical.md says how.")
     try:

@@ -1,4 +1,4 @@
-"""How a site answers letters. It knows nothing of the network: a sealed letter in, a sealed letter out.
+"""How a site answers messages. It knows nothing of the network: a sealed message in, a sealed message out.
 
 hello      which study, which run, which sites          ready     columns and classes, or refused
 facts      the columns that all use                     facts     of its training rows
@@ -44,7 +44,7 @@ from wardround.deployment.vertical.party_handler import KINDS, STEPS, PartyWork
 from wardround.deployment.vertical.party_session import PartySession, forget_matching
 from wardround.deployment.vertical.vertical_validation import is_vertical
 from wardround.privacy.secure_sum.secure_sum import Member
-from wardround.protocol.messages import Letter, Sealed, Signer, Verifier, open_sealed, seal
+from wardround.protocol.messages import Message, Sealed, Signer, Verifier, open_sealed, seal
 from wardround.protocol.questions import TO_SITES, Kinds, read_question
 from wardround.protocol.text import plain_text
 from wardround.runs.audit import AuditLog
@@ -84,38 +84,43 @@ class SiteWork:
     def answer(self, sealed: Sealed) -> Sealed:
         """Never raises: what goes wrong here is told in one line without any value, and shown in full at this site."""
         try:
-            letter = open_sealed(sealed, self.coordinator, "coordinator")
+            message = open_sealed(sealed, self.coordinator, "coordinator")
         except DeployError as error:
-            return self._no("refused", {"reason": error.problem, "until": None}, "forged letter", {}, error.problem)
-        if letter.body.get("to") != self.site:
-            reason = "a letter to another site"
-            return self._no("refused", {"reason": reason, "until": None}, "letter to another", {}, reason)
+            return self._no("refused", {"reason": error.problem, "until": None}, "forged message", {}, error.problem)
+        if message.body.get("to") != self.site:
+            reason = "a message to another site"
+            return self._no("refused", {"reason": reason, "until": None}, "message to another", {}, reason)
         about = {}
         try:
-            read_question(letter.kind, letter.body, self.questions)
-            about = place_of(letter.body)
-            return self._obey(letter, sealed, about)
+            read_question(message.kind, message.body, self.questions)
+            about = place_of(message.body)
+            return self._obey(message, sealed, about)
         except Refused as refused:
             reason, until = refused.refusal.reason, refused.refusal.until
             told = {"reason": reason, "until": until.isoformat() if until else None}
-            return self._no("refused", {**told, **about}, "refused", {"kind": letter.kind, "reason": reason}, reason)
+            return self._no("refused", {**told, **about}, "refused", {"kind": message.kind, "reason": reason}, reason)
         except WardroundError as error:
             problem, shown = self._tellable(error), str(error)
         except OSError as error:
             problem = shown = f"cannot write its files ({error.strerror})"
-        except Exception as error:  # a defect, or a letter that is not what it should be; the rest stays here
+        except Exception as error:  # a defect, or a message that is not what it should be; the rest stays here
             problem, shown = f"an unexpected {type(error).__name__}", f"{type(error).__name__}: {error}"
-        detail = {"kind": plain_text(letter.kind, 40), "problem": problem}
+        detail = {"kind": plain_text(message.kind, 40), "problem": problem}
         return self._no("failed", {"problem": problem, **about}, "failed", detail, shown)
 
-    def _obey(self, letter: Letter, sealed: Sealed, about: dict[str, Any]) -> Sealed:
+    def _obey(self, message: Message, sealed: Sealed, about: dict[str, Any]) -> Sealed:
         place = {name: value for name, value in about.items() if name != "run"}
-        asked = {"kind": letter.kind, "run": about.get("run"), "letter": sealed.hash, "head": letter.body.get("head")}
+        asked = {
+            "kind": message.kind,
+            "run": about.get("run"),
+            "message": sealed.hash,
+            "head": message.body.get("head"),
+        }
         head = self.log.add("asked", **asked, **place)
-        if letter.kind != "goodbye":
+        if message.kind != "goodbye":
             self.gate.opening_hours()
-        answer = self._sealed(letter, sealed.tensors_hash, head)
-        self.log.add("answered", kind=letter.kind, letter=answer.hash, bytes=answer.size, **place)
+        answer = self._sealed(message, sealed.tensors_hash, head)
+        self.log.add("answered", kind=message.kind, message=answer.hash, bytes=answer.size, **place)
         return answer
 
     def _no(self, kind: str, body: dict[str, Any], event: str, detail: dict[str, Any], shown: str) -> Sealed:
@@ -128,13 +133,13 @@ class SiteWork:
             head = ""
         return self._seal(kind, body, head)
 
-    def _sealed(self, letter: Letter, tensors: bytes, head: str) -> Sealed:
-        if letter.kind == "train":
-            return self._train(letter, tensors, head)
-        if letter.kind in KINDS:
-            return self._as_party(letter, tensors, head)
-        made = self._made(letter.kind, letter.body, letter.tensors)
-        return self._seal(ANSWERS[letter.kind], {**made, **place_of(letter.body)}, head)
+    def _sealed(self, message: Message, tensors: bytes, head: str) -> Sealed:
+        if message.kind == "train":
+            return self._train(message, tensors, head)
+        if message.kind in KINDS:
+            return self._as_party(message, tensors, head)
+        made = self._made(message.kind, message.body, message.tensors)
+        return self._seal(ANSWERS[message.kind], {**made, **place_of(message.body)}, head)
 
     def _made(self, kind: str, body: Body, tensors: Tree) -> dict[str, Any]:
         if kind == "hello":
@@ -213,9 +218,9 @@ class SiteWork:
         self.notice(f"takes part in {session.study.name}, run {run}")
         return session.ready()
 
-    def _as_party(self, letter: Letter, tensors: bytes, head: str) -> Sealed:
+    def _as_party(self, message: Message, tensors: bytes, head: str) -> Sealed:
         """As `_train`: what was answered once is answered with the same bytes."""
-        body, run = letter.body, check_run_name(letter.body["run"])
+        body, run = message.body, check_run_name(message.body["run"])
         if self.party is None or self.party.session.run != run:
             keys = (self.signer, self.peers)
             session = PartySession.restore(self.site, self.state / run, self.gate, self.families, self.rows, *keys)
@@ -223,14 +228,14 @@ class SiteWork:
             self.log.add("goes on", run=run, study=session.study.hash)
         store = self.party.session.store
         self.gate.still_approved(self.party.session.study.hash)
-        asked, stepping = question(body, tensors), letter.kind in STEPS
+        asked, stepping = question(body, tensors), message.kind in STEPS
         if stepping:
             known = store.answer(int(body["wave"]), int(body["round"]), asked)
             if known is not None:
                 return known
             store.refuse_old(int(body["wave"]), int(body["round"]))
-        made, leaving, line = self.party.answer(letter)
-        sealed = self._seal(ANSWERS[letter.kind], {**made, **place_of(body)}, head, leaving)
+        made, leaving, line = self.party.answer(message)
+        sealed = self._seal(ANSWERS[message.kind], {**made, **place_of(body)}, head, leaving)
         if stepping:
             store.keep_answer(int(body["wave"]), int(body["round"]), asked, sealed)
         if line:
@@ -242,11 +247,11 @@ class SiteWork:
             self.records = self.load()
         return self.records
 
-    def _train(self, letter: Letter, tensors: bytes, head: str) -> Sealed:
+    def _train(self, message: Message, tensors: bytes, head: str) -> Sealed:
         """The same question gets the same bytes, whether its answer was lost or the coordinator died."""
-        body, session = letter.body, self._session(letter.body)
+        body, session = message.body, self._session(message.body)
         wave, number = int(body["wave"]), int(body["round"])
-        asked = question(letter.body, tensors)
+        asked = question(message.body, tensors)
         known = session.store.answer(wave, number, asked)
         if known is not None:
             return known
@@ -260,10 +265,10 @@ class SiteWork:
             self._seat(session, body) if masked else None
         )  # what is wrong with a sum is known before it costs anything
         if seat is not None:
-            check_models(body["sum"], by_trial(letter.tensors))
-        told, updates, memories = train(session, body, letter.tensors)
+            check_models(body["sum"], by_trial(message.tensors))
+        told, updates, memories = train(session, body, message.tensors)
         leaving = flat(updates) if seat is None else seat.masked(trials, number, updates)
-        sealed = self._seal(ANSWERS[letter.kind], {**told, **place_of(body)}, head, leaving)
+        sealed = self._seal(ANSWERS[message.kind], {**told, **place_of(body)}, head, leaving)
         session.store.keep(wave, number, _settled(memories), asked, sealed)
         self.notice(f"wave {wave + 1}, round {number + 1}: trained")
         for n, one in told["trials"].items():
@@ -281,7 +286,7 @@ class SiteWork:
             raise Refused(Refusal(reason))
 
     def _seat(self, session: Session, body: Body) -> Seat:
-        """This site's place in the sum that a letter is about, with all that it was told of it."""
+        """This site's place in the sum that a message is about, with all that it was told of it."""
         wave, number, told = int(body["wave"]), int(body["round"]), body["sum"]
         trials = trials_of(session, wave)
         place = Place(session.study.hash, session.run, wave, number)
@@ -297,7 +302,7 @@ class SiteWork:
         except WardroundError:
             self.seat = None
             raise
-        adverts = self.seat[1].adverts  # as they were signed, whatever this letter says
+        adverts = self.seat[1].adverts  # as they were signed, whatever this message says
         if adverts is not None:
             among = list(map(str, told.get("survivors") or [one["site"] for one in adverts]))
             check_contributors(self.site, trials, number, adverts, among, self.gate.least_sites())
@@ -328,7 +333,7 @@ class SiteWork:
         return f"{about}{tellable(error)}"
 
     def _seal(self, kind: str, body: dict[str, Any], head: str, tensors: Tree | None = None) -> Sealed:
-        return seal(Letter(kind, {**body, "site": self.site, "head": head}, tensors or {}), self.signer)
+        return seal(Message(kind, {**body, "site": self.site, "head": head}, tensors or {}), self.signer)
 
 
 def question(body: Body, tensors: bytes) -> str:

@@ -1,6 +1,6 @@
 """One run as a hospital sees it: the study that it approved, its own rows, and what the sites agreed on.
 
-A session is made from two letters (hello and prepare; what comes between is how sites agree) and kept as a file, so
+A session is made from two messages (hello and prepare; what comes between is how sites agree) and kept as a file, so
 that a process that died goes on in the middle of a round without being greeted again.
 """
 
@@ -70,13 +70,13 @@ class Session:
         gate.enough(min(len(self.plan.own_split(key).train) for key in self.plan.row_sets))
         self.store, self.secret = Store(folder), RunSecret(folder)
         self.ledger, self.commitments = Ledger(folder.parent / LEDGER), Kept(folder / "commitments.jsonl")
-        self.letters: dict[str, Any] = {"hello": dict(hello)}  # and what was agreed: `columns`, later `prepare`
+        self.messages: dict[str, Any] = {"hello": dict(hello)}  # and what was agreed: `columns`, later `prepare`
         self.waves: list[tuple[tuple[str, int], ...]] = []
         self.sent_shapes: dict[tuple[str, int], dict[str, Shape]] = {}  # of models, by arm and seed
 
     @classmethod
     def restore(cls, site: str, folder: Path, gate: Gate, families: Families, load: Callable[[], Records]) -> "Session":
-        known = known_letters(folder)
+        known = known_messages(folder)
         if known is None:
             problem = "it knows nothing of this run"
             raise DeployError(site, problem, "Start the coordinator again: it greets every site first.")
@@ -86,7 +86,7 @@ class Session:
 
     def greeted(self) -> None:
         """A process that dies from now on goes on. What these sites agreed on in this run stands until told anew."""
-        known = known_letters(self.folder) or {}
+        known = known_messages(self.folder) or {}
         if known.get("hello", {}).get("sites") == self.sites:
             self._recall(known)
         self._write()
@@ -99,7 +99,7 @@ class Session:
 
     def _write(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.folder / "session.json", json.dumps(self.letters).encode())
+        write_atomically(self.folder / "session.json", json.dumps(self.messages).encode())
 
     def ready(self) -> dict[str, Any]:
         """What the others must know to check that all mean the same."""
@@ -176,11 +176,11 @@ class Session:
 
     def _use(self, columns: list[Any] | None) -> None:
         """The columns that all use."""
-        if "columns" in self.letters and self.letters["columns"] == columns:
+        if "columns" in self.messages and self.messages["columns"] == columns:
             return
         agreed = in_agreed_columns(self.records, list(map(read_column, columns))) if columns else self.records
         self.plan = own_plan(self.study, self.families, self.site, self.sites, agreed)
-        self.letters["columns"] = columns
+        self.messages["columns"] = columns
 
     def lend(self, body: Body) -> dict[str, Any]:
         """Only what the coordinator asks for: columns that some site never recorded."""
@@ -217,16 +217,16 @@ class Session:
 
     def _agree(self, body: Body) -> None:
         """What cannot be agreed on leaves everything as it was."""
-        before = dict(self.letters), self.plan, self.plan.agreed, self.waves
+        before = dict(self.messages), self.plan, self.plan.agreed, self.waves
         try:
             self._use(body["columns"])
             self.plan.agreed = agreed_of(self.plan, body)
             self.plan.refuse_unsound_arms()
             self.waves = self.plan.waves()
-            self.letters["prepare"] = dict(body)
+            self.messages["prepare"] = dict(body)
             self.sent_shapes.clear()
         except Exception:
-            self.letters, self.plan, self.plan.agreed, self.waves = before
+            self.messages, self.plan, self.plan.agreed, self.waves = before
             raise
 
 
@@ -247,7 +247,7 @@ def told_classes(records: Records, run: str) -> list[dict[str, Any]]:
     ]
 
 
-def known_letters(folder: Path) -> dict[str, Any] | None:
+def known_messages(folder: Path) -> dict[str, Any] | None:
     try:
         found: dict[str, Any] = json.loads((folder / "session.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The distributed engine: letters between coordinator and sites, carried by Flower. Only this package imports it."""
+"""The distributed engine: messages between coordinator and sites, carried by Flower. Only this package imports it."""
 
 import os
 

@@ -279,7 +279,7 @@ class Desk:
             self.client.close()  # a site may try for days
             raise
         self.node = Node(node_id=self.number)
-        self.waiting: dict[int, tuple[Message, ObjectTree]] = {}  # letters not answered yet, by Flower's run
+        self.waiting: dict[int, tuple[Message, ObjectTree]] = {}  # messages not answered yet, by Flower's run
         self.lost = threading.Event()
         self.stopped = threading.Event()
         threading.Thread(target=self._beat, daemon=True).start()
@@ -299,14 +299,14 @@ class Desk:
                 return
 
     def receive(self) -> Message | None:
-        """The newest letter of a run of Flower's, if there is one: older ones are of rounds that closed without us."""
+        """The newest message of a run of Flower's, if there is one: older ones are of rounds that closed without us."""
         if self.lost.is_set():
             raise LinkLost
         with lost_link():
             while (response := self.client.PullMessages(PullMessagesRequest(node=self.node))).messages_list:
-                letter = message_from_proto(response.messages_list[0]), response.message_object_trees[0]
-                overtaken = self.waiting.pop(letter[0].metadata.run_id, None)
-                self.waiting[letter[0].metadata.run_id] = letter
+                newest = message_from_proto(response.messages_list[0]), response.message_object_trees[0]
+                overtaken = self.waiting.pop(newest[0].metadata.run_id, None)
+                self.waiting[newest[0].metadata.run_id] = newest
                 if overtaken is not None:
                     self._drop(overtaken)
             if not self.waiting:
@@ -323,9 +323,9 @@ class Desk:
             whole.metadata.__dict__["_message_id"] = number
             return whole
 
-    def _drop(self, letter: tuple[Message, ObjectTree]) -> None:
+    def _drop(self, dropped: tuple[Message, ObjectTree]) -> None:
         """Tell the SuperLink to keep it no longer."""
-        metadata = letter[0].metadata
+        metadata = dropped[0].metadata
         confirm = self._again(self.client.ConfirmMessageReceived)
         make_confirm_message_received_fn_protobuf(confirm, self.node, metadata.run_id)(metadata.message_id)
 

@@ -1,4 +1,4 @@
-"""The coordinator's app: a post that carries letters over Flower's Grid, and whoever writes them."""
+"""The coordinator's app: a post that carries messages over Flower's Grid, and whoever writes them."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +13,7 @@ from wardround.deployment.flower.wire import from_record, to_record
 from wardround.protocol.messages import Post, Sealed
 
 SOONEST, LATEST, SLOWER = 0.03, 0.3, 1.25  # seconds between two looks for answers: each costs the SuperLink 10 ms
-SMALL = 2**20  # bytes: answers to letters below this are fetched all at once, larger ones one by one
+SMALL = 2**20  # bytes: answers to messages below this are fetched all at once, larger ones one by one
 TICK = 0.25  # seconds after which whoever waits is told that nothing has come
 TIME_TO_LIVE = 30 * 24 * 3600.0  # seconds: a site may be away for long
 
@@ -37,7 +37,7 @@ class Presence(Protocol):
 
 
 class GridPost:
-    """Asks again where a site came back, or the SuperLink did: letters may come twice, which sites do not mind."""
+    """Asks again where a site came back, or the SuperLink did: messages may come twice, which sites do not mind."""
 
     def __init__(self, grid: Grid, presence: Presence) -> None:
         self.grid, self.presence = grid, presence
@@ -45,10 +45,10 @@ class GridPost:
         self.abandoned: list[str] = []  # questions whose answer nobody waits for any more
         self.fetched: dict[str, Sealed] = {}  # answers that have come, by the number of the question
 
-    def ask(self, letters: dict[str, Sealed]) -> Iterator[tuple[str, Sealed] | None]:
+    def ask(self, messages: dict[str, Sealed]) -> Iterator[tuple[str, Sealed] | None]:
         sent: dict[str, tuple[str, Standing]] = {}
         try:
-            yield from self._asked(letters, sent)
+            yield from self._asked(messages, sent)
         finally:
             self.abandoned += [number for number, _ in sent.values()]
 

@@ -16,7 +16,7 @@ from wardround.deployment.flower.server_app import LinkLost
 from wardround.protocol.messages import Sealed
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0  # seconds until the next attempt; doubled each time
-SOONEST, LATEST, SLOWER = 0.05, 0.5, 1.2  # seconds between two looks for letters: each costs the coordinator 10 ms
+SOONEST, LATEST, SLOWER = 0.05, 0.5, 1.2  # seconds between two looks for messages: each costs the coordinator 10 ms
 CERTIFICATE = {  # by OpenSSL's code
     9: "the coordinator's certificate is not valid yet, or this clock is behind",
     10: "the coordinator's certificate has expired, or this clock is ahead",

@@ -1,4 +1,4 @@
-"""Sealed letters as Flower's records and back. Nothing else in the package knows a record."""
+"""Sealed messages as Flower's records and back. Nothing else in the package knows a record."""
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
@@ -10,20 +10,20 @@ FORM = "wardround.safetensors"
 
 
 def to_record(sealed: Sealed) -> RecordDict:
-    letter = {"head": sealed.head, "signature": sealed.signature}
+    message = {"head": sealed.head, "signature": sealed.signature}
     if len(sealed.tensors) <= SMALL:
-        return RecordDict({"letter": ConfigRecord({**letter, "tensors": sealed.tensors})})
+        return RecordDict({"message": ConfigRecord({**message, "tensors": sealed.tensors})})
     tensors = Array("uint8", (len(sealed.tensors),), FORM, sealed.tensors)
-    return RecordDict({"letter": ConfigRecord({**letter}), "tensors": ArrayRecord({"tensors": tensors})})
+    return RecordDict({"message": ConfigRecord({**message}), "tensors": ArrayRecord({"tensors": tensors})})
 
 
 def from_record(record: RecordDict) -> Sealed:
-    """What comes from outside may be anything: whatever is not a letter is refused."""
-    letter = record.config_records.get("letter", ConfigRecord())
-    head, signature, tensors = (letter.get(name) for name in ("head", "signature", "tensors"))
+    """What comes from outside may be anything: whatever is not a message is refused."""
+    message = record.config_records.get("message", ConfigRecord())
+    head, signature, tensors = (message.get(name) for name in ("head", "signature", "tensors"))
     if tensors is None and "tensors" in record.array_records:
         array = record.array_records["tensors"].get("tensors")
         tensors = None if array is None else array.data
     if not (isinstance(head, bytes) and isinstance(tensors, bytes) and isinstance(signature, bytes)):
-        raise DeployError("a message", "is not a letter", "Install the same version of wardround everywhere.")
+        raise DeployError("a message", "is not a message", "Install the same version of wardround everywhere.")
     return Sealed(head, tensors, signature)

@@ -163,7 +163,7 @@ def _check_address(hosts: Sequence[str], port: int) -> None:
         raise DeployError("provision: host", "no host is named", "Write --host coordinator.example.org.")
     for host in hosts:
         if not _is_host(host):
-            remedy = "Write a DNS name in ASCII letters or an IP address, without port, for instance 10.0.0.5."
+            remedy = "Write a DNS name in ASCII messages or an IP address, without port, for instance 10.0.0.5."
             raise DeployError("provision: host", f"{host!r} is neither a name nor an address", remedy)
     if not 1 <= port < 2**16:
         raise DeployError("provision: port", f"{port} is out of range", f"Write a number from 1 to {2**16 - 1}.")

@@ -112,4 +112,4 @@ services:
 
 def _project(region: str) -> str:
     """As compose allows it: small letters, digits, '-' and '_'."""
-    return "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in region.lower())
+    return "".join(message if message.isalnum() or message in "-_" else "-" for message in region.lower())

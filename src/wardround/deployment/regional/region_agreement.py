@@ -29,7 +29,7 @@ from wardround.deployment.common.schema_agreement import (
     with_findings,
 )
 from wardround.deployment.regional.regions import regions_of
-from wardround.protocol.messages import Letter
+from wardround.protocol.messages import Message
 from wardround.runs.plan import members_of
 from wardround.study.parser import Families
 from wardround.study.schema import Arm, Study
@@ -72,10 +72,10 @@ def agree_on_regions(
     body = {"run": run, "columns": written, "classes": classes, "findings": findings}
     members = regions_of(study, hospitals)
 
-    def check(region: str, answer: Letter) -> None:
+    def check(region: str, answer: Message) -> None:
         check_region_facts(answer.body, plan, columns, hospitals, members[region])
 
-    told = yield from ask(Letter("facts", body), check)
+    told = yield from ask(Message("facts", body), check)
     sets = _by_hospital(told, "sets", hospitals)
     described = _by_hospital(told, "described", hospitals)
     warnings += inverted_labels(study, classes, _by_hospital(told, "directions", hospitals))
@@ -84,7 +84,7 @@ def agree_on_regions(
         place = plan.row_sets.index(plan.rows_of(kind))
         sides = {site: rows_by_side(one[place]) for site, one in sets.items()}
         plan.agreed[kind] = Agreed(tuple(inputs or ()), sides=sides)
-    by_kind = {name: dict(zip(plan.kinds, letter.body["kinds"], strict=True)) for name, letter in told.items()}
+    by_kind = {name: dict(zip(plan.kinds, message.body["kinds"], strict=True)) for name, message in told.items()}
     prepare = yield from agree_on_layouts(plan, columns, inputs, ToldByRegions(plan, by_kind, members), ask, run)
     return Federation(plan, described, prepare, (*warnings, *carries_most(plan)))
 
@@ -116,7 +116,7 @@ def check_region_facts(
 
 def _columns(ready: Answers) -> tuple[list[Column], list[str]]:
     """In the order of one list of all hospitals, whoever of them is in which region."""
-    told = {region: letter.body["columns"] for region, letter in ready.items()}
+    told = {region: message.body["columns"] for region, message in ready.items()}
     columns, warnings = common_columns(told)
     places: dict[str, list[int]] = {}
     for column in (column for listed in told.values() for column in listed or ()):
@@ -127,5 +127,5 @@ def _columns(ready: Answers) -> tuple[list[Column], list[str]]:
 
 def _by_hospital(told: Answers, name: str, hospitals: Sequence[str]) -> dict[str, Any]:
     """What regions told of each hospital; KeyError where one of them is missing."""
-    found = {site: one for letter in told.values() for site, one in letter.body[name].items()}
+    found = {site: one for message in told.values() for site, one in message.body[name].items()}
     return {site: found[site] for site in hospitals}

@@ -1,4 +1,4 @@
-"""How a region answers the coordinator of all: as a site does, a sealed letter in and a sealed letter out. Between the
+"""How a region answers the coordinator of all: as a site does, one sealed message in, one out. Between the
 two its own sites are asked, trained and waited for.
 
 hello      which study, run and hospitals      ready     which of its hospitals are there; their columns together
@@ -25,7 +25,7 @@ from wardround.deployment.flat.site_session import check_run_name
 from wardround.deployment.governance.policy import Refusal, Refused
 from wardround.deployment.regional.region_session import FILE, Body, RegionSession, forget
 from wardround.deployment.regional.region_sites import RegionalCoordinator
-from wardround.protocol.messages import Letter, Post, Sealed, Signer, Verifier
+from wardround.protocol.messages import Message, Post, Sealed, Signer, Verifier
 from wardround.protocol.questions import TO_REGIONS, Kinds
 from wardround.protocol.text import plain_text
 from wardround.runs.folder import RunFolder
@@ -108,17 +108,17 @@ class RegionWork(SiteWork):
             raise DeployError("coordinator", "asks a region what only a hospital could answer", "Start it again.")
         return {**handlers[kind](body), "left": region.left}
 
-    def _train(self, letter: Letter, tensors: bytes, head: str) -> Sealed:
+    def _train(self, message: Message, tensors: bytes, head: str) -> Sealed:
         """The same question gets the same bytes, whether its answer was lost or the coordinator of all died."""
-        body, region = letter.body, self._of_run(letter.body)
+        body, region = message.body, self._of_run(message.body)
         wave, number = int(body["wave"]), int(body["round"])
         asked = question({name: value for name, value in body.items() if name != "prepare"}, tensors)
         known = region.store.answer(wave, number, asked)
         if known is not None:
             return known
         region.store.refuse_old(wave, number)
-        told, models = region.train(body, letter.tensors, asked)
-        sealed = self._seal(ANSWERS[letter.kind], {**told, "left": region.left, **place_of(body)}, head, models)
+        told, models = region.train(body, message.tensors, asked)
+        sealed = self._seal(ANSWERS[message.kind], {**told, "left": region.left, **place_of(body)}, head, models)
         region.store.keep_answer(wave, number, asked, sealed)
         self.notice(f"wave {wave + 1}, rounds from {number + 1} on: answered")
         return sealed

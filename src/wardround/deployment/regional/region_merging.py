@@ -29,18 +29,18 @@ from wardround.deployment.common.schema_agreement import (
     with_findings,
 )
 from wardround.deployment.common.waves import pooled_figures
-from wardround.protocol.messages import Letter
+from wardround.protocol.messages import Message
 from wardround.study.schema import Arm
 
-Answers = Mapping[str, Letter]
+Answers = Mapping[str, Message]
 SIDES = ("test", "validation")
 
 
 def merged_ready(ready: Answers, hospitals: Sequence[str]) -> dict[str, Any]:
     """Of all that are there. `place` says where a column stands first, so that all regions' columns come in the order
     that they have in one list of all hospitals."""
-    columns, _ = common_columns({site: letter.body["columns"] for site, letter in ready.items()})
-    listed = {site: [column["name"] for column in letter.body["columns"] or ()] for site, letter in ready.items()}
+    columns, _ = common_columns({site: message.body["columns"] for site, message in ready.items()})
+    listed = {site: [column["name"] for column in message.body["columns"] or ()] for site, message in ready.items()}
     places = {
         column.name: min(
             (hospitals.index(s), names.index(column.name)) for s, names in listed.items() if column.name in names
@@ -58,12 +58,12 @@ def merged_ready(ready: Answers, hospitals: Sequence[str]) -> dict[str, Any]:
 
 def lacking_columns(ready: Answers) -> list[str]:
     """For the region's own screen."""
-    return common_columns({site: letter.body["columns"] for site, letter in ready.items()})[1]
+    return common_columns({site: message.body["columns"] for site, message in ready.items()})[1]
 
 
 def merged_facts(plan: DeployedPlan, told: Answers) -> dict[str, Any]:
     """By kind of arm: of the sites that train in it together, and whether every site has a value in each column."""
-    sets = {site: dict(zip(plan.row_sets, letter.body["sets"], strict=True)) for site, letter in told.items()}
+    sets = {site: dict(zip(plan.row_sets, message.body["sets"], strict=True)) for site, message in told.items()}
     kinds: list[dict[str, Any]] = []
     for kind in plan.kinds:
         arm, rows = plan.study.arm(kind[0]), plan.rows_of(kind)
@@ -81,8 +81,8 @@ def merged_facts(plan: DeployedPlan, told: Answers) -> dict[str, Any]:
     return {
         "kinds": kinds,
         "sets": {site: [rows_by_side(one[key]) for key in plan.row_sets] for site, one in sets.items()},
-        "described": {site: letter.body["described"] for site, letter in told.items()},
-        "directions": {site: letter.body["directions"] for site, letter in told.items()},
+        "described": {site: message.body["described"] for site, message in told.items()},
+        "directions": {site: message.body["directions"] for site, message in told.items()},
     }
 
 
@@ -152,16 +152,16 @@ def _sum_of(parts: Sequence[Moments]) -> Moments:
 
 def _same_inputs(ready: Answers) -> Any:
     """The shape of images, where rows are images."""
-    first = like_most({site: letter.body["inputs"] for site, letter in ready.items()})
-    for site, letter in ready.items():
-        if letter.body["inputs"] != ready[first].body["inputs"]:
+    first = like_most({site: message.body["inputs"] for site, message in ready.items()})
+    for site, message in ready.items():
+        if message.body["inputs"] != ready[first].body["inputs"]:
             raise DeployError(site, f"its images are of another size than at {first}", "Correct [data] in a site file.")
     return ready[first].body["inputs"]
 
 
 def _merged_classes(ready: Answers) -> list[dict[str, Any]]:
     """The same at every site. A name that all of them withhold may be known in another region."""
-    told = [letter.body["classes"] for letter in ready.values()]
+    told = [message.body["classes"] for message in ready.values()]
     if any([one["hash"] for one in classes] != [one["hash"] for one in told[0]] for classes in told):
         common_classes(dict(ready))  # which says what differs
     known: dict[str, str | None] = {one["hash"]: None for one in told[0]}

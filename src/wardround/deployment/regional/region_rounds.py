@@ -18,7 +18,7 @@ from wardround.deployment.common.answer_checks import holds, is_close
 from wardround.deployment.common.spool import Entry, Shape
 from wardround.deployment.common.update_checks import NAMES, REMEDY
 from wardround.deployment.common.waves import OWN, Arrivals, WaveState, curve
-from wardround.protocol.messages import Letter
+from wardround.protocol.messages import Message
 from wardround.training.intake import weight_of
 from wardround.training.trial import RoundRecord, Run, Trial, assign
 
@@ -126,9 +126,11 @@ def model_shapes(trial: Trial) -> dict[str, Shape]:
     return {f"params/{name}": (NAMES[trial.dtype], tuple(leaf.shape)) for name, leaf in shared.items()}
 
 
-def check_span(region: str, letter: Letter, trials: Sequence[Trial], rounds: range, hospitals: Collection[str]) -> None:
+def check_span(
+    region: str, message: Message, trials: Sequence[Trial], rounds: range, hospitals: Collection[str]
+) -> None:
     """It comes from outside and goes into everybody's model and records."""
-    told, weights = letter.body, dict.fromkeys(range(len(trials)), 0.0)
+    told, weights = message.body, dict.fromkeys(range(len(trials)), 0.0)
     for number in told["trials"]:
         holds(number == str(int(number)) and int(number) < len(trials), "a model that the study does not have")
         regions = trials[int(number)].algorithm.regions

@@ -34,7 +34,7 @@ from wardround.deployment.regional.region_merging import (
 from wardround.deployment.regional.region_rounds import own_for_sites, span_answer, with_models
 from wardround.deployment.regional.region_sites import RegionalCoordinator
 from wardround.deployment.regional.regions import span_of
-from wardround.protocol.messages import Letter
+from wardround.protocol.messages import Message
 from wardround.runs.environment import versions
 from wardround.runs.folder import write_atomically
 from wardround.training.trial import Trial
@@ -93,13 +93,13 @@ class RegionSession:
         self.known |= {"classes": list(body["classes"]), "findings": bool(body["findings"])}
         self.known |= {"columns": body["columns"]}
         self._forget_plan()
-        letter = Letter("facts", {"run": self.run, "columns": body["columns"]})
+        message = Message("facts", {"run": self.run, "columns": body["columns"]})
         plan, columns = self.plan, [read_column(column) for column in body["columns"] or ()]
 
-        def check(site: str, answer: Letter) -> None:
+        def check(site: str, answer: Message) -> None:
             check_facts(site, answer.body, plan, columns, self.known["hospitals"])
 
-        told = self._ask_everybody(letter, check)
+        told = self._ask_everybody(message, check)
         if told is None:
             return self._gone()
         merged = merged_facts(self.plan, told)
@@ -110,26 +110,26 @@ class RegionSession:
     def lend(self, body: Body) -> dict[str, Any]:
         plan, asked = self.plan, (body["asked"], body["of"], body["layouts"])
 
-        def check(site: str, answer: Letter) -> None:
+        def check(site: str, answer: Message) -> None:
             check_lent(answer.body["lent"], plan, *asked, self._train_rows(site))
 
-        told = self._ask_everybody(Letter("lend", _passed_on(body)), check)
+        told = self._ask_everybody(Message("lend", _passed_on(body)), check)
         return self._gone() if told is None else merged_lent(self.plan, told)
 
     def moments(self, body: Body) -> dict[str, Any]:
         plan, asked = self.plan, (body["of"], body["layouts"])
 
-        def check(site: str, answer: Letter) -> None:
+        def check(site: str, answer: Message) -> None:
             check_moments(answer.body["moments"], plan, *asked, self._train_rows(site))
 
-        told = self._ask_everybody(Letter("moments", _passed_on(body)), check)
+        told = self._ask_everybody(Message("moments", _passed_on(body)), check)
         return self._gone() if told is None else merged_moments(self.plan, told)
 
     def prepare(self, body: Body) -> dict[str, Any]:
         self.remember(_passed_on(body))
         waves = len(self.plan.waves())
 
-        def check(site: str, answer: Letter) -> None:
+        def check(site: str, answer: Message) -> None:
             check_waves(answer.body, waves)
 
         told = self.drive(self.coordinator.ask_all(self.agreed, closing=True, check=check))
@@ -137,7 +137,7 @@ class RegionSession:
         return {"waves": waves}
 
     def remember(self, prepare: Body) -> None:
-        """What was agreed. Sites that were away are told with their next letter."""
+        """What was agreed. Sites that were away are told with their next message."""
         if self.known.get("prepare") != dict(prepare):
             self.known["prepare"] = dict(prepare)
             self._forget_plan()
@@ -169,11 +169,11 @@ class RegionSession:
         score = [int(number) for number in body["score"]]
         own = own_for_sites(state, trials, models, self.coordinator.members)
         answers = self.drive(self.coordinator.summaries(wave, trials, state, score, self.agreed, own))
-        heads = {site: letter.body["head"] for site, letter in answers.items()}
+        heads = {site: message.body["head"] for site, message in answers.items()}
         self.coordinator.log.add("wave finished", wave=wave, heads=heads)
         return {
-            "summaries": {site: letter.body["summaries"] for site, letter in answers.items()},
-            "figures": merged_figures([letter.body for letter in answers.values()]),
+            "summaries": {site: message.body["summaries"] for site, message in answers.items()},
+            "figures": merged_figures([message.body for message in answers.values()]),
         }
 
     def goodbye(self, body: Body) -> None:
@@ -194,8 +194,8 @@ class RegionSession:
         return plan
 
     @property
-    def agreed(self) -> Letter:
-        return Letter("prepare", self.known["prepare"])
+    def agreed(self) -> Message:
+        return Message("prepare", self.known["prepare"])
 
     def trials(self, wave: int) -> list[Trial]:
         waves = self.plan.waves()
@@ -224,11 +224,11 @@ class RegionSession:
         """The most that a site has told of in any set of rows."""
         return max(int(sides["train"]) for sides in self.known["sides"][site])
 
-    def _ask_everybody(self, letter: Letter, check: Check) -> Answers | None:
+    def _ask_everybody(self, message: Message, check: Check) -> Answers | None:
         """None where a site left: then all regions begin anew without it."""
         self.coordinator.title = "agreeing on columns"
         try:
-            return self.drive(self.coordinator.ask_everybody(letter, check))
+            return self.drive(self.coordinator.ask_everybody(message, check))
         except Shrunk:
             return None
 
@@ -260,5 +260,5 @@ def forget(folder: Path) -> None:
 
 
 def _passed_on(body: Body) -> dict[str, Any]:
-    """A letter of the coordinator of all without what it says of itself and of the region."""
+    """A message of the coordinator of all without what it says of itself and of the region."""
     return {name: value for name, value in body.items() if name not in ("to", "head")}

@@ -14,7 +14,7 @@ from wardround.deployment.common.waves import Task, WaveState, close_round, task
 from wardround.deployment.flat.coordinator import Coordinator
 from wardround.deployment.regional.region_merging import merged_figures
 from wardround.deployment.regional.region_rounds import told_records
-from wardround.protocol.messages import Letter
+from wardround.protocol.messages import Message
 from wardround.training.trial import Trial
 
 
@@ -40,7 +40,7 @@ class RegionalCoordinator(Coordinator):
             problem = "none of its hospitals takes part in this run"
             raise DeployError("region", problem, "Settle it with them, then start the coordinator of all again.")
 
-    def greet(self) -> Generator[Step, None, dict[str, Letter]]:
+    def greet(self) -> Generator[Step, None, dict[str, Message]]:
         self.prepared = set()
         self.title = "waiting for sites"
         self.write_federation()
@@ -54,7 +54,7 @@ class RegionalCoordinator(Coordinator):
         path: Path,
         ends: int,
         score: Sequence[int],
-        prepare: Letter,
+        prepare: Message,
     ) -> Generator[Step, None, WaveState]:
         """All rounds until `ends`, each on disk when it is closed. `score` are trials whose model, as it came to the
         region, its sites score in the first of them."""
@@ -76,7 +76,7 @@ class RegionalCoordinator(Coordinator):
         return state
 
     def _regional_round(
-        self, wave: int, trials: list[Trial], state: WaveState, asked: dict[str, Task], prepare: Letter
+        self, wave: int, trials: list[Trial], state: WaveState, asked: dict[str, Task], prepare: Message
     ) -> Generator[Step, None, WaveState]:
         began = time.monotonic()
         arrivals, missing = yield from self.gather(wave, trials, state, prepare, asked)

@@ -30,12 +30,12 @@ from wardround.deployment.regional.region_rounds import (
 from wardround.deployment.regional.regions import regions_of, span_of
 from wardround.evaluation.summaries.summary_validation import check_curve
 from wardround.protocol.answers import OF_REGIONS, Kinds
-from wardround.protocol.messages import Letter, Sealed
+from wardround.protocol.messages import Message, Sealed
 from wardround.protocol.text import plain_text
 from wardround.runs.folder import JsonLines
 from wardround.training.trial import Trial
 
-STAGES = 5  # letters of a round with a secure sum
+STAGES = 5  # messages of a round with a secure sum
 TOLD = {  # what a region tells of its hospitals, unless some of them have left
     "facts": {"kinds", "sets", "described", "directions"},
     "lent": {"lent"},
@@ -78,9 +78,9 @@ class CoordinatorOfAll(Coordinator):
     def _judged(self, site: str, sealed: Sealed, take: Take, asked: Sealed) -> float | None:
         """As for any site; whom a region has lost stands beside each of its answers."""
 
-        def take_and_note(region: str, sealed: Sealed, letter: Letter) -> None:
-            take(region, sealed, letter)
-            for hospital, why in (letter.body.get("left") or {}).items():
+        def take_and_note(region: str, sealed: Sealed, message: Message) -> None:
+            take(region, sealed, message)
+            for hospital, why in (message.body.get("left") or {}).items():
                 if hospital in regions_of(self.study, self.all_hospitals).get(region, ()):
                     self._note(hospital, plain_text(why))
 
@@ -100,7 +100,7 @@ class CoordinatorOfAll(Coordinator):
         path = self.folder.path / "state" / "federation.json"
         self.hospitals = json.loads(path.read_text(encoding="utf-8"))["hospitals"]
 
-    def _agree(self, ready: Mapping[str, Letter]) -> Generator[Step, None, Federation]:
+    def _agree(self, ready: Mapping[str, Message]) -> Generator[Step, None, Federation]:
         """Until all regions that are left have agreed, on the same list of hospitals."""
         while True:
             there = self._there(ready)
@@ -122,31 +122,31 @@ class CoordinatorOfAll(Coordinator):
                 absent = [f"{site}: {why}" for site, why in self.away.items() if site not in self.hospitals]
                 return replace(made, warnings=(*made.warnings, *absent))
 
-    def check_ready(self, site: str, answer: Letter) -> None:
+    def check_ready(self, site: str, answer: Message) -> None:
         super().check_ready(site, answer)
         told = answer.body["sites"]
         known = regions_of(self.study, self.hospitals).get(site, ())
         holds(len(set(told)) == len(told) and set(told) <= set(known), "hospitals of another region")
         holds(bool(told), "no hospital that takes part")
 
-    def _there(self, ready: Mapping[str, Letter]) -> list[str]:
+    def _there(self, ready: Mapping[str, Message]) -> list[str]:
         """The hospitals that regions say are there, each of them by its own region."""
         known = regions_of(self.study, self.hospitals)
-        told = {site for region, letter in ready.items() for site in letter.body["sites"] if site in known[region]}
+        told = {site for region, message in ready.items() for site in message.body["sites"] if site in known[region]}
         return [site for site in self.hospitals if site in told]
 
-    def _ask_regions(self, letter: Letter, check: Check) -> Generator[Step, None, dict[str, Letter]]:
+    def _ask_regions(self, message: Message, check: Check) -> Generator[Step, None, dict[str, Message]]:
         """Hospitals that left their region meanwhile are no hospitals of this run: all begin anew without them."""
         members = regions_of(self.study, self.hospitals)
 
-        def check_unless_gone(region: str, answer: Letter) -> None:
+        def check_unless_gone(region: str, answer: Message) -> None:
             gone = answer.body.get("gone")
             holds(set(gone or ()) <= set(members[region]), "hospitals of another region")
             if not gone:
                 holds(TOLD.get(answer.kind, set()) <= set(answer.body), "nothing, although nobody left")
                 check(region, answer)
 
-        found = yield from self.ask_everybody(letter, check_unless_gone)
+        found = yield from self.ask_everybody(message, check_unless_gone)
         gone = {site for one in found.values() for site in one.body.get("gone") or ()}
         if gone:
             self.hospitals = [site for site in self.hospitals if site not in gone]
@@ -158,7 +158,7 @@ class CoordinatorOfAll(Coordinator):
         return model_shapes(trial)
 
     def _round(
-        self, number: int, trials: list[Trial], state: WaveState, records: JsonLines, prepare: Letter
+        self, number: int, trials: list[Trial], state: WaveState, records: JsonLines, prepare: Message
     ) -> Generator[Step, None, WaveState]:
         """All rounds until the next average over regions."""
         began, first = time.monotonic(), state.round
@@ -179,20 +179,20 @@ class CoordinatorOfAll(Coordinator):
         return closed
 
     def _ask_for_models(
-        self, number: int, trials: list[Trial], state: WaveState, spool: Spool, last: int, prepare: Letter
+        self, number: int, trials: list[Trial], state: WaveState, spool: Spool, last: int, prepare: Message
     ) -> Generator[Step]:
         known = spool.entries(self.present)
         chosen = [n for n, trial in enumerate(trials) if trial.training.rounds > state.round]
         scored = self._scored(trials, state, chosen)
         body = {"run": self.run_name, "wave": number, "round": state.round, "score": scored}
-        wanted = {region: (Letter("train", body), chosen) for region in self.present if region not in known}
+        wanted = {region: (Message("train", body), chosen) for region in self.present if region not in known}
         members = regions_of(self.study, self.hospitals)
 
-        def take(region: str, sealed: Sealed, letter: Letter) -> None:
-            self._check_figures(region, letter.body["figures"], scored, trials)
-            check_span(region, letter, trials, range(state.round, last), members[region])
-            expected = {f"{n}/{name}": shape for n in heard_of(letter.body) for name, shape in self.shapes[n].items()}
-            spool.add(region, sealed, letter, expected)
+        def take(region: str, sealed: Sealed, message: Message) -> None:
+            self._check_figures(region, message.body["figures"], scored, trials)
+            check_span(region, message, trials, range(state.round, last), members[region])
+            expected = {f"{n}/{name}": shape for n in heard_of(message.body) for name, shape in self.shapes[n].items()}
+            spool.add(region, sealed, message, expected)
             self.prepared.add(region)
 
         what = f"round {last}" if last == state.round + 1 else f"rounds {state.round + 1} to {last}"
@@ -201,14 +201,14 @@ class CoordinatorOfAll(Coordinator):
         )
 
     def check_summary(
-        self, site: str, letter: Letter, trials: Sequence[Trial], score: Sequence[int], regional: Collection[int] = ()
+        self, site: str, message: Message, trials: Sequence[Trial], score: Sequence[int], regional: Collection[int] = ()
     ) -> None:
         """Of each of a region's hospitals by itself."""
         members = regions_of(self.study, self.hospitals)[site]
-        for hospital, summaries in letter.body["summaries"].items():
+        for hospital, summaries in message.body["summaries"].items():
             holds(hospital in members, "figures of another region's hospital")
             check_summaries(hospital, summaries, trials, self.agreed_plan, regional)
-        self._check_figures(site, letter.body["figures"], score, trials)
+        self._check_figures(site, message.body["figures"], score, trials)
 
     def _check_figures(
         self, region: str, figures: Mapping[str, Any], asked: Sequence[int], trials: Sequence[Trial]
@@ -232,21 +232,21 @@ class CoordinatorOfAll(Coordinator):
         return span_of(self.study.arm(trials[0].arm))
 
     def _evaluate(
-        self, number: int, trials: list[Trial], state: WaveState, records: JsonLines, prepare: Letter
+        self, number: int, trials: list[Trial], state: WaveState, records: JsonLines, prepare: Message
     ) -> Generator[Step, None, WaveState]:
         quiet = [n for n, trial in enumerate(trials) if self.study.arm(trial.arm).held_out is not None]
         score = [n for n in range(len(trials)) if n not in quiet]
         own = {region: own_of_region(trials, state, region, quiet) for region in self.present}
         answers = yield from self.summaries(number, trials, state, score, prepare, own)
-        for record in span_records(state, trials, [letter.body for letter in answers.values()], final=True)[0]:
+        for record in span_records(state, trials, [message.body for message in answers.values()], final=True)[0]:
             records.add(record)
         members = regions_of(self.study, self.hospitals)
-        told: dict[str, Letter] = {}
-        for region, letter in answers.items():
-            for site, summaries in letter.body["summaries"].items():
+        told: dict[str, Message] = {}
+        for region, message in answers.items():
+            for site, summaries in message.body["summaries"].items():
                 if site in members[region]:
-                    told[site] = Letter("summary", {"summaries": summaries})
+                    told[site] = Message("summary", {"summaries": summaries})
         self._keep_final(number, trials, state, {site: told[site] for site in self.hospitals if site in told})
-        heads: dict[str, Any] = {region: letter.body["head"] for region, letter in answers.items()}
+        heads: dict[str, Any] = {region: message.body["head"] for region, message in answers.items()}
         self.log.add("wave finished", wave=number, heads=heads)
         return replace(state, pending=[], records=records.flush(), done=True)

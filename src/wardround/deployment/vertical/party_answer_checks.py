@@ -13,24 +13,24 @@ from wardround.deployment.vertical.patient_matching import messages_in
 from wardround.deployment.vertical.vertical_validation import holder_of
 from wardround.evaluation.summaries.summary_validation import Expected, check_summary
 from wardround.privacy.psi.psi import Matcher
-from wardround.privacy.psi.psi_terms import SUM_PRINT, Message, check_message, due_answers
+from wardround.privacy.psi.psi_terms import SUM_PRINT, PsiMessage, check_message, due_answers
 from wardround.privacy.secure_sum.terms import Verifier
-from wardround.protocol.messages import Letter
+from wardround.protocol.messages import Message
 from wardround.training.trial import Trial
 
 MOST_NUMBERS = 1_000_000  # that a party gives of one row
-Answered = tuple[Letter, Tree]
+Answered = tuple[Message, Tree]
 
 
 def check_messages(
-    party: str, answer: Answered, received: Sequence[Message], matcher: Matcher, keys: Mapping[str, Verifier]
+    party: str, answer: Answered, received: Sequence[PsiMessage], matcher: Matcher, keys: Mapping[str, Verifier]
 ) -> None:
     """A party's part of the matching: all that the messages it received ask for and nothing else.
 
     What is missing cannot be asked for later: the others would have gone on without it, and stand by what they said.
     """
     holds(sorted(answer[1]) == [f"{place:03}" for place in range(len(answer[1]))], "messages that are out of order")
-    messages = [Message.decode(encoded) for encoded in messages_in(answer[1])]
+    messages = [PsiMessage.decode(encoded) for encoded in messages_in(answer[1])]
     for message in messages:
         if message.sender != party:
             raise DeployError(party, "speaks in another party's name", "Look into its log.")

@@ -1,4 +1,4 @@
-"""How a party answers letters about a study in which parties hold different features of the same patients."""
+"""How a party answers messages about a study in which parties hold different features of the same patients."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from wardround.core.tree import Tree
 from wardround.deployment.vertical.party_scoring import judged, keep_parts, shown
 from wardround.deployment.vertical.party_session import PartySession
 from wardround.deployment.vertical.party_training import Wave, place_in
-from wardround.protocol.messages import Letter
+from wardround.protocol.messages import Message
 
 STEPS = ("embed", "learn", "show")  # whose answers are kept until the next one
 KINDS = ("match", "deal", "shape", "agree", *STEPS, "judge")
@@ -21,22 +21,22 @@ class PartyWork:
         self.session = session
         self.wave: Wave | None = None  # as it stands after the last step; None: it is in files
 
-    def answer(self, letter: Letter) -> Answer:
-        kind, body, session = letter.kind, letter.body, self.session
+    def answer(self, message: Message) -> Answer:
+        kind, body, session = message.kind, message.body, self.session
         if kind in (AT_OTHERS if session.is_holder else AT_HOLDER):
             raise DeployError("coordinator", "asks a party for another one's work", "Start the coordinator again.")
         if kind == "match":
-            return (*session.match(body, letter.tensors), "")
+            return (*session.match(body, message.tensors), "")
         if kind == "deal":
             return (*session.deal(body), "")
         if kind == "shape":
-            return session.shape(letter.tensors), {}, ""
+            return session.shape(message.tensors), {}, ""
         if kind == "agree":
             return session.agree(body), {}, "patients are matched; training begins"
         number, step = place_in(body)
         known, self.wave = self.wave, None  # what fails in the middle of a step begins again from its file
         wave = Wave.after(session, number, step - 1, known)
-        made = self._step(kind, wave, step, letter.tensors)
+        made = self._step(kind, wave, step, message.tensors)
         self.wave = wave
         return made
 

@@ -36,7 +36,7 @@ from wardround.training.trial import Trial
 SIDES = ("train", "validation", "test")
 EQUAL_ROWS = ("leak", "copies", "shared-rows")  # checks that look for equal rows
 Shapes = Mapping[str, tuple[int, ...]]  # what each party gives of a row: so many numbers, or an image of this shape
-# in one letter; a party also writes the parts of its models once in a step
+# in one message; a party also writes the parts of its models once in a step
 WAVE_EMBEDDINGS, WAVE_MODELS = 16 * 2**20, 32 * 2**20
 
 
@@ -149,7 +149,7 @@ class VerticalPlan(DeployedPlan):
         return each, each * trial.training.rounds
 
     def waves(self) -> list[tuple[tuple[str, int], ...]]:
-        """All arms with all seeds, cut where a letter, or what a party writes in each step, would grow too large."""
+        """All arms with all seeds, cut where a message, or what a party writes in each step, would grow too large."""
         cut: list[list[tuple[str, int]]] = []
         sent = kept = 0
         for arm in self.study.trained_arms:

@@ -32,7 +32,7 @@ from wardround.deployment.common.secure_sum_site import Kept
 from wardround.deployment.common.site_facts import own_counts
 from wardround.deployment.common.site_store import Store
 from wardround.deployment.flat.site_secret import RunSecret
-from wardround.deployment.flat.site_session import Body, Gate, known_letters, told_classes
+from wardround.deployment.flat.site_session import Body, Gate, known_messages, told_classes
 from wardround.deployment.governance.policy import Refusal, Refused
 from wardround.deployment.vertical.party_plan import SIDES, Dealt, own_vertical_plan, shapes_told
 from wardround.deployment.vertical.patient_matching import (
@@ -90,7 +90,7 @@ class PartySession:
         self.secret = RunSecret(folder).draw(used=(folder / "session.json").exists())
         self.channel = Channel(site, self.run, self.secret, signer, peers)
         rows = self.plan.cohort_of(self.study.arms[0]).fingerprint
-        self.letters: dict[str, Any] = {"hello": dict(hello), "rows": rows}
+        self.messages: dict[str, Any] = {"hello": dict(hello), "rows": rows}
         self.matchings: dict[str, Matching] = {}
         self.waves: list[tuple[tuple[str, int], ...]] = []
 
@@ -105,7 +105,7 @@ class PartySession:
         signer: Signer,
         peers: Mapping[str, Verifier],
     ) -> "PartySession":
-        known = known_letters(folder)
+        known = known_messages(folder)
         if known is None:
             problem = "it knows nothing of this run"
             raise DeployError(site, problem, "Start the coordinator again: it greets every site first.")
@@ -129,7 +129,7 @@ class PartySession:
 
     def greeted(self) -> None:
         """A process that dies from now on goes on. What was agreed in this run stands."""
-        self._recall(known_letters(self.folder) or {})
+        self._recall(known_messages(self.folder) or {})
         self._write()
 
     def ready(self) -> dict[str, Any]:
@@ -144,12 +144,12 @@ class PartySession:
         }
 
     def match(self, body: Body, tensors: Tree) -> tuple[dict[str, Any], Tree]:
-        if "vouchers" not in self.letters:
+        if "vouchers" not in self.messages:
             self.channel.meet(body["vouchers"])
-            self.letters |= {"vouchers": dict(body["vouchers"]), "rosters": self._rosters(body["rosters"])}
+            self.messages |= {"vouchers": dict(body["vouchers"]), "rosters": self._rosters(body["rosters"])}
             self._write()
         elif not (self.folder / MATCHING / VISITS).exists():  # until visits are matched, who has any may be corrected
-            self.letters["rosters"] = self._rosters(body["rosters"])
+            self.messages["rosters"] = self._rosters(body["rosters"])
             self._write()
         stage, step = str(body["stage"]), int(body["round"])
         said = self._matching(stage).answer(step, messages_in(tensors))
@@ -171,7 +171,7 @@ class PartySession:
                 for side in SIDES
             }
             sealed[party] = as_tensor(self.channel.seal(party, DEAL, tensor_bytes(content)))
-        self.letters["deal"] = dict(body)
+        self.messages["deal"] = dict(body)
         self._write()
         first = self.plan.kinds[0]
         cohort = self.plan.cohort_of(self.study.arm(first[0]))
@@ -193,21 +193,21 @@ class PartySession:
         return {"shapes": [list(self.plan.own_shape(kind)) for kind in self.plan.kinds]}
 
     def agree(self, body: Body) -> dict[str, Any]:
-        before = self.letters.get("agree", body)
+        before = self.messages.get("agree", body)
         if any(before.get(name) != body.get(name) for name in ("shapes", "outputs")):
             problem = "says otherwise what all parties give than it did before"
             raise DeployError("coordinator", problem, "Begin a new run.")
-        self.letters["agree"] = dict(body)
+        self.messages["agree"] = dict(body)
         self._agree()
         self._write()
         return {"waves": len(self.waves)}
 
     def _agree(self) -> None:
-        told: Mapping[str, Any] = self.letters["agree"]["shapes"]
+        told: Mapping[str, Any] = self.messages["agree"]["shapes"]
         own = [list(self.plan.own_shape(kind)) for kind in self.plan.kinds]
         if [list(shape) for shape in told[self.site]] != own:
             raise DeployError("coordinator", "says otherwise what this party gives", "Start the coordinator again.")
-        outputs = self.letters["agree"]["outputs"]
+        outputs = self.messages["agree"]["outputs"]
         if not self.is_holder:  # the network is of one size everywhere, and only the holder has its labels
             self.plan.expect(int(outputs["count"]), bool(outputs["findings"]))
         elif (outputs["count"], outputs["findings"]) != (len(self.plan.classes), self.plan.has_findings):
@@ -229,7 +229,7 @@ class PartySession:
         return number_of_each_row(self._common(self._stage_of(party)), len(self.records))
 
     def _stage_of(self, party: str) -> str:
-        return VISITS if party in self.letters["rosters"].get(VISITS, ()) else PATIENTS
+        return VISITS if party in self.messages["rosters"].get(VISITS, ()) else PATIENTS
 
     def _common(self, stage: str) -> Patients:
         found = self._matching(stage).common
@@ -239,7 +239,7 @@ class PartySession:
 
     def _matching(self, stage: str) -> Matching:
         if stage not in self.matchings:
-            roster = self.letters["rosters"].get(stage, ())
+            roster = self.messages["rosters"].get(stage, ())
             if stage not in STAGES or self.site not in roster:
                 raise DeployError("coordinator", "asks for a matching that is not due", "Start the coordinator again.")
             terms = terms_of(self.study, self.run, stage, tuple(roster))
@@ -270,12 +270,12 @@ class PartySession:
 
     def _recall(self, known: Body) -> None:
         """What the files of a run say; nothing where it has just begun."""
-        if known.get("rows", self.letters["rows"]) != self.letters["rows"]:
+        if known.get("rows", self.messages["rows"]) != self.messages["rows"]:
             problem = "its rows are not those with which the run began"
             raise DeployError(self.site, problem, "Bring the file back, or let the coordinator begin a new run.")
         for name in ("vouchers", "rosters", "deal", "agree"):
             if name in known:
-                self.letters[name] = known[name]
+                self.messages[name] = known[name]
         if "vouchers" in known:
             self.channel.meet(known["vouchers"])
         if "deal" in known:
@@ -287,7 +287,7 @@ class PartySession:
 
     def _write(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.folder / "session.json", json.dumps(self.letters).encode())
+        write_atomically(self.folder / "session.json", json.dumps(self.messages).encode())
 
     def _refuse_strangers(self) -> None:
         if set(self.sites) != set(self.parties) or self.site not in self.parties:

@@ -1,4 +1,4 @@
-"""A party's part in finding the patients whom all parties have: the protocol of privacy/psi.py, letter by letter.
+"""A party's part in finding the patients whom all parties have: the protocol of privacy/psi.py, message by message.
 
 There are two stages. First patients are matched, by all parties. Then, where some party tells visits of one patient
 apart, the visits of those patients are matched, by these parties and the one with the labels.
@@ -17,7 +17,7 @@ from wardround.core.tree import Tree
 from wardround.data.records import Records
 from wardround.privacy.psi.patient_ids import Patients
 from wardround.privacy.psi.psi import Party
-from wardround.privacy.psi.psi_terms import Message, Terms
+from wardround.privacy.psi.psi_terms import PsiMessage, Terms
 from wardround.privacy.secure_sum.terms import Commitments, Signer
 from wardround.protocol.messages import Verifier
 from wardround.runs.checkpoint import read_leaves, write_leaves
@@ -67,7 +67,7 @@ class Matching:
     def _step(self, step: int, messages: list[bytes]) -> list[bytes]:
         if step == 0:
             return [message.encode() for message in self._party.start()]
-        made = [one for message in messages for one in self._party.take(Message.decode(message))]
+        made = [one for message in messages for one in self._party.take(PsiMessage.decode(message))]
         return [message.encode() for message in made]
 
     @property
@@ -115,7 +115,7 @@ def row_of_each_number(party: str, common: Patients) -> np.ndarray:
 
 
 def as_tensors(messages: list[bytes]) -> Tree:
-    """How bytes travel in a letter, whose tensors are not written as text."""
+    """How bytes travel in a message, whose tensors are not written as text."""
     return {f"{place:03}": as_tensor(message) for place, message in enumerate(messages)}
 
 

@@ -36,9 +36,9 @@ from wardround.deployment.vertical.split_state import ExchangeState, read_exchan
 from wardround.deployment.vertical.vertical_results import keep_without, topology_facts
 from wardround.deployment.vertical.vertical_validation import holder_of, parties_of
 from wardround.privacy.psi.psi import Matcher
-from wardround.privacy.psi.psi_terms import COORDINATOR, Message
+from wardround.privacy.psi.psi_terms import COORDINATOR, PsiMessage
 from wardround.protocol.answers import OF_PARTIES, Kinds
-from wardround.protocol.messages import Letter, Sealed
+from wardround.protocol.messages import Message, Sealed
 from wardround.protocol.party_sealing import vouched_key
 from wardround.runs.audit import FINISHED, file_hash
 from wardround.runs.folder import JsonLines, write_atomically
@@ -46,7 +46,7 @@ from wardround.training.trial import Trial
 
 CURVE = ("loss", "accuracy", "auc")  # the last of findings alone
 SAME = "Install the same version of wardround everywhere."
-Answered = tuple[Letter, Tree]
+Answered = tuple[Message, Tree]
 Answers = dict[str, Answered]
 PartyCheck = Callable[[str, Answered], None]
 
@@ -95,7 +95,7 @@ class VerticalCoordinator(Coordinator):
             agreed = {"run": self.run_name, "shapes": matched.shapes, "outputs": outputs}
             count = len(plan.waves())
             yield from self._told(
-                Letter("agree", agreed), check=lambda party, answer: check_waves(answer[0].body, count)
+                Message("agree", agreed), check=lambda party, answer: check_waves(answer[0].body, count)
             )
             # only now: what a party does not agree to is asked for again at the next start
             write_atomically(path, json.dumps(vars(matched)).encode())
@@ -142,11 +142,11 @@ class VerticalCoordinator(Coordinator):
             yield from self._give_up(error)
             raise
 
-    def _match_all(self, ready: Mapping[str, Letter]) -> Generator[Step, None, Matched]:
+    def _match_all(self, ready: Mapping[str, Message]) -> Generator[Step, None, Matched]:
         classes = [one["name"] or f"class {place}" for place, one in enumerate(ready[self.holder].body["classes"])]
         findings = ready[self.holder].body["findings"]
         plan = far_vertical_plan(self.study, self.families, classes, findings)
-        vouchers = {party: letter.body["voucher"] for party, letter in ready.items()}
+        vouchers = {party: message.body["voucher"] for party, message in ready.items()}
         rosters = {PATIENTS: list(parties_of(self.study))}
         by_visit = [party for party in self.others if ready[party].body["visits"]]
         if by_visit:
@@ -161,16 +161,16 @@ class VerticalCoordinator(Coordinator):
         self.title = "sharing out rows"
         dealt, sealed = (
             yield from self._told(
-                Letter("deal", {"run": self.run_name}),
+                Message("deal", {"run": self.run_name}),
                 [self.holder],
                 lambda party, answer: check_dealt(answer, plan, self.others),
             )
         )[self.holder]
-        letters = {
-            party: Letter("shape", {"run": self.run_name}, {"rows": sealed[party]} if party in self.others else {})
+        messages = {
+            party: Message("shape", {"run": self.run_name}, {"rows": sealed[party]} if party in self.others else {})
             for party in self.members
         }
-        shaped = yield from self._asked(letters, "shape", lambda party, answer: check_shapes(party, answer, plan))
+        shaped = yield from self._asked(messages, "shape", lambda party, answer: check_shapes(party, answer, plan))
         return Matched(
             classes=classes,
             sizes=sizes,
@@ -179,11 +179,11 @@ class VerticalCoordinator(Coordinator):
             sides=[rows_by_side(sides) for sides in dealt.body["sides"]],
             unmatched=dealt.body["unmatched"],
             described=dict(dealt.body["described"]),
-            shapes={party: letter.body["shapes"] for party, (letter, _) in shaped.items()},
+            shapes={party: message.body["shapes"] for party, (message, _) in shaped.items()},
             findings=findings,
         )
 
-    def check_ready(self, site: str, answer: Letter) -> None:
+    def check_ready(self, site: str, answer: Message) -> None:
         super().check_ready(site, answer)
         holds(bool(answer.body["classes"]) == (site == self.holder), "classes where there are no labels, or none")
         known = vouched_key(self.run_name, site, answer.body["voucher"], self.keys)
@@ -192,27 +192,27 @@ class VerticalCoordinator(Coordinator):
     def _match(
         self, stage: str, vouchers: Mapping[str, Any], rosters: Mapping[str, list[str]]
     ) -> Generator[Step, None, Matcher]:
-        """Letters with all messages that wait for a party, until nobody has anything to say."""
+        """Send each party all messages of the matching that wait for it, until nobody has anything to say."""
         matcher = Matcher(terms_of(self.study, self.run_name, stage, tuple(rosters[stage])), self.keys)
-        waiting: dict[str, list[Message]] = {party: [] for party in rosters[stage]}
+        waiting: dict[str, list[PsiMessage]] = {party: [] for party in rosters[stage]}
         steps = dict.fromkeys(rosters[stage], 0)
         while waiting:
-            letters = {}
-            for party, messages in waiting.items():
+            messages = {}
+            for party, queue in waiting.items():
                 body = {"run": self.run_name, "stage": stage, "wave": STAGES.index(stage), "round": steps[party]}
                 told = {**body, "vouchers": vouchers, "rosters": rosters}
-                letters[party] = Letter("match", told, as_tensors([message.encode() for message in messages]))
+                messages[party] = Message("match", told, as_tensors([message.encode() for message in queue]))
                 steps[party] += 1
             received = waiting
             answers = yield from self._asked(
-                letters,
+                messages,
                 f"match {stage}",
                 lambda party, answer: check_messages(party, answer, received[party], matcher, self.keys),  # noqa: B023
             )
             waiting = {}
             for party in rosters[stage]:
                 for encoded in messages_in(answers[party][1]) if party in answers else ():
-                    message = Message.decode(encoded)
+                    message = PsiMessage.decode(encoded)
                     self.carried += len(message.content)
                     for one in _carried(matcher, message):
                         waiting.setdefault(one.receiver, []).append(one)
@@ -247,14 +247,14 @@ class VerticalCoordinator(Coordinator):
     def _block(
         self, number: int, trials: list[Trial], steps: list[tuple[int, int]], state: ExchangeState, records: JsonLines
     ) -> Generator[Step, None, ExchangeState]:
-        """One block: a letter to every party without labels, then one to the holder."""
+        """One block: a message to every party without labels, then one to the holder."""
         began, step = time.monotonic(), state.step
         active = [place for place, (_, total) in enumerate(steps) if step < total]
         embedded = yield from self._asked(
-            self._letters("embed", number, state), f"block {step + 1}", _sends({str(place) for place in active})
+            self._messages("embed", number, state), f"block {step + 1}", _sends({str(place) for place in active})
         )
         given = {f"{place}/{party}": made[str(place)] for party, (_, made) in embedded.items() for place in active}
-        letter = Letter("learn", self._at(number, step), given)
+        message = Message("learn", self._at(number, step), given)
         wanted = {f"{place}/{party}" for place in active for party in self.others}
         ending = {str(place) for place in active if (step + 1) % steps[place][0] == 0}
 
@@ -262,7 +262,7 @@ class VerticalCoordinator(Coordinator):
             _sends(wanted)(party, answer)
             holds(set(answer[0].body["losses"]) == ending, "losses of other rounds than those that end")
 
-        learned, back = (yield from self._asked({self.holder: letter}, f"block {step + 1}", check))[self.holder]
+        learned, back = (yield from self._asked({self.holder: message}, f"block {step + 1}", check))[self.holder]
         losses = {int(place): float(loss) for place, loss in learned.body["losses"].items()}
         after = state.next(active, given, back, time.monotonic() - began)
         for place in active:
@@ -283,17 +283,17 @@ class VerticalCoordinator(Coordinator):
     ) -> Generator[Step, None, ExchangeState]:
         """The last gradients to the parties, their embeddings of other rows to the holder, its figures back."""
         every = {str(place) for place in range(len(trials))}
-        shown = yield from self._asked(self._letters("show", number, state), "last embeddings", _sends(every))
+        shown = yield from self._asked(self._messages("show", number, state), "last embeddings", _sends(every))
         given = {
             f"{place}/{party}": made[str(place)] for party, (_, made) in shown.items() for place in range(len(trials))
         }
-        letter = Letter("judge", self._at(number, state.step), given)
+        message = Message("judge", self._at(number, state.step), given)
 
         def check(party: str, answer: Answered) -> None:
             self.check_summary(party, answer[0], trials, range(len(trials)))
             check_without(answer[0].body["without"], trials, self.agreed_plan, self.holder, self.others)
 
-        judged, _ = (yield from self._asked({self.holder: letter}, "predictions", check))[self.holder]
+        judged, _ = (yield from self._asked({self.holder: message}, "predictions", check))[self.holder]
         figures = judged.body["figures"]
         for record in state.pending:
             found = figures.get(str(record["trial"]), {})
@@ -306,34 +306,34 @@ class VerticalCoordinator(Coordinator):
         self.log.add("wave finished", wave=number, heads=heads)
         return state.finished(records.flush())
 
-    def _letters(self, kind: str, number: int, state: ExchangeState) -> dict[str, Letter]:
+    def _messages(self, kind: str, number: int, state: ExchangeState) -> dict[str, Message]:
         """To every party without labels, with the gradients of the block before."""
         found = {}
         for party in self.others:
             own = {name.split("/", 1)[0]: leaf for name, leaf in state.back.items() if name.split("/", 1)[1] == party}
-            found[party] = Letter(kind, self._at(number, state.step), own)
+            found[party] = Message(kind, self._at(number, state.step), own)
         return found
 
     def _at(self, wave: int, step: int) -> dict[str, Any]:
         return {"run": self.run_name, "wave": wave, "round": step}
 
     def _told(
-        self, letter: Letter, parties: Collection[str] | None = None, check: PartyCheck = lambda party, answer: None
+        self, message: Message, parties: Collection[str] | None = None, check: PartyCheck = lambda party, answer: None
     ) -> Generator[Step, None, Answers]:
-        """One letter to all, or to some."""
+        """One message to all, or to some."""
         asked = self.members if parties is None else parties
-        return (yield from self._asked(dict.fromkeys(asked, letter), letter.kind, check))
+        return (yield from self._asked(dict.fromkeys(asked, message), message.kind, check))
 
-    def _asked(self, letters: Mapping[str, Letter], what: str, check: PartyCheck) -> Generator[Step, None, Answers]:
+    def _asked(self, messages: Mapping[str, Message], what: str, check: PartyCheck) -> Generator[Step, None, Answers]:
         """The answers of all, with the bytes that came with them. `check` raises where one cannot be."""
         found: Answers = {}
 
-        def take(site: str, sealed: Sealed, answer: Letter) -> None:
+        def take(site: str, sealed: Sealed, answer: Message) -> None:
             read = answer, tensors_of(site, sealed)
             check(site, read)
             found[site] = read
 
-        yield from self.collect({site: self.sealed(one, site) for site, one in letters.items()}, take, what, True)
+        yield from self.collect({site: self.sealed(one, site) for site, one in messages.items()}, take, what, True)
         return {site: found[site] for site in self.members if site in found}
 
     def _may_close(self, asked: Collection[str], waiting: Collection[str], began: float) -> bool:
@@ -355,7 +355,7 @@ def _sends(names: Collection[str]) -> PartyCheck:
     return check
 
 
-def _carried(matcher: Matcher, message: Message) -> list[Message]:
+def _carried(matcher: Matcher, message: PsiMessage) -> list[PsiMessage]:
     """What goes on. How few patients are common, where it is too few, stands in no log and is told to nobody."""
     try:
         return matcher.take(message)

@@ -38,7 +38,7 @@ from wardround.privacy.psi.psi_terms import (
     PRINTS,
     SUM,
     SUM_PRINT,
-    Message,
+    PsiMessage,
     Terms,
     check_message,
 )
@@ -83,7 +83,7 @@ class Party:
         self._common: Patients | None = None
         self._sums: dict[str, bytes] = {}  # short hashes of the sums with all keys, by owner
 
-    def start(self) -> list[Message]:
+    def start(self) -> list[PsiMessage]:
         """Its ids, hidden. Sorted by the points, which are as good as random: the order says nothing of the file's."""
         if not self._hidden:
             names = [name.encode() for name in self.patients.ids]
@@ -97,7 +97,7 @@ class Party:
         self._commit(LIST, self.name, content)
         return [self._message(LIST, self.name, 1, content, self.patients.form)]
 
-    def take(self, message: Message) -> list[Message]:
+    def take(self, message: PsiMessage) -> list[PsiMessage]:
         """What the party says to a message. The same message again gets the same answer, another one is refused."""
         if message.receiver != self.name:
             raise self._refusal("a message is for somebody else")
@@ -115,7 +115,7 @@ class Party:
         """Patients of all parties, in the same order at each; nothing until every party has confirmed the same."""
         return self._common if len(self._sums) == len(self.terms.roster) else None
 
-    def _pass_on(self, message: Message) -> list[Message]:
+    def _pass_on(self, message: PsiMessage) -> list[PsiMessage]:
         points = psi_group.split(message.content)
         if message.kind == LIST and message.keys == 1 and not _increasing(points):
             raise self._refusal(f"the list of {message.owner} names somebody twice, or is not sorted")
@@ -130,7 +130,7 @@ class Party:
         prints = b"".join(self.terms.print_of(product) for product in products)
         return [self._message(PRINTS if message.kind == LIST else SUM_PRINT, message.owner, keys, prints)]
 
-    def _take_common(self, message: Message) -> list[Message]:
+    def _take_common(self, message: PsiMessage) -> list[PsiMessage]:
         if not self._hidden or message.sender != COORDINATOR or message.owner != self.name:
             raise self._refusal("it is told of common patients out of turn")
         marks = np.unpackbits(np.frombuffer(message.content, np.uint8)).astype(bool)
@@ -147,17 +147,17 @@ class Party:
         total = psi_group.add_up([self._hidden[place] for place in places], self._threads)
         return [self._message(SUM, self.name, 1, total)]
 
-    def _take_sum(self, message: Message) -> list[Message]:
+    def _take_sum(self, message: PsiMessage) -> list[PsiMessage]:
         self._commit(SUM_PRINT, message.owner, message.content)
         self._sums[message.owner] = message.content
         if len(set(self._sums.values())) > 1:
             raise self._refusal("the parties were told different patients")
         return []
 
-    def _message(self, kind: str, owner: str, keys: int, content: bytes, form: str = "") -> Message:
+    def _message(self, kind: str, owner: str, keys: int, content: bytes, form: str = "") -> PsiMessage:
         last = keys == len(self.terms.roster)
         receiver = COORDINATOR if last else self.terms.after(owner, keys)
-        message = Message(kind, self.name, receiver, owner, keys, form, content)
+        message = PsiMessage(kind, self.name, receiver, owner, keys, form, content)
         return replace(message, signature=self._signer.sign(message.signed(self.terms)))
 
     def _commit(self, kind: str, owner: str, content: bytes) -> None:
@@ -184,7 +184,7 @@ class Matcher:
         self.common: int | None = None  # how many patients all parties have
         self._prints: dict[str, bytes] = {}
 
-    def take(self, message: Message) -> list[Message]:
+    def take(self, message: PsiMessage) -> list[PsiMessage]:
         """Messages to send on."""
         check_message("coordinator", self.terms, message, self._verifiers)
         if message.kind == PRINTS:
@@ -198,7 +198,7 @@ class Matcher:
             self._keep_size(message, psi_group.POINT)
         return [replace(message, receiver=self.terms.after(message.owner, message.keys))]
 
-    def _compare(self, message: Message) -> list[Message]:
+    def _compare(self, message: PsiMessage) -> list[PsiMessage]:
         self._keep_size(message, PRINT)
         if self._prints.setdefault(message.owner, message.content) != message.content:
             problem = f"there are two lists of {message.owner} in one matching"
@@ -212,11 +212,11 @@ class Matcher:
             raise too_few("coordinator", self.terms, len(common), self.forms)
         marks = {owner: np.array([entry in common for entry in prints]) for owner, prints in lists.items()}
         return [
-            Message(COMMON, COORDINATOR, owner, owner, content=np.packbits(marks[owner]).tobytes())
+            PsiMessage(COMMON, COORDINATOR, owner, owner, content=np.packbits(marks[owner]).tobytes())
             for owner in self.terms.roster
         ]
 
-    def _keep_size(self, message: Message, each: int) -> None:
+    def _keep_size(self, message: PsiMessage, each: int) -> None:
         entries = len(message.content) // each
         if self.sizes.setdefault(message.owner, entries) != entries:
             raise DeployError("coordinator", f"the list of {message.owner} changed its length on its way", DISTRUST)

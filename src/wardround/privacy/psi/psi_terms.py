@@ -68,7 +68,7 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Message:
+class PsiMessage:
     """What one end sends another. The coordinator carries all of them."""
 
     kind: str
@@ -91,7 +91,7 @@ class Message:
         return pack(*(part.encode() for part in head), self.content, self.signature)
 
     @classmethod
-    def decode(cls, encoded: bytes) -> "Message":
+    def decode(cls, encoded: bytes) -> "PsiMessage":
         try:
             *head, content, signature = _unpack(encoded)
             kind, sender, receiver, owner, keys, form = (part.decode() for part in head)
@@ -104,7 +104,7 @@ class Message:
         return found
 
 
-def due_answers(party: str, terms: Terms, received: Sequence[Message]) -> list[tuple[str, str, int]]:
+def due_answers(party: str, terms: Terms, received: Sequence[PsiMessage]) -> list[tuple[str, str, int]]:
     """What `party` has to say to these messages, in their order: kind, owner and keys. To none it says its own list."""
     if not received:
         return [(LIST, party, 1)]
@@ -120,7 +120,7 @@ def due_answers(party: str, terms: Terms, received: Sequence[Message]) -> list[t
     return due
 
 
-def check_message(where: str, terms: Terms, message: Message, verifiers: Mapping[str, Verifier]) -> None:
+def check_message(where: str, terms: Terms, message: PsiMessage, verifiers: Mapping[str, Verifier]) -> None:
     """That a party's message is what it may be at this place of the protocol, from the party that is to send it."""
     parties, last = len(terms.roster), message.kind in (PRINTS, SUM_PRINT)
     known = message.sender in terms.roster and message.owner in terms.roster

@@ -10,7 +10,7 @@ from wardround.core import seeds
 from wardround.core.errors import DeployError
 from wardround.privacy.psi.patient_ids import Patients
 from wardround.privacy.psi.psi import Matcher, Party
-from wardround.privacy.psi.psi_terms import COORDINATOR, Message, Terms
+from wardround.privacy.psi.psi_terms import COORDINATOR, PsiMessage, Terms
 from wardround.privacy.secure_sum.simulated_sum import simulated_key
 from wardround.privacy.secure_sum.terms import InMemory
 
@@ -29,7 +29,7 @@ def match_patients(
     session: bytes = b"simulation",
     seed: int | None = None,
     terms: Terms | None = None,
-    watch: Callable[[str, Message], None] = lambda to, message: None,
+    watch: Callable[[str, PsiMessage], None] = lambda to, message: None,
     threads: int | None = None,
 ) -> Matched:
     """Common patients of parties that are all here.
@@ -48,7 +48,7 @@ def match_patients(
     sent: dict[tuple[str, str], int] = {}
     on_the_way = deque[tuple[str, bytes]]()
 
-    def send(sender: str, messages: Iterable[Message]) -> None:
+    def send(sender: str, messages: Iterable[PsiMessage]) -> None:
         for message in messages:
             to, encoded = message.receiver if sender == COORDINATOR else COORDINATOR, message.encode()
             watch(to, message)
@@ -59,7 +59,7 @@ def match_patients(
         send(name, party.start())
     while on_the_way:
         to, encoded = on_the_way.popleft()
-        message = Message.decode(encoded)
+        message = PsiMessage.decode(encoded)
         send(to, matcher.take(message) if to == COORDINATOR else parties[to].take(message))
     found = {name: party.aligned for name, party in parties.items()}
     done = {name: patients for name, patients in found.items() if patients is not None}

@@ -1,4 +1,4 @@
-"""What is written into a letter is what is read from it: order, names, and every bit of every number."""
+"""What is written into a message is what is read from it: order, names, and every bit of every number."""
 
 import json
 import math
@@ -20,23 +20,23 @@ from wardround.data.prepare import Layout
 from wardround.data.records import Column
 from wardround.deployment.common import agreement_serialization as written
 from wardround.deployment.common.answer_matching import belongs
-from wardround.protocol.messages import PROTOCOL, Letter, Sealed, open_sealed, seal, tensor_bytes
+from wardround.protocol.messages import PROTOCOL, Message, Sealed, open_sealed, seal, tensor_bytes
 
 ODD = [0.0, -0.0, 5e-324, -5e-324, 2.2250738585072014e-308, 1.7976931348623157e308, 0.1, 1 / 3, -1e-300]
 NAMES = st.text("abz/.0[]=@ü", min_size=1, max_size=12)
 quick = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-def carried(letter: Letter, sender: str = "alder") -> Letter:
-    sealed = seal(letter, key(sender))
+def carried(message: Message, sender: str = "alder") -> Message:
+    sealed = seal(message, key(sender))
     return open_sealed(
         Sealed(bytes(sealed.head), bytes(sealed.tensors), bytes(sealed.signature)), public(sender), sender
     )
 
 
 def through(content: Any) -> Any:
-    """Through a letter, and through a file of the coordinator's."""
-    body: Any = carried(Letter("facts", {"content": content})).body
+    """Through a message, and through a file of the coordinator's."""
+    body: Any = carried(Message("facts", {"content": content})).body
     return json.loads(json.dumps(body["content"]))
 
 
@@ -48,10 +48,10 @@ def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
 @given(st.lists(NAMES, unique=True, max_size=8))
 @example(["b", "a", "10/x", "9/x"])
 def test_tensors_keep_their_order(names: list[str]) -> None:
-    letter = Letter("train", {}, {name: torch.full((2,), float(i)) for i, name in enumerate(names)})
-    read = carried(letter)
+    message = Message("train", {}, {name: torch.full((2,), float(i)) for i, name in enumerate(names)})
+    read = carried(message)
     assert list(read.tensors) == names
-    assert all(torch.equal(read.tensors[name], letter.tensors[name]) for name in names)
+    assert all(torch.equal(read.tensors[name], message.tensors[name]) for name in names)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.bool])
@@ -60,7 +60,7 @@ def test_tensors_keep_every_bit(dtype: torch.dtype) -> None:
     leaf = odd.to(dtype) if dtype.is_floating_point else torch.arange(12).to(dtype)
     scattered = leaf.repeat(3, 1).t()  # not contiguous
     sent = {"scalar": leaf[0].clone(), "leaf": leaf, "scattered": scattered, "none": leaf[:0].clone()}
-    read = carried(Letter("train", {}, sent))
+    read = carried(Message("train", {}, sent))
     for name, expected in sent.items():
         found = read.tensors[name]
         assert found.dtype == dtype
@@ -131,11 +131,11 @@ def test_layouts_and_facts_keep_their_order(
     assert written.read_facts(through(written.write_facts(facts))) == facts
 
 
-def test_what_is_packed_once_is_the_same_letter() -> None:
+def test_what_is_packed_once_is_the_same_message() -> None:
     tensors = {"0/params/b": torch.ones(3), "0/params/a": torch.zeros(2)}
-    letter = Letter("train", {"run": "r"}, tensors)
-    whole = seal(letter, key("coordinator"))
-    packed = seal(letter, key("coordinator"), tensor_bytes(tensors), whole.tensors_hash)
+    message = Message("train", {"run": "r"}, tensors)
+    whole = seal(message, key("coordinator"))
+    packed = seal(message, key("coordinator"), tensor_bytes(tensors), whole.tensors_hash)
     assert (packed.head, packed.tensors, packed.hash) == (whole.head, whole.tensors, whole.hash)
     assert open_sealed(packed, public("coordinator"), "coordinator").tensors.keys() == tensors.keys()
 
@@ -143,7 +143,7 @@ def test_what_is_packed_once_is_the_same_letter() -> None:
 @quick
 @given(st.integers(0, 2), st.integers(0, 10**6), st.integers(1, 255))
 def test_one_changed_byte_anywhere_is_noticed(part: int, place: int, change: int) -> None:
-    sealed = seal(Letter("train", {"round": 3}, {"x": torch.arange(4.0)}), key("coordinator"))
+    sealed = seal(Message("train", {"round": 3}, {"x": torch.arange(4.0)}), key("coordinator"))
     parts = [bytearray(sealed.head), bytearray(sealed.tensors), bytearray(sealed.signature)]
     parts[part][place % len(parts[part])] ^= change
     with pytest.raises(DeployError, match="signature"):
@@ -151,7 +151,7 @@ def test_one_changed_byte_anywhere_is_noticed(part: int, place: int, change: int
 
 
 def test_bytes_cannot_be_moved_between_the_parts() -> None:
-    sealed = seal(Letter("train", {}, {"x": torch.arange(4.0)}), key("coordinator"))
+    sealed = seal(Message("train", {}, {"x": torch.arange(4.0)}), key("coordinator"))
     moved = Sealed(sealed.head + sealed.tensors[:1], sealed.tensors[1:], sealed.signature)
     with pytest.raises(DeployError, match="signature"):
         open_sealed(moved, public("coordinator"), "coordinator")
@@ -174,19 +174,19 @@ def test_another_protocol_names_both() -> None:
 
 
 def test_an_answer_belongs_to_one_question() -> None:
-    asked = seal(Letter("train", {"run": "r", "wave": 0, "round": 2, "counted": 1}), key("coordinator"))
+    asked = seal(Message("train", {"run": "r", "wave": 0, "round": 2, "counted": 1}), key("coordinator"))
     place = {"run": "r", "wave": 0, "round": 2}
-    assert belongs(Letter("update", place), asked)
-    assert belongs(Letter("failed", {**place, "problem": "p"}), asked)
-    assert belongs(Letter("refused", {"reason": "unreadable"}), asked)
-    assert not belongs(Letter("update", {**place, "round": 1}), asked)
-    assert not belongs(Letter("update", {**place, "wave": 1}), asked)
-    assert not belongs(Letter("update", {**place, "run": "q"}), asked)
-    assert not belongs(Letter("failed", {**place, "round": 1}), asked)
-    assert not belongs(Letter("summary", place), asked)
+    assert belongs(Message("update", place), asked)
+    assert belongs(Message("failed", {**place, "problem": "p"}), asked)
+    assert belongs(Message("refused", {"reason": "unreadable"}), asked)
+    assert not belongs(Message("update", {**place, "round": 1}), asked)
+    assert not belongs(Message("update", {**place, "wave": 1}), asked)
+    assert not belongs(Message("update", {**place, "run": "q"}), asked)
+    assert not belongs(Message("failed", {**place, "round": 1}), asked)
+    assert not belongs(Message("summary", place), asked)
 
 
-def test_a_file_keeps_what_a_letter_keeps(tmp_path: Path) -> None:
+def test_a_file_keeps_what_a_message_keeps(tmp_path: Path) -> None:
     from wardround.runs.checkpoint import read_leaves, write_leaves
 
     leaves = {"b": torch.tensor([math.nan, -0.0, 5e-324], dtype=torch.float64), "a": torch.tensor(3)}
