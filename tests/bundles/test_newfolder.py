@@ -8,7 +8,7 @@ from threading import Barrier, Thread
 
 import pytest
 
-from wardround.bundles.new_folder import new_folder, partial_of
+from wardround.bundles.new_folder import new_folder, own_partial_path
 from wardround.core.errors import BundleError
 
 FILLING = """
@@ -65,7 +65,7 @@ def test_what_a_dead_process_left_is_removed_and_what_a_living_one_writes_is_not
         gone.communicate()
         left = [tmp_path / f".out.{process.pid}.partial" for process in (gone, living)]
         assert [path.is_dir() for path in left] == [True, True]
-        own = partial_of(tmp_path / "other")  # of a process that died with our number
+        own = own_partial_path(tmp_path / "other")  # of a process that died with our number
         own.mkdir()
         (own / "old").touch()
         with new_folder(tmp_path / "other") as folder:

@@ -17,7 +17,8 @@ from wardround.adaptation.handover import origin_of
 from wardround.adaptation.newcomer import Newcomer, read_newcomer
 from wardround.adaptation.target import target_of
 from wardround.adaptation.train import WAYS, one_repeat, train, within
-from wardround.bundles.build.assemble import plain_name, refuse_taken, write_bundle
+from wardround.bundles.build.assemble import plain_name, write_bundle
+from wardround.bundles.new_folder import refuse_existing
 from wardround.bundles.build.shared_part import SharedPart, is_shared, load_shared, part_of_run
 from wardround.bundles.new_folder import new_folder
 from wardround.core.errors import BundleError, StudyError, as_path, shown
@@ -87,7 +88,7 @@ def adapt(
     part = open_part(shared, arm, seed, models, sources)
     name, source = hospital_source(as_path(hospital, "hospital"), families(models, sources))
     target = FOLDER / plain_name(name) if out is None else as_path(out, "--out")
-    refuse_taken(target)
+    refuse_existing(target)
     newcomer = read_newcomer(name, source, part, repeats, accept)
     target_words = target_of(hospital, name, newcomer.cohort)
     training = within(part.training, epochs)

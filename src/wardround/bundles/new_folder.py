@@ -11,7 +11,6 @@ from glob import escape
 from pathlib import Path
 from shutil import rmtree
 
-from wardround.bundles.sealed_files import refuse_taken
 from wardround.core.errors import BundleError
 
 _OURS: set[Path] = set()  # what this process is filling: its number alone would not tell two threads apart
@@ -24,8 +23,8 @@ def new_folder(target: Path) -> Iterator[Path]:
     Of several that write to one target at once the first to end has it, and the others get an error.
     """
     out = Path(os.path.abspath(target))  # so that it has a name, even where it is given as `.`
-    refuse_taken(out)
-    partial = partial_of(out)
+    refuse_existing(out)
+    partial = own_partial_path(out)
     if partial in _OURS:
         raise BundleError(str(target), "is being written by this very process", "Give another --out.")
     _OURS.add(partial)
@@ -55,7 +54,7 @@ def _put_in_place(partial: Path, out: Path, target: Path) -> None:
         raise
 
 
-def partial_of(path: Path) -> Path:
+def own_partial_path(path: Path) -> Path:
     """Under which name this process writes what will be `path`."""
     return path.with_name(f".{path.name}.{os.getpid()}.partial")
 
@@ -80,3 +79,9 @@ def _is_alive(process: int) -> bool:
     except OSError:  # it is somebody else's
         return True
     return True
+
+
+def refuse_existing(out: Path) -> None:
+    """Unless it is an empty folder."""
+    if out.is_symlink() or (out.exists() and not (out.is_dir() and not any(out.iterdir()))):
+        raise BundleError(str(out), "is there already", "Give another --out, or move the old one away.")

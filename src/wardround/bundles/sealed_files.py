@@ -132,8 +132,3 @@ def read_plain(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise BundleError(str(path), f"cannot be read ({error.strerror})", "Look at its permissions.") from None
-
-
-def refuse_taken(out: Path) -> None:
-    if out.is_symlink() or (out.exists() and not (out.is_dir() and not any(out.iterdir()))):
-        raise BundleError(str(out), "is there already", "Give another --out, or move the old one away.")

@@ -38,7 +38,6 @@ from wardround.bundles.sealed_files import (
     as_text,
     seal,
 )
-from wardround.bundles.sealed_files import refuse_taken as refuse_taken
 from wardround.bundles.uncertainty import tensors_of, write_uncertainty
 from wardround.core.errors import BundleError
 from wardround.core.settings import Factory

@@ -14,7 +14,7 @@ from wardround.bundles.build.labelled_rows import side_of as side_of
 from wardround.bundles.build.run_inputs import Beside, beside_of
 from wardround.bundles.card.card import told_by
 from wardround.bundles.card.concerning import Whose
-from wardround.bundles.sealed_files import refuse_taken
+from wardround.bundles.new_folder import refuse_existing
 from wardround.core.errors import BundleError, StudyError, as_path, shown, suggest
 from wardround.core.settings import Factory
 from wardround.core.tree import Tree
@@ -108,7 +108,7 @@ def _bundle_from(
     _refuse_other_region(trial, name, region)
     whose = name if region is None else f"{region}-{name}"
     target = FOLDER / plain_name(f"{plan.study.name}-{arm}-{whose}") if out is None else as_path(out, "--out")
-    refuse_taken(target)
+    refuse_existing(target)
     return write_bundle(_origin(opened, chosen, arm, trial, name, region), target, onnx)
 
 

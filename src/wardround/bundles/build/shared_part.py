@@ -20,7 +20,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from wardround.bundles.build.assemble import plain_name, refuse_taken
+from wardround.bundles.build.assemble import plain_name
+from wardround.bundles.new_folder import refuse_existing
 from wardround.bundles.bundle import MISFITS, build_model, refuse_other_shapes
 from wardround.bundles.card.card import FIGURES, ranked_within
 from wardround.bundles.new_folder import new_folder
@@ -95,7 +96,7 @@ def make_shared(
     rows are read; `models` and `sources` are as `run_study` takes them, because a study names them.
     """
     if out is not None:
-        refuse_taken(as_path(out, "--out"))
+        refuse_existing(as_path(out, "--out"))
     part = part_of_run(run, arm, seed, models, sources)
     target = FOLDER / str(part.about["name"]) if out is None else as_path(out, "--out")
     weights = _written(part.leaves)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from wardround.bundles.new_folder import partial_of, remove_leftovers
+from wardround.bundles.new_folder import own_partial_path, remove_leftovers
 from wardround.bundles.predict.arrow import type_words
 from wardround.bundles.predict.blocks import STDIN
 from wardround.core.errors import BundleError, DataError, StudyError, as_path
@@ -119,7 +119,7 @@ def written(out: str | Path, sheet: Sheet, kept: Mapping[str, pa.DataType]) -> I
         yield _Text(sys.stdout.buffer, schema)
         sys.stdout.buffer.flush()
         return
-    partial = partial_of(path)  # two at once do not write into one file
+    partial = own_partial_path(path)  # two at once do not write into one file
     try:
         remove_leftovers(path)
         with partial.open("wb") as file:

@@ -27,7 +27,7 @@ from wardround.bundles.build.run_inputs import Beside, beside_of
 from wardround.bundles.bundle import build_model
 from wardround.bundles.card.card import FIGURES, Told
 from wardround.bundles.card.card_parts import findings_told
-from wardround.bundles.sealed_files import refuse_taken
+from wardround.bundles.new_folder import refuse_existing
 from wardround.core.errors import BundleError, DeployError, RunError, StudyError, suggest
 from wardround.core.settings import Factory
 from wardround.core.tree import Tree
@@ -102,7 +102,7 @@ def bundle_of(
     if seed is not None and seed not in study.evaluation.seeds:
         raise StudyError("--seed", f"the study has no seed {seed}", f"Its first is {study.evaluation.seeds.first}.")
     target = FOLDER / plain_name(f"{study.name}-{arm}-{session.site}") if out is None else Path(out)
-    refuse_taken(target)
+    refuse_existing(target)
     chosen = study.evaluation.seeds.first if seed is None else seed
     try:
         return write_bundle(_origin(session, study.arm(arm), chosen, models, clahe), target, onnx)
