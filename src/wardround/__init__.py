@@ -17,7 +17,7 @@ os.environ.setdefault("MKL_CBWR", "AUTO")
 if TYPE_CHECKING:
     from wardround.adaptation.adapt import adapt as adapt
     from wardround.bundles.build.make import make_bundle as make_bundle
-    from wardround.bundles.build.make_all import make_bundles as make_bundles
+    from wardround.bundles.build.make import make_bundles as make_bundles
     from wardround.bundles.build.shared_part import load_shared as load_shared
     from wardround.bundles.build.shared_part import make_shared as make_shared
     from wardround.bundles.bundle import load_bundle as load_bundle
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "wardround.adaptation.adapt": ("adapt",),
-    "wardround.bundles.build.make": ("make_bundle",),
-    "wardround.bundles.build.make_all": ("make_bundles",),
+    "wardround.bundles.build.make": ("make_bundle", "make_bundles"),
     "wardround.bundles.build.shared_part": ("load_shared", "make_shared"),
     "wardround.bundles.bundle": ("load_bundle",),
     "wardround.bundles.predict.predict": ("How", "predict_file", "predict_images", "predict_table"),

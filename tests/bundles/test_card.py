@@ -10,8 +10,7 @@ import pytest
 
 from wardround.bundles.build.make import Opened, bundle_from, open_for_bundles
 from wardround.bundles.bundle import Bundle, load_bundle
-from wardround.bundles.card.card import share_of
-from wardround.bundles.card.card_words import gap_words
+from wardround.bundles.card.card import gap_words, share_of
 from wardround.bundles.card.concerning import Whose, concerning
 from wardround.bundles.card.markdown import plain, render
 from wardround.runs.execute import run_study

@@ -7,8 +7,7 @@ import pytest
 
 from tests.bundles.conftest import hearts
 from tests.cli.test_commands import wardround
-from wardround.bundles.build.make import Opened, bundle_from
-from wardround.bundles.build.make_all import bundles_from, make_bundles
+from wardround.bundles.build.make import Opened, bundle_from, bundles_from, make_bundles
 from wardround.bundles.bundle import load_bundle
 from wardround.core.errors import BundleError, StudyError
 from wardround.runs.catalog import load_study
@@ -56,7 +55,7 @@ def test_one_arm_that_gives_none_does_not_keep_the_others(
             raise BundleError("here", "refused for a test", "None.")
         return bundle_from(opened, arm=arm, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("wardround.bundles.build.make_all.bundle_from", without_fedavg)
+    monkeypatch.setattr("wardround.bundles.build.make.bundle_from", without_fedavg)
     made = bundles_from(opened, ["va"], tmp_path)
     assert set(made.refused) == {("fedavg", "va")}
     assert "refused for a test" in made.refused["fedavg", "va"]

@@ -8,13 +8,13 @@ from threading import Barrier, Thread
 
 import pytest
 
-from wardround.bundles.new_folder import new_folder, own_partial_path
+from wardround.core.atomic_files import new_folder, own_partial_path
 from wardround.core.errors import BundleError
 
 FILLING = """
 import sys
 from pathlib import Path
-from wardround.bundles.new_folder import new_folder
+from wardround.core.atomic_files import new_folder
 from wardround.core.errors import BundleError
 try:
     with new_folder(Path(sys.argv[1])) as folder:

@@ -17,11 +17,10 @@ from tests.attacks.studies import heart as private_hearts
 from tests.bundles.by_hand import made as by_hand
 from tests.bundles.conftest import hearts
 from wardround.bundles.build import choose_uncertainty as choose_unsure
-from wardround.bundles.build.labelled_rows import Side
 from wardround.bundles.build.make import Opened, bundle_from, make_bundle
+from wardround.bundles.build.run_inputs import Side
 from wardround.bundles.bundle import Bundle, load_bundle
-from wardround.bundles.predict.arrow import as_array
-from wardround.bundles.predict.blocks import Block
+from wardround.bundles.predict.blocks import Block, as_array
 from wardround.bundles.predict.predict import How, predict_file, predict_table, wanted
 from wardround.bundles.predict.reading import read_block
 from wardround.bundles.sealed_files import ABOUT, UNCERTAINTY, WEIGHTS, as_text, seal

@@ -18,9 +18,8 @@ from wardround.adaptation.newcomer import Newcomer, read_newcomer
 from wardround.adaptation.target import target_of
 from wardround.adaptation.train import WAYS, one_repeat, train, within
 from wardround.bundles.build.assemble import plain_name, write_bundle
-from wardround.bundles.new_folder import refuse_existing
 from wardround.bundles.build.shared_part import SharedPart, is_shared, load_shared, part_of_run
-from wardround.bundles.new_folder import new_folder
+from wardround.core.atomic_files import new_folder, refuse_existing
 from wardround.core.errors import BundleError, StudyError, as_path, shown
 from wardround.core.processes import can_fork, side_by_side
 from wardround.core.settings import Factory

@@ -111,7 +111,7 @@ def run_plan(
 def keep_bundles(plan: Plan, folder: RunFolder) -> None:
     """Those that the study asks for and that are not there yet."""
     if plan.study.evaluation.bundles:
-        from wardround.bundles.build.make_all import keep_bundles as keep
+        from wardround.bundles.build.make import keep_bundles as keep
 
         keep(plan, folder)
 

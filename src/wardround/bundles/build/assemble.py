@@ -18,13 +18,12 @@ import torch
 from safetensors.torch import save
 
 from wardround.bundles.build.choose_uncertainty import choose_uncertainty, figures
-from wardround.bundles.build.labelled_rows import Side as Side
 from wardround.bundles.build.operating_point import MIDDLE, Chosen, choose, choose_findings
+from wardround.bundles.build.run_inputs import Side as Side
 from wardround.bundles.bundle import Bundle, Calibration, Finding, build_model, load_bundle
 from wardround.bundles.card.card import Told, card_of
 from wardround.bundles.card.markdown import render
 from wardround.bundles.inputs import Inputs, looks_of, write_inputs
-from wardround.bundles.new_folder import new_folder
 from wardround.bundles.out_of_distribution import Far, by_distance, by_ranges
 from wardround.bundles.sealed_files import (
     ABOUT,
@@ -39,6 +38,7 @@ from wardround.bundles.sealed_files import (
     seal,
 )
 from wardround.bundles.uncertainty import tensors_of, write_uncertainty
+from wardround.core.atomic_files import new_folder
 from wardround.core.errors import BundleError
 from wardround.core.settings import Factory
 from wardround.core.threads import torch_threads

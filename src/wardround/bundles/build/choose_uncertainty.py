@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wardround.bundles.build.labelled_rows import Side
+from wardround.bundles.build.run_inputs import Side
 from wardround.bundles.bundle import Bundle
 from wardround.bundles.uncertainty import (
     ALPHA,

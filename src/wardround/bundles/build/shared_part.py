@@ -21,11 +21,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from wardround.bundles.build.assemble import plain_name
-from wardround.bundles.new_folder import refuse_existing
 from wardround.bundles.bundle import MISFITS, build_model, refuse_other_shapes
 from wardround.bundles.card.card import FIGURES, ranked_within
-from wardround.bundles.new_folder import new_folder
 from wardround.bundles.sealed_files import parsed_about, read_plain, seal
+from wardround.core.atomic_files import new_folder, refuse_existing
 from wardround.core.errors import BundleError, RunError, as_path
 from wardround.core.settings import Factory, parse
 from wardround.core.tree import Tree

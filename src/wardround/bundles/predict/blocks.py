@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
@@ -285,3 +286,33 @@ def _open_parquet(file: IO[bytes], path: Path, wanted: Wanted, share: Callable[[
 def _unread_batch(batch: Any, original: Mapping[str, str], path: Path, first: int) -> Unread:
     columns = {name: batch.column(written) for name, written in original.items()}
     return lambda: Block(len(batch), columns, lambda row: f"{path}, row {first + row} (counted from 0)")
+
+
+def as_array(values: Any, name: str, where: Callable[[int], str]) -> pa.Array:
+    """A column of Python's or pandas' values. Where numbers and texts are mixed, numbers become texts without loss."""
+    try:
+        made = pa.array(values, from_pandas=True)
+    except (pa.ArrowException, OverflowError, ValueError):
+        texts = [_as_text(value) for value in values]
+        broken = next((row for row, text in enumerate(texts) if not _is_unicode(text)), None)
+        if broken is not None:
+            problem = f"the text in {name!r} has half of a letter in it, which cannot be written as UTF-8"
+            raise DataError(where(broken), problem, "Read the rows again with their right encoding.") from None
+        made = pa.array(texts, pa.string())
+    return made.combine_chunks() if isinstance(made, pa.ChunkedArray) else made
+
+
+def type_words(kind: pa.DataType) -> str:
+    """For messages. The type of a nested column names its fields, which may be a patient's words."""
+    return "a nested type" if pa.types.is_nested(kind) else f"type {kind}"
+
+
+def _as_text(value: Any) -> str | None:
+    if value is None or value is pd.NA or (isinstance(value, float) and np.isnan(value)):
+        return None
+    return value if isinstance(value, str) else repr(float(value)) if isinstance(value, float) else str(value)
+
+
+def _is_unicode(text: str | None) -> bool:
+    """Not so with a lone surrogate, which programs leave that decode carelessly."""
+    return text is None or not any("\ud800" <= letter <= "\udfff" for letter in text)

@@ -18,8 +18,7 @@ import pyarrow as pa
 
 from wardround.bundles.bundle import Bundle
 from wardround.bundles.inputs import wrong_parties
-from wardround.bundles.predict.arrow import as_array
-from wardround.bundles.predict.blocks import Block, Opened, Wanted, opened
+from wardround.bundles.predict.blocks import Block, Opened, Wanted, as_array, opened
 from wardround.bundles.predict.image_request import block_of_arrays, block_of_rows
 from wardround.bundles.predict.images import IMAGE, opened_pictures
 from wardround.bundles.predict.reading import Signs, headers, judge, together

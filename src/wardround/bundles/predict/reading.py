@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wardround.bundles.predict.arrow import type_words
-from wardround.bundles.predict.blocks import Block
+from wardround.bundles.predict.blocks import Block, type_words
 from wardround.core.errors import DataError
 from wardround.data.prepare import Encoded, Recipe
 from wardround.data.records import Column

@@ -12,9 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from wardround.bundles.new_folder import own_partial_path, remove_leftovers
-from wardround.bundles.predict.arrow import type_words
-from wardround.bundles.predict.blocks import STDIN
+from wardround.bundles.predict.blocks import STDIN, type_words
+from wardround.core.atomic_files import own_partial_path, remove_leftovers
 from wardround.core.errors import BundleError, DataError, StudyError, as_path
 
 STDOUT = STDIN

@@ -89,7 +89,7 @@ def _every_arm(
     site_file: Path | None,
     json: bool,
 ) -> None:
-    from wardround.bundles.build.make_all import make_bundles
+    from wardround.bundles.build.make import make_bundles
     from wardround.cli import rendering as render
     from wardround.cli.bundles import render_bundle
     from wardround.core.errors import StudyError

@@ -8,7 +8,7 @@ from rich.text import Text
 from wardround.cli.rendering import console
 
 if TYPE_CHECKING:
-    from wardround.bundles.build.make_all import Made
+    from wardround.bundles.build.make import Made
     from wardround.bundles.bundle import Bundle
 
 

@@ -25,9 +25,8 @@ from wardround.bundles.build.assemble import (
 from wardround.bundles.build.make import FOLDER, saved_scores, side_of
 from wardround.bundles.build.run_inputs import Beside, beside_of
 from wardround.bundles.bundle import build_model
-from wardround.bundles.card.card import FIGURES, Told
-from wardround.bundles.card.card_parts import findings_told
-from wardround.bundles.new_folder import refuse_existing
+from wardround.bundles.card.card import FIGURES, Told, findings_told
+from wardround.core.atomic_files import refuse_existing
 from wardround.core.errors import BundleError, DeployError, RunError, StudyError, suggest
 from wardround.core.settings import Factory
 from wardround.core.tree import Tree
