@@ -94,7 +94,7 @@ def test_dependencies_point_one_way(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
 def test_files_stay_small(path: Path) -> None:
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 600
 
 
 def test_the_edge_needs_no_torch() -> None:
