@@ -19,11 +19,20 @@ from wardround.algorithms.fedavg import fedavg
 from wardround.algorithms.local_only import local
 from wardround.algorithms.pooled import pooled
 from wardround.attacks import canary
-from wardround.attacks.attack import attack_run, chosen_sites, measured
+from wardround.attacks.attack import attack_run, chosen_sites
 from wardround.attacks.figures import draw
 from wardround.attacks.inversion import Picture
-from wardround.attacks.membership import auc, confidence_scores, likelihood_ratio
-from wardround.attacks.shadows import Everyone, losses, shadow_losses, subset, train
+from wardround.attacks.membership import (
+    CandidateRows,
+    auc,
+    confidence_scores,
+    likelihood_ratio,
+    losses,
+    membership_by_site,
+    shadow_losses,
+    subset,
+    train,
+)
 from wardround.attacks.target import Target, open_target, total_charges
 from wardround.core.errors import RunError
 from wardround.data.site import Rows, Site
@@ -51,15 +60,15 @@ def test_every_arm_is_attacked_and_the_claim_holds(attacked: dict[str, Any], run
     assert attacked["passed"] is True
     assert set(attacked["membership"]) == {"plain", "private", "local"}
     assert list(attacked["canary"]) == ["private"]
-    [one] = attacked["canary"]["private"]
-    assert one["claim"] == pytest.approx(8.0, rel=0.01)
-    assert 2.0 < one["bound"] <= one["claim"] < one["limit"]
+    [audit] = attacked["canary"]["private"]
+    assert audit["claim"] == pytest.approx(8.0, rel=0.01)
+    assert 2.0 < audit["bound"] <= audit["claim"] < audit["limit"]
     rows = attacked["inversion"]["arms"]
     assert (rows["plain"]["without"]["recovered"], rows["plain"]["with"]) == (1, None)
     assert (rows["private"]["without"]["recovered"], rows["private"]["with"]["recovered"]) == (1, 0)
     assert rows["local"] == {"note": "no update leaves a site in this arm"}
     saved = json.loads((run / "attack.json").read_text())
-    assert saved["canary"]["private"][0]["bound"] == one["bound"]
+    assert saved["canary"]["private"][0]["bound"] == audit["bound"]
     assert saved["schema"] == 1
 
 
@@ -76,13 +85,13 @@ def test_figures_are_drawn_and_no_picture_of_a_table(attacked: dict[str, Any], r
 def test_patients_images_are_drawn_only_where_the_study_shows_some(
     synthetic: tuple[bool, ...], samples: int, allowed: bool
 ) -> None:
-    cohorts = {str(n): SimpleNamespace(records=SimpleNamespace(synthetic=one)) for n, one in enumerate(synthetic)}
+    cohorts = {str(n): SimpleNamespace(records=SimpleNamespace(synthetic=flag)) for n, flag in enumerate(synthetic)}
     study = SimpleNamespace(evaluation=SimpleNamespace(samples=samples))
     plan: Any = SimpleNamespace(cohorts=cohorts, study=study)
     assert Target(RunFolder(Path()), plan, (), 1).pictures_allowed is allowed
 
 
-def test_pictures_stand_side_by_side_and_synthetic_ones_say_so(tmp_path: Path) -> None:
+def test_pictures_are_drawn_side_by_side_and_synthetic_ones_are_labelled(tmp_path: Path) -> None:
     image = np.linspace(0, 1, 64).reshape(1, 8, 8)
     picture = Picture(image, image, {"without protection": image, "epsilon 8": 1 - image})
     assert draw({"synthetic": True}, [picture, picture], tmp_path / "figures") == ["attack_pictures"]
@@ -94,10 +103,10 @@ def test_pictures_stand_side_by_side_and_synthetic_ones_say_so(tmp_path: Path) -
 
 
 def test_the_same_run_attacked_again_gives_the_same_numbers(attacked: dict[str, Any], run: Path) -> None:
-    found, again = (attack_run(run, quick=True, shadows=2, arms=["plain"], only=["membership"]) for _ in range(2))
-    assert found == again
-    assert found["membership"]["plain"]["threshold"] == attacked["membership"]["plain"]["threshold"]
-    assert found["membership"]["plain"]["likelihood_ratio"]["shadows"] == 2
+    first, again = (attack_run(run, quick=True, shadows=2, arms=["plain"], only=["membership"]) for _ in range(2))
+    assert first == again
+    assert first["membership"]["plain"]["threshold"] == attacked["membership"]["plain"]["threshold"]
+    assert first["membership"]["plain"]["likelihood_ratio"]["shadows"] == 2
 
 
 def test_saved_models_predict_what_the_run_predicted(run: Path) -> None:
@@ -105,20 +114,20 @@ def test_saved_models_predict_what_the_run_predicted(run: Path) -> None:
     saved = target.folder.predictions()
     for arm in target.arms:
         trial = target.trial(arm)
-        made = np.concatenate([one.score for one in predict(trial, target.run(trial))])
-        np.testing.assert_allclose(made, saved[saved["arm"] == arm.name]["score"], atol=1e-6)
+        scores = np.concatenate([prediction.score for prediction in predict(trial, target.run(trial))])
+        np.testing.assert_allclose(scores, saved[saved["arm"] == arm.name]["score"], atol=1e-6)
 
 
-def test_a_trained_model_s_update_gives_a_row_away_as_well(run: Path) -> None:
-    found = attack_run(run, quick=True, only=["inversion"], at="trained", arms=["plain", "private"])["inversion"]
-    assert found["at"] == "trained"
-    assert found["arms"]["plain"]["method"] == "quotient"
-    assert found["arms"]["plain"]["without"]["recovered"] == 1
-    assert found["arms"]["private"]["with"]["recovered"] == 0
+def test_a_trained_model_s_update_reveals_a_row_too(run: Path) -> None:
+    inversion = attack_run(run, quick=True, only=["inversion"], at="trained", arms=["plain", "private"])["inversion"]
+    assert inversion["at"] == "trained"
+    assert inversion["arms"]["plain"]["method"] == "quotient"
+    assert inversion["arms"]["plain"]["without"]["recovered"] == 1
+    assert inversion["arms"]["private"]["with"]["recovered"] == 0
 
 
 def test_a_claim_that_does_not_hold_is_exit_code_9(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The noise is taken out of the program's own releases; everything else stays as it is."""
+    """The noise is removed from the program's own releases; everything else stays as it is."""
 
     def without_noise(model: Any, rule: Any, stream: Any) -> Any:
         return PrivateGradient(model, replace(rule, noise=0.0), stream)
@@ -130,7 +139,7 @@ def test_a_claim_that_does_not_hold_is_exit_code_9(run: Path, monkeypatch: pytes
     assert "FAILS" in done.stdout
 
 
-def test_the_command_says_what_it_found(run: Path) -> None:
+def test_the_command_reports_its_results(run: Path) -> None:
     done = wardround("attack", run, "--quick", "--shadows", "0", "--arm", "plain", "--arm", "private")
     assert done.returncode == 0, done.stderr
     assert "No claim was refuted" in done.stdout
@@ -146,10 +155,10 @@ def test_a_study_is_run_first(tmp_path: Path) -> None:
     study.write_text(tomli_w.dumps(heart(arms=heart()["arms"][:1])))
     done = wardround("attack", study, "--out", tmp_path / "runs", "--only", "inversion", "--json")
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert (Path(found["folder"]) / "results.json").is_file()
-    assert found["inversion"]["arms"]["plain"]["without"]["recovered"] == 5
-    assert found["passed"] is None  # no claim was tested
+    content = json.loads(done.stdout)
+    assert (Path(content["folder"]) / "results.json").is_file()
+    assert content["inversion"]["arms"]["plain"]["without"]["recovered"] == 5
+    assert content["passed"] is None  # no claim was tested
 
 
 @pytest.mark.parametrize(
@@ -162,8 +171,10 @@ def test_a_study_is_run_first(tmp_path: Path) -> None:
         (["RUN", "--set", "training.rounds=3"], 3, "has its settings already"),
     ],
 )
-def test_what_cannot_be_attacked_is_refused_in_words(run: Path, arguments: list[str], code: int, words: str) -> None:
-    done = wardround("attack", *[str(run) if one == "RUN" else one for one in arguments])
+def test_what_cannot_be_attacked_is_refused_with_an_explanation(
+    run: Path, arguments: list[str], code: int, words: str
+) -> None:
+    done = wardround("attack", *[str(run) if argument == "RUN" else argument for argument in arguments])
     assert done.returncode == code
     assert words in done.stderr
 
@@ -190,8 +201,8 @@ def test_charges_of_rounds_are_added_up_by_kind() -> None:
     assert list(chosen_sites(same, 1)) == ["c"]
 
 
-def learnt_by_heart(algorithm: Any, lr: float, rounds: int) -> Trial:
-    """Labels by coin, so that nothing can be learnt but the rows themselves."""
+def memorised(algorithm: Any, lr: float, rounds: int) -> Trial:
+    """Random labels, so that nothing can be learnt but the rows themselves."""
     rng = np.random.default_rng(3)
     sites = []
     for name in ("one", "two"):
@@ -205,43 +216,43 @@ def learnt_by_heart(algorithm: Any, lr: float, rounds: int) -> Trial:
     return replace(made, scored=tuple(sites))
 
 
-def test_an_untrained_model_tells_nothing_and_one_that_learnt_by_heart_nearly_all() -> None:
+def test_an_untrained_model_reveals_nothing_and_a_memorising_one_nearly_everything() -> None:
     for lr, low, high in ((1e-9, 0.35, 0.65), (1.0, 0.8, 1.0)):
-        trial = learnt_by_heart(fedavg(), lr, rounds=60)
-        everyone = Everyone.of(trial)
+        trial = memorised(fedavg(), lr, rounds=60)
+        candidates = CandidateRows.of(trial)
         [run] = train([trial])
-        found = measured(trial, everyone, [-loss for loss in losses(trial, run, everyone)])
-        assert low < found["auc"] <= high
-        assert set(found["sites"]) == {"one", "two"}
-        assert (found["members"], found["others"]) == (60, 60)
+        membership = membership_by_site(trial, candidates, [-loss for loss in losses(trial, run, candidates)])
+        assert low < membership["auc"] <= high
+        assert set(membership["sites"]) == {"one", "two"}
+        assert (membership["members"], membership["others"]) == (60, 60)
 
 
 def test_shadow_models_tell_more_than_a_threshold() -> None:
-    trial = learnt_by_heart(fedavg(), lr=0.3, rounds=25)
-    everyone = Everyone.of(trial)
+    trial = memorised(fedavg(), lr=0.3, rounds=25)
+    candidates = CandidateRows.of(trial)
     [run] = train([trial])
-    own = losses(trial, run, everyone)
-    made, present = shadow_losses(trial, everyone, 16)
-    member = np.concatenate(everyone.member)
+    target = losses(trial, run, candidates)
+    shadows, present = shadow_losses(trial, candidates, 16)
+    member = np.concatenate(candidates.member)
     ratio = np.concatenate(
         [
             likelihood_ratio(confidence_scores(a), confidence_scores(b), c)
-            for a, b, c in zip(own, made, present, strict=True)
+            for a, b, c in zip(target, shadows, present, strict=True)
         ]
     )
-    loss = np.concatenate(own)
+    loss = np.concatenate(target)
     assert auc(ratio[member], ratio[~member]) > auc(-loss[member], -loss[~member]) + 0.02
 
 
 @pytest.mark.parametrize("algorithm", [local(), pooled()])
-def test_shadow_models_of_yardsticks(algorithm: Any) -> None:
-    trial = learnt_by_heart(algorithm, lr=0.1, rounds=2)
-    made, present = shadow_losses(trial, Everyone.of(trial), 2)
-    assert [one.shape for one in made] == [(2, 60), (2, 60)]
-    assert all((one.sum(1) == 30).all() for one in present)
+def test_shadow_models_of_local_and_pooled_training(algorithm: Any) -> None:
+    trial = memorised(algorithm, lr=0.1, rounds=2)
+    shadows, present = shadow_losses(trial, CandidateRows.of(trial), 2)
+    assert [losses.shape for losses in shadows] == [(2, 60), (2, 60)]
+    assert all((chosen.sum(1) == 30).all() for chosen in present)
 
 
-def test_some_rows_without_a_copy() -> None:
+def test_a_subset_of_shared_rows_is_not_a_copy() -> None:
     x, y = torch.arange(12).reshape(6, 2), torch.arange(6)
     shared = Rows(x, y, torch.tensor([5, 3, 1]), torch.tensor([[0.0, 1], [2, 3], [4, 5]]), torch.tensor([7, 8, 9]))
     part = subset(shared, np.array([2, 0]))

@@ -20,9 +20,9 @@ from wardround.attacks.bounds import draws_for, epsilon_bound, interval, largest
     ],
 )
 def test_clopper_and_pearson(hits: int, draws: int, low: float, high: float) -> None:
-    found_low, found_high = interval(hits, draws)
-    assert float(found_low) == pytest.approx(low, abs=1e-10)
-    assert float(found_high) == pytest.approx(high, abs=1e-10)
+    actual_low, actual_high = interval(hits, draws)
+    assert float(actual_low) == pytest.approx(low, abs=1e-10)
+    assert float(actual_high) == pytest.approx(high, abs=1e-10)
 
 
 def test_the_interval_has_the_coverage_that_it_promises() -> None:
@@ -33,8 +33,8 @@ def test_the_interval_has_the_coverage_that_it_promises() -> None:
 
 
 def test_perfect_guesses_show_what_so_many_draws_can_show() -> None:
-    present, absent = np.ones(2000), np.zeros(2000)
-    bound = epsilon_bound(present, absent, delta=1e-5)
+    with_patient, without_patient = np.ones(2000), np.zeros(2000)
+    bound = epsilon_bound(with_patient, without_patient, delta=1e-5)
     low, high = 0.025 ** (1 / 1000), 1 - 0.025 ** (1 / 1000)  # half of the draws choose, the other half count
     assert (bound.right, bound.wrong, bound.draws) == (1000, 0, 1000)
     assert bound.epsilon == pytest.approx(math.log((low - 1e-5) / high))
@@ -49,8 +49,8 @@ def test_scores_that_say_nothing_show_nothing() -> None:
 def test_either_guess_may_be_the_telling_one() -> None:
     """Whoever is absent is sometimes certain to be: then saying "absent" tells more than saying "present"."""
     rng = np.random.default_rng(3)
-    absent = np.where(rng.random(10_000) < 0.3, -1.0, 0.0)
-    bound = epsilon_bound(np.zeros(10_000), absent, delta=1e-5)
+    without_patient = np.where(rng.random(10_000) < 0.3, -1.0, 0.0)
+    bound = epsilon_bound(np.zeros(10_000), without_patient, delta=1e-5)
     assert bound.guess == "absent"
     assert bound.epsilon > 5
 
@@ -59,10 +59,10 @@ def test_either_guess_may_be_the_telling_one() -> None:
 def test_randomised_response_is_bounded_by_its_epsilon_and_close_to_it(epsilon: float) -> None:
     """It tells the truth with probability e^epsilon / (1 + e^epsilon), so that its ratio of rates is e^epsilon."""
     rng, truth = np.random.default_rng(4), math.exp(epsilon) / (1 + math.exp(epsilon))
-    present = (rng.random(200_000) < truth).astype(float)
-    absent = (rng.random(200_000) >= truth).astype(float)
-    found = epsilon_bound(present, absent, delta=0.0).epsilon
-    assert 0.95 * epsilon < found <= epsilon
+    with_patient = (rng.random(200_000) < truth).astype(float)
+    without_patient = (rng.random(200_000) >= truth).astype(float)
+    bound = epsilon_bound(with_patient, without_patient, delta=0.0).epsilon
+    assert 0.95 * epsilon < bound <= epsilon
 
 
 def test_as_many_draws_as_a_claim_needs() -> None:

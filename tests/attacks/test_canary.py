@@ -8,7 +8,7 @@ import torch
 
 from tests.privacy.source_report import MOVED, ROUNDS, WRITTEN_NOISE, epsilon_of, stated_noise
 from wardround.attacks.bounds import epsilon_bound
-from wardround.attacks.canary import LENGTH, audit, canary_model, evidence
+from wardround.attacks.canary import LENGTH, audit, canary_model, log_likelihood_ratio
 from wardround.privacy.dp.accountant import Charge, noise_for
 from wardround.privacy.dp.example_dp import Adaptation, Rule, clipped_sum
 from wardround.privacy.dp.noise import SecretStream
@@ -26,11 +26,11 @@ def rule_for(epsilon: float) -> tuple[Rule, list[Charge]]:
 @pytest.mark.parametrize("epsilon", [1.0, 2.0, 8.0])
 def test_our_mechanism_keeps_its_claim_and_the_attack_is_not_blind(epsilon: float) -> None:
     rule, charges = rule_for(epsilon)
-    found = audit(rule, charges, DELTA, seeded_streams(5, 0, "site"))
-    assert found.claim == pytest.approx(epsilon, rel=0.01)
-    assert found.holds
-    assert found.can_fail
-    assert found.bound.epsilon > 0.4 * epsilon
+    result = audit(rule, charges, DELTA, seeded_streams(5, 0, "site"))
+    assert result.claim == pytest.approx(epsilon, rel=0.01)
+    assert result.holds
+    assert result.can_fail
+    assert result.bound.epsilon > 0.4 * epsilon
 
 
 @pytest.mark.parametrize("weakened", [0.0, 0.3])
@@ -39,15 +39,15 @@ def test_with_less_noise_than_was_charged_the_audit_fails(epsilon: float, weaken
     rule, charges = rule_for(epsilon)
     draws = None if epsilon == 8 else 40_000  # a small claim is refuted by few
     weak = replace(rule, noise=weakened * rule.noise)
-    assert not audit(weak, charges, DELTA, seeded_streams(6, 0, "site"), draws=draws, told=rule).holds
+    assert not audit(weak, charges, DELTA, seeded_streams(6, 0, "site"), draws=draws, assumed=rule).holds
 
 
 def test_without_noise_every_canary_that_was_drawn_is_found() -> None:
     rule, charges = rule_for(2.0)
-    found = audit(replace(rule, noise=0.0), charges, DELTA, seeded_streams(6, 0, "site"), draws=20_000, told=rule)
+    result = audit(replace(rule, noise=0.0), charges, DELTA, seeded_streams(6, 0, "site"), draws=20_000, assumed=rule)
     # a canary that is never drawn, with probability 0.75^32 = 0.0001, cannot be told from none
-    assert found.bound.wrong == 0
-    assert found.bound.right > 0.999 * found.bound.draws
+    assert result.bound.wrong == 0
+    assert result.bound.right > 0.999 * result.bound.draws
 
 
 def test_patients_that_are_sampled_more_often_than_was_charged_are_found_out() -> None:
@@ -55,15 +55,15 @@ def test_patients_that_are_sampled_more_often_than_was_charged_are_found_out() -
     noise = noise_for(0.02, STEPS, 2.0, DELTA)
     charges = [Charge(0.02, noise, STEPS)]
     for rate, holds in ((0.02, True), (1.0, False)):
-        found = audit(Rule(rate, noise, 1.0, 100), charges, DELTA, seeded_streams(7, 0, "site"), draws=40_000)
-        assert found.claim == pytest.approx(2.0, rel=0.01)
-        assert found.holds is holds
+        result = audit(Rule(rate, noise, 1.0, 100), charges, DELTA, seeded_streams(7, 0, "site"), draws=40_000)
+        assert result.claim == pytest.approx(2.0, rel=0.01)
+        assert result.holds is holds
 
 
 def test_a_site_s_secret_stream_keeps_the_claim_too() -> None:
     rule, charges = rule_for(2.0)
-    found = audit(rule, charges, DELTA, lambda purpose: SecretStream(bytes(32), purpose), draws=100_000)
-    assert 0.6 < found.bound.epsilon <= 2.0
+    result = audit(rule, charges, DELTA, lambda purpose: SecretStream(bytes(32), purpose), draws=100_000)
+    assert 0.6 < result.bound.epsilon <= 2.0
 
 
 def test_an_adaptive_clip_keeps_the_claim() -> None:
@@ -75,17 +75,17 @@ def test_an_adaptive_clip_keeps_the_claim() -> None:
 
 def test_the_same_seed_gives_the_same_audit() -> None:
     rule, charges = rule_for(2.0)
-    one, again, other = (
+    first, again, other = (
         audit(rule, charges, DELTA, seeded_streams(seed, 0, "site"), draws=4000).bound for seed in (1, 1, 2)
     )
-    assert one == again != other
+    assert first == again != other
 
 
 def test_a_claim_that_no_number_of_draws_can_test_is_not_called_tested() -> None:
     rule = Rule(1.0, 0.05, 1.0, 100)
-    found = audit(rule, [Charge(1.0, 0.05, 1)], DELTA, seeded_streams(1, 0, "site"), draws=4000)
-    assert found.claim > 200
-    assert not found.can_fail
+    result = audit(rule, [Charge(1.0, 0.05, 1)], DELTA, seeded_streams(1, 0, "site"), draws=4000)
+    assert result.claim > 200
+    assert not result.can_fail
 
 
 def test_the_canary_s_gradient_is_what_torch_says() -> None:
@@ -106,10 +106,12 @@ def test_evidence_is_the_logarithm_of_the_likelihood_ratio() -> None:
 
     rule = Rule(0.25, 1.7, 1.0, 100)
     seen = torch.tensor([-3.0, 0.0, 0.4, 1.0, 5.0], dtype=torch.float64)
-    absent, drawn = norm.pdf(seen.numpy(), 0, 1.7), norm.pdf(seen.numpy(), 1, 1.7)
-    expected = np.log((0.75 * absent + 0.25 * drawn) / absent)
-    np.testing.assert_allclose(evidence(seen, rule).numpy(), expected, atol=1e-12)
-    np.testing.assert_allclose(evidence(seen, replace(rule, rate=1.0)).numpy(), np.log(drawn / absent), atol=1e-12)
+    without_canary, drawn = norm.pdf(seen.numpy(), 0, 1.7), norm.pdf(seen.numpy(), 1, 1.7)
+    expected = np.log((0.75 * without_canary + 0.25 * drawn) / without_canary)
+    np.testing.assert_allclose(log_likelihood_ratio(seen, rule).numpy(), expected, atol=1e-12)
+    np.testing.assert_allclose(
+        log_likelihood_ratio(seen, replace(rule, rate=1.0)).numpy(), np.log(drawn / without_canary), atol=1e-12
+    )
 
 
 def report_releases(noise: float, releases: int, present: bool, draws: int, rng: np.random.Generator) -> np.ndarray:
@@ -120,12 +122,12 @@ def report_releases(noise: float, releases: int, present: bool, draws: int, rng:
     batches comes from a seed that everybody has, so that everybody knows in which releases a patient is.
     """
     others, canary = -10.0, 30.0
-    told = np.zeros(draws, dtype=np.float32)
+    evidence = np.zeros(draws, dtype=np.float32)
     for _ in range(releases):
         batch = others + (canary if present else 0.0)
         clipped = batch * min(1.0, 1.0 / abs(batch))  # the batch as a whole, not each patient
-        told += clipped + noise * rng.standard_normal(draws, dtype=np.float32)
-    return told
+        evidence += clipped + noise * rng.standard_normal(draws, dtype=np.float32)
+    return evidence
 
 
 @pytest.mark.parametrize(
@@ -142,8 +144,8 @@ def report_releases(noise: float, releases: int, present: bool, draws: int, rng:
 )
 def test_the_source_report_s_scheme_fails_its_own_claim(claim: float, noise: float, releases: int) -> None:
     rng = np.random.default_rng(11)
-    present, absent = (report_releases(noise, releases, there, 200_000, rng) for there in (True, False))
-    bound = epsilon_bound(present, absent, DELTA)
+    with_canary, without_canary = (report_releases(noise, releases, there, 200_000, rng) for there in (True, False))
+    bound = epsilon_bound(with_canary, without_canary, DELTA)
     assert bound.epsilon > claim
     assert bound.epsilon <= epsilon_of(noise, DELTA, releases)  # the attack does not find more than there is
 
@@ -160,7 +162,7 @@ def test_noise_that_changes_is_attacked_round_by_round() -> None:
     little, much = Rule(1.0, 1.0, 1.0, 100), Rule(1.0, 8.0, 1.0, 100)
     charges = [Charge(1.0, 1.0, 1), Charge(1.0, 8.0, 7)]
     streams = seeded_streams(9, 0, "site")
-    found = audit(little, charges, DELTA, streams, draws=100_000, stages=[(little, 1), (much, 7)])
-    assert found.holds
-    assert found.bound.epsilon > 0.3 * found.claim
+    result = audit(little, charges, DELTA, streams, draws=100_000, stages=[(little, 1), (much, 7)])
+    assert result.holds
+    assert result.bound.epsilon > 0.3 * result.claim
     assert not audit(little, charges, DELTA, streams, draws=100_000).holds

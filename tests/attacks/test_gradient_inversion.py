@@ -12,9 +12,15 @@ from tests.support import trial as small_trial
 from wardround.algorithms.fedavg import fedavg
 from wardround.algorithms.fedprox import fedprox
 from wardround.algorithms.scaffold import scaffold
-from wardround.attacks.gradient_inversion import Effort, by_matching, from_first_layer, label_of, reconstruct
-from wardround.attacks.likeness import likeness, psnr, ssim
-from wardround.attacks.one_step import seen
+from wardround.attacks.gradient_inversion import (
+    Effort,
+    by_matching,
+    from_first_layer,
+    label_of,
+    observe_step,
+    reconstruct,
+)
+from wardround.attacks.inversion import likeness_of, psnr, ssim
 from wardround.models import Model, Shape
 from wardround.models.cnn import cnn
 from wardround.models.logistic import logistic
@@ -36,9 +42,9 @@ def heart_trial(**changes: Any) -> Trial:
 
 
 def rebuilt(trial: Trial, row: int, rule: Rule | None, effort: Effort = NO_SEARCH) -> torch.Tensor:
-    had = seen(trial, start(trial), 0, row, rule, STREAMS)
+    observation = observe_step(trial, start(trial), 0, row, rule, STREAMS)
     shape = tuple(trial.sites[0].train.x.shape[1:])
-    return reconstruct(trial.model, had, shape, torch.Generator().manual_seed(1), effort)
+    return reconstruct(trial.model, observation, shape, torch.Generator().manual_seed(1), effort)
 
 
 @pytest.mark.parametrize("model", [{"kind": "logistic", "l2": 0.01}, {"kind": "mlp", "hidden": [16]}])
@@ -51,8 +57,8 @@ def test_a_patient_s_row_comes_back_from_an_unprotected_step_and_not_from_a_prot
     for row in (0, 17, 40):
         torch.testing.assert_close(rebuilt(trial, row, None), x[row], atol=1e-4, rtol=0)
         others = torch.cat([x[:row], x[row + 1 :]])[:99]
-        assert likeness(rebuilt(trial, row, None), x[row], others).success
-        assert not likeness(rebuilt(trial, row, rule), x[row], others).success
+        assert likeness_of(rebuilt(trial, row, None), x[row], others).success
+        assert not likeness_of(rebuilt(trial, row, rule), x[row], others).success
 
 
 @pytest.mark.parametrize("algorithm", [fedavg(), fedprox(mu=0.5), scaffold()])
@@ -71,9 +77,9 @@ def test_a_first_layer_that_is_not_linear_has_no_quotient() -> None:
     params, _ = cnn(channels=(2, 2), hidden=4)(Shape((1, 8, 8), 2)).init(0)
     assert from_first_layer(params, (1, 8, 8)) is None
     private = small_trial(fedavg(), model=logistic(intercept="private")(Shape((3,), 2)))
-    had = seen(private, start(private), 0, 0, None, STREAMS)
-    assert from_first_layer(had.gradient, (3,)) is None
-    searched = by_matching(private.model, had, (3,), torch.Generator().manual_seed(1), Effort(steps=3))
+    observation = observe_step(private, start(private), 0, 0, None, STREAMS)
+    assert from_first_layer(observation.gradient, (3,)) is None
+    searched = by_matching(private.model, observation, (3,), torch.Generator().manual_seed(1), Effort(steps=3))
     assert searched.isfinite().all()
 
 
@@ -108,7 +114,7 @@ def image_trial() -> tuple[Trial, torch.Tensor]:
 def test_an_image_comes_back_from_a_convolutional_network_and_not_through_noise() -> None:
     trial, x = image_trial()
     effort, others = Effort(steps=600), x[1:]
-    plain = likeness(rebuilt(trial, 0, None, effort), x[0], others)
+    plain = likeness_of(rebuilt(trial, 0, None, effort), x[0], others)
     assert plain.success
     assert plain.psnr is not None
     assert plain.guess_psnr is not None
@@ -116,33 +122,34 @@ def test_an_image_comes_back_from_a_convolutional_network_and_not_through_noise(
     assert plain.ssim is not None
     assert plain.ssim > 0.9
     # epsilon 8 for 60 patients in batches of 15: a noise of about one clip
-    assert not likeness(rebuilt(trial, 0, Rule(0.25, 1.0, 1.0, 60), effort), x[0], others).success
+    assert not likeness_of(rebuilt(trial, 0, Rule(0.25, 1.0, 1.0, 60), effort), x[0], others).success
 
 
 def test_the_search_is_repeatable() -> None:
     trial, x = image_trial()
-    had = seen(trial, start(trial), 0, 0, None, STREAMS)
-    one, again = (
-        by_matching(trial.model, had, x.shape[1:], torch.Generator().manual_seed(3), Effort(steps=5)) for _ in range(2)
+    observation = observe_step(trial, start(trial), 0, 0, None, STREAMS)
+    first, again = (
+        by_matching(trial.model, observation, x.shape[1:], torch.Generator().manual_seed(3), Effort(steps=5))
+        for _ in range(2)
     )
-    assert torch.equal(one, again)
+    assert torch.equal(first, again)
 
 
 def test_likeness_is_measured_against_what_could_be_guessed() -> None:
     true = torch.tensor([1.0, 0.0])
     others = torch.tensor([[0.0, 0.0], [0.0, 2.0]])
-    same = likeness(true.clone(), true, others)
+    same = likeness_of(true.clone(), true, others)
     assert (same.error, same.rank, same.candidates, same.success) == (0.0, 1, 3, True)
     assert same.guess_error == pytest.approx(1.0)  # the mean is (0, 1): (1 + 1) / 2
     assert same.nearest_error == pytest.approx(0.5)
-    near_another = likeness(torch.tensor([0.1, 0.0]), true, others)
+    near_another = likeness_of(torch.tensor([0.1, 0.0]), true, others)
     assert near_another.rank == 2
     assert not near_another.success
     # nearest to the true row, but no nearer than another patient's row is: nothing was learnt
-    far = likeness(torch.tensor([3.0, 0.0]), true, others)
-    assert far.rank == 1
-    assert not far.success
-    assert not likeness(torch.tensor([float("nan"), 0.0]), true, others).success
+    distant = likeness_of(torch.tensor([3.0, 0.0]), true, others)
+    assert distant.rank == 1
+    assert not distant.success
+    assert not likeness_of(torch.tensor([float("nan"), 0.0]), true, others).success
 
 
 def test_psnr_and_ssim() -> None:

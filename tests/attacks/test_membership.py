@@ -25,10 +25,10 @@ def test_confidence_is_the_logit_of_the_true_class_s_probability() -> None:
 
 def test_scores_by_chance_are_no_attack() -> None:
     rng = np.random.default_rng(1)
-    found = measure(rng.normal(size=800), rng.normal(size=400), (own(800), own(400)), rng)
-    assert found.interval[0] < 0.5 < found.interval[1]
-    assert abs(found.auc - 0.5) < 0.05
-    assert [one.false_alarms for one in found.caught] == [0.01]  # a thousandth of 400 is less than one
+    result = measure(rng.normal(size=800), rng.normal(size=400), (own(800), own(400)), rng)
+    assert result.interval[0] < 0.5 < result.interval[1]
+    assert abs(result.auc - 0.5) < 0.05
+    assert [caught.false_alarms for caught in result.caught] == [0.01]  # a thousandth of 400 is less than one
 
 
 def test_how_many_are_caught_is_counted_above_the_last_that_may_be_wrong() -> None:
@@ -79,5 +79,5 @@ def test_a_row_s_own_difficulty_is_seen_by_the_likelihood_ratio_and_not_by_a_thr
 def test_a_row_with_its_own_spread_needs_many_shadow_models(shadows: int) -> None:
     rng = np.random.default_rng(6)
     present = halves(own(50), shadows, rng)
-    found = likelihood_ratio(np.zeros(50), rng.normal(size=(shadows, 50)), present)
-    assert np.isfinite(found).all()
+    result = likelihood_ratio(np.zeros(50), rng.normal(size=(shadows, 50)), present)
+    assert np.isfinite(result).all()

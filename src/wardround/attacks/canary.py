@@ -1,13 +1,13 @@
-"""A lower bound on epsilon from the program's own releases: can a planted patient be told from noise?
+"""A lower bound on epsilon from the program's own releases: can a planted patient be detected through the noise?
 
-The worst patient is planted, a canary: its clipped gradient is as long as the clip and points where no other does. What
-a site releases is then drawn thousands of times with and without it, and whoever sees only the releases guesses which
-(Nasr et al., S&P 2021, arXiv:2101.04535). Nothing is retrained: what all steps of a run tell about the canary is in the
-canary's direction, and the code that samples, clips and adds noise is the code that trains (`poisson_order`,
+The worst case is planted, a canary: its clipped gradient is as long as the clip and orthogonal to all others. A site's
+releases are then drawn thousands of times with and without it, and an attacker who sees only the releases guesses which
+(Nasr et al., S&P 2021, arXiv:2101.04535). Nothing is retrained: all that a run's steps reveal about the canary lies in
+the canary's direction, and the code that samples, clips and adds noise is the training code (`poisson_order`,
 `PrivateGradient`).
 
-Many draws are made at once. Each canary has a direction of its own, none of which touches another, and noise in
-different directions is independent: a step with many canaries is as many independent draws of a step with one.
+Many draws are made at once. Canaries have orthogonal directions, and noise in different directions is independent, so
+one step with many canaries is as many independent draws of a step with one.
 """
 
 import math
@@ -28,17 +28,17 @@ from wardround.privacy.dp.accountant import Charge, epsilon
 from wardround.privacy.dp.example_dp import PrivateGradient, Rule, poisson_order
 from wardround.privacy.dp.protection import Streams
 
-LENGTH = 1000.0  # of a canary's gradient, in clips: far more than is let through
+LENGTH = 1000.0  # of a canary's gradient before clipping, in clips
 STEPS_AT_A_TIME = 16
-FEWEST_DRAWS = 200_000  # a claim of 1 or 2 could be refuted by fewer, but a close bound takes them
+FEWEST_DRAWS = 200_000  # fewer could refute a claim of 1 or 2, but a tight bound needs them
 MOST_DRAWS = 400_000
-LEAST_DRAWS = 4_000  # whatever work it is
-WORK = 20_000_000  # draws x steps of one audit, at most: some five seconds
+LEAST_DRAWS = 4_000  # however many steps there are
+WORK = 20_000_000  # draws x steps of one audit, at most: about five seconds
 
 
 @dataclass(frozen=True)
 class Audit:
-    """A claim beside what an attacker could show of it."""
+    """A claimed epsilon and the lower bound that an attack reaches."""
 
     claim: float  # epsilon
     delta: float
@@ -52,7 +52,7 @@ class Audit:
 
     @property
     def can_fail(self) -> bool:
-        """Whether so many draws would show it, were there no noise at all."""
+        """Whether so many draws would refute the claim if there were no noise at all."""
         return self.bound.limit > self.claim
 
 
@@ -64,37 +64,39 @@ def audit(
     claim: float | None = None,
     draws: int | None = None,
     confidence: float = 0.95,
-    told: Rule | None = None,
+    assumed: Rule | None = None,
     stages: Sequence[tuple[Rule, int]] = (),
 ) -> Audit:
-    """Attack the releases of a site that protects its patients by `rule`, as many steps of it as were charged.
+    """Attack the releases of a site that protects its patients by `rule`, for as many steps as were charged.
 
-    The claim is what the charges cost, unless another is given: rate and noise of the releases are the rule's own, so
-    that a charge which says less of them is found out. `told` is the rule that the attacker believes in; a test gives
-    it where `rule` has been weakened. `stages` are rules and steps of each, where noise changes over the rounds.
+    The claim defaults to what the charges cost. Sampling rate and noise come from the rule, so that a charge which
+    understates them is detected. `assumed` is the rule that the attacker assumes; tests pass it where `rule` was
+    weakened. `stages` are the rules and their steps where noise changes over the rounds.
     """
     claim = epsilon(charges, delta) if claim is None else claim
     steps = sum(charge.steps for charge in charges)
     if draws is None:
         draws = min(draws_for(claim, FEWEST_DRAWS, MOST_DRAWS, confidence), WORK // max(steps, 1) // 2 * 2)
         draws = max(draws, LEAST_DRAWS)
-    with torch_threads(1):  # tensors are too small for two threads to help one another
-        parts = [(one, one, count) for one, count in stages] or [(rule, told or rule, steps)]
-        present, absent = scores(parts, draws, streams)
-    return Audit(claim, delta, confidence, steps, epsilon_bound(present, absent, delta, confidence))
+    with torch_threads(1):  # the tensors are too small to gain from a second thread
+        parts = [(stage, stage, count) for stage, count in stages] or [(rule, assumed or rule, steps)]
+        with_canary, without_canary = canary_scores(parts, draws, streams)
+    return Audit(claim, delta, confidence, steps, epsilon_bound(with_canary, without_canary, delta, confidence))
 
 
-def scores(parts: Sequence[tuple[Rule, Rule, int]], draws: int, streams: Streams) -> tuple[np.ndarray, np.ndarray]:
-    """How much the steps of a run speak for the canary, in draws with it and in draws without it.
+def canary_scores(
+    parts: Sequence[tuple[Rule, Rule, int]], draws: int, streams: Streams
+) -> tuple[np.ndarray, np.ndarray]:
+    """The evidence of a run's steps for the canary, in draws with it and in draws without it.
 
-    Of each part of the run: the rule that holds, the one that the attacker believes in, and the steps.
+    Each part of the run: the rule in force, the rule that the attacker assumes, and the steps.
     """
-    model, people = canary_model(2 * draws), torch.arange(draws)  # the second half of all directions stays empty
+    model, people = canary_model(2 * draws), torch.arange(draws)  # the second half of the directions has no canary
     params: Tree = {"weight": torch.zeros(2 * draws)}
     label = torch.zeros(draws, dtype=torch.int64)
-    found = torch.zeros(2 * draws, dtype=torch.float64)
+    scores = torch.zeros(2 * draws, dtype=torch.float64)
     sampling, noise = streams("sampling"), streams("noise")
-    for rule, told, steps in parts:
+    for rule, assumed, steps in parts:
         fixed = at_fixed_clip(rule)
         gradient = PrivateGradient(model, fixed, noise)
         for begin in range(0, steps, STEPS_AT_A_TIME):
@@ -102,19 +104,19 @@ def scores(parts: Sequence[tuple[Rule, Rule, int]], draws: int, streams: Streams
                 x = torch.full((len(rows), 2), 2 * LENGTH * fixed.clip, dtype=torch.float64)  # the derivative is half
                 x[:, 0] = rows
                 released = gradient(params, {}, x, label[rows], {}, people[rows])[0]["weight"]
-                found += evidence(released.double() * (fixed.expected / fixed.clip), told)
-    return found[:draws].numpy(), found[draws:].numpy()
+                scores += log_likelihood_ratio(released.double() * (fixed.expected / fixed.clip), assumed)
+    return scores[:draws].numpy(), scores[draws:].numpy()
 
 
 def at_fixed_clip(rule: Rule) -> Rule:
-    """An adaptive clip releases a noisy count besides, which this attack does not use; the gradient's noise is kept."""
+    """An adaptive clip also releases a noisy count, which this attack ignores; the gradient's noise stays the same."""
     return replace(rule, noise=rule.gradient_noise, adaptation=None)
 
 
-def evidence(released: Tensor, rule: Rule) -> Tensor:
-    """Logarithm of how much likelier each release is with the canary, which was in the step with the rule's rate.
+def log_likelihood_ratio(released: Tensor, rule: Rule) -> Tensor:
+    """Of each release with against without the canary, which is sampled with the rule's rate.
 
-    Releases are in clips. The sum over steps is the best statistic there is (Neyman and Pearson 1933).
+    Releases are in clips. The sum over steps is the most powerful statistic (Neyman and Pearson 1933).
     """
     present = (2 * released - 1) / (2 * rule.gradient_noise**2)
     if rule.rate == 1:
@@ -124,9 +126,9 @@ def evidence(released: Tensor, rule: Rule) -> Tensor:
 
 
 def canary_model(directions: int) -> Model:
-    """Logistic regression without intercept in which every row has one column of its own that is not 0.
+    """Logistic regression without intercept in which each row has its own single non-zero column.
 
-    A row is written as (number of the column, value in it). Every patient has one row.
+    A row is stored as (column number, value). Every patient has one row.
     """
 
     def init(seed: int) -> tuple[Tree, Tree]:
@@ -142,11 +144,11 @@ def canary_model(directions: int) -> Model:
         weight, column = params["weight"], x[:, 0].long()
         value = x[:, 1].to(weight.dtype)
         error = torch.sigmoid(weight[column] * value) - y.to(weight.dtype)
-        own = error * value
+        gradients = error * value
 
         def summed(factors: Tensor) -> Tree:
-            return {"weight": torch.zeros_like(weight).index_add_(0, column, own * factors)}
+            return {"weight": torch.zeros_like(weight).index_add_(0, column, gradients * factors)}
 
-        return patients.means(own.abs()), summed
+        return patients.means(gradients.abs()), summed
 
     return Model(init, logits, classes=2, row_gradients=row_gradients)

@@ -1,4 +1,4 @@
-"""Figures of what attacks found: attack_*.svg and .png among the run's figures."""
+"""Figures of the attacks: attack_*.svg and .png among the run's figures."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,82 +14,83 @@ from wardround.runs.folder import write_atomically
 WITHOUT, WITH = COLOURS[1], COLOURS[0]
 CLAIM = COLOURS[6]
 LEAST_HEIGHT, PER_ARM = 1.1, 0.32
-LEAST_ERROR = 1e-9  # smaller ones are drawn there
+LEAST_ERROR = 1e-9  # smaller ones are drawn here
 
 
-def draw(found: Mapping[str, Any], pictures: Sequence[Picture], folder: Path) -> list[str]:
-    """Write what can be drawn; their names."""
+def draw(content: Mapping[str, Any], pictures: Sequence[Picture], folder: Path) -> list[str]:
+    """Write the figures that the results allow, and return their names."""
     drawings: dict[str, Callable[[], Figure | None]] = {
-        "attack_inversion": lambda: inversion(found),
-        "attack_pictures": lambda: reconstructions(found, pictures),
-        "attack_membership": lambda: membership(found),
-        "attack_canary": lambda: canary(found),
+        "attack_inversion": lambda: inversion(content),
+        "attack_pictures": lambda: reconstructions(content, pictures),
+        "attack_membership": lambda: membership(content),
+        "attack_canary": lambda: canary(content),
     }
     folder.mkdir(parents=True, exist_ok=True)
     names = []
     for name, make in drawings.items():
         for suffix in ("svg", "png"):
-            (folder / f"{name}.{suffix}").unlink(missing_ok=True)  # of an earlier attack, which tried something else
+            (folder / f"{name}.{suffix}").unlink(missing_ok=True)  # of an earlier attack with other options
         with mpl.rc_context(STYLE):
-            drawn = make()
-            if drawn is not None:
-                write_atomically(folder / f"{name}.svg", as_svg(drawn, name).encode())
-                save_png(drawn, folder / f"{name}.png")
+            made = make()
+            if made is not None:
+                write_atomically(folder / f"{name}.svg", as_svg(made, name).encode())
+                save_png(made, folder / f"{name}.png")
                 names.append(name)
     return names
 
 
-def canary(found: Mapping[str, Any]) -> Figure | None:
-    """What was shown of each claim: the worst site of each arm."""
-    arms = {name: max(sites, key=lambda one: one["bound"]) for name, sites in found.get("canary", {}).items() if sites}
+def canary(content: Mapping[str, Any]) -> Figure | None:
+    """Claim and bound at the worst site of each arm."""
+    arms = {
+        name: max(sites, key=lambda audit: audit["bound"]) for name, sites in content.get("canary", {}).items() if sites
+    }
     if not arms:
         return None
-    drawn = figure(LEAST_HEIGHT + PER_ARM * len(arms))
-    axes = drawn.subplots()
-    for place, one in enumerate(arms.values()):
-        colour = WITH if one["holds"] else WITHOUT
-        axes.barh(place, one["bound"], height=0.5, color=colour)
-        axes.plot([one["claim"]], [place], "|", color=CLAIM, markersize=16, markeredgewidth=2)
-        word = "" if one["can_fail"] else "  (too large to test)"
+    made = figure(LEAST_HEIGHT + PER_ARM * len(arms))
+    axes = made.subplots()
+    for place, audit in enumerate(arms.values()):
+        colour = WITH if audit["holds"] else WITHOUT
+        axes.barh(place, audit["bound"], height=0.5, color=colour)
+        axes.plot([audit["claim"]], [place], "|", color=CLAIM, markersize=16, markeredgewidth=2)
+        word = "" if audit["can_fail"] else "  (too large to test)"
         axes.annotate(
-            f"{one['bound']:.2f} of {one['claim']:.{1 if one['claim'] < 100 else 0}f}{word}",
-            (max(one["bound"], one["claim"]), place),
+            f"{audit['bound']:.2f} of {audit['claim']:.{1 if audit['claim'] < 100 else 0}f}{word}",
+            (max(audit["bound"], audit["claim"]), place),
             xytext=(8, 0),
             textcoords="offset points",
             va="center",
             fontsize=8,
         )
     name_rows(axes, list(arms))
-    largest = max(max(one["claim"], one["bound"]) for one in arms.values())
-    smallest = max(min(one["claim"] for one in arms.values()), 0.1)
+    largest = max(max(audit["claim"], audit["bound"]) for audit in arms.values())
+    smallest = max(min(audit["claim"] for audit in arms.values()), 0.1)
     if largest / smallest > 50:
         axes.set_xscale("log")
         axes.set_xlim(smallest / 20, largest * 12)
     else:
         axes.set_xlim(0, largest * 1.35)
-    axes.set_xlabel("epsilon: shown by the attack (bar) and claimed (line)")
-    return drawn
+    axes.set_xlabel("epsilon: lower bound from the attack (bar), claimed (line)")
+    return made
 
 
-def membership(found: Mapping[str, Any]) -> Figure | None:
-    """Area under the curve of both attacks on each arm's model."""
-    arms = {name: of_arm for name, of_arm in found.get("membership", {}).items() if "threshold" in of_arm}
+def membership(content: Mapping[str, Any]) -> Figure | None:
+    arms = {name: of_arm for name, of_arm in content.get("membership", {}).items() if "threshold" in of_arm}
     arms = {name: of_arm for name, of_arm in arms.items() if "auc" in of_arm["threshold"]}
     if not arms:
         return None
-    drawn = figure(LEAST_HEIGHT + 0.3 + PER_ARM * len(arms))
-    axes = drawn.subplots()
+    made = figure(LEAST_HEIGHT + 0.3 + PER_ARM * len(arms))
+    axes = made.subplots()
     kinds = (("threshold", "by threshold on the loss", "o", -0.12), ("likelihood_ratio", "by shadow models", "s", 0.12))
     for kind, label, marker, shift in kinds:
         named = False
         for place, (name, of_arm) in enumerate(arms.items()):
-            one = of_arm.get(kind)
-            if not one or "auc" not in one:
+            measured = of_arm.get(kind)
+            if not measured or "auc" not in measured:
                 continue
-            colour = WITHOUT if found["arms"][name]["epsilon"] is None else WITH
-            axes.plot(one["interval"], [place + shift] * 2, color=colour, linewidth=1.4)
-            axes.plot([one["auc"]], [place + shift], marker, color=colour, markersize=5, linestyle="none")
-            if not named:  # the sign in the legend has no arm's colour
+            colour = WITHOUT if content["arms"][name]["epsilon"] is None else WITH
+            axes.plot(measured["interval"], [place + shift] * 2, color=colour, linewidth=1.4)
+            axes.plot([measured["auc"]], [place + shift], marker, color=colour, markersize=5, linestyle="none")
+            if not named:  # the legend's marker is grey: colours stand for protection
                 axes.plot([], [], marker, color="#555555", label=label, linestyle="none")
                 named = True
     for label, colour in (("without protection of patients", WITHOUT), ("with it", WITH)):
@@ -97,18 +98,18 @@ def membership(found: Mapping[str, Any]) -> Figure | None:
     axes.axvline(0.5, color="#777777", linewidth=1, linestyle=":")
     name_rows(axes, list(arms))
     axes.set_xlabel("area under the curve, training rows against test rows; 0.5 is chance")
-    drawn.legend(loc="outside lower center", ncols=2, fontsize=8)
-    return drawn
+    made.legend(loc="outside lower center", ncols=2, fontsize=8)
+    return made
 
 
-def inversion(found: Mapping[str, Any]) -> Figure | None:
-    """Error of each reconstructed row, beside that of the best guess without an update."""
-    arms = {n: of_arm for n, of_arm in found.get("inversion", {}).get("arms", {}).items() if "without" in of_arm}
+def inversion(content: Mapping[str, Any]) -> Figure | None:
+    """Error of each reconstructed row, and of the best guess without an update."""
+    arms = {n: of_arm for n, of_arm in content.get("inversion", {}).get("arms", {}).items() if "without" in of_arm}
     if not arms:
         return None
-    shown = _shown(found, arms)
-    drawn = figure(LEAST_HEIGHT + 0.3 + PER_ARM * len(shown))
-    axes = drawn.subplots()
+    shown = _shown(content, arms)
+    made = figure(LEAST_HEIGHT + 0.3 + PER_ARM * len(shown))
+    axes = made.subplots()
     for place, (_, key, rows) in enumerate(shown):
         at = [place] * len(rows)
         errors = [max(row["error"], LEAST_ERROR) for row in rows]
@@ -119,9 +120,9 @@ def inversion(found: Mapping[str, Any]) -> Figure | None:
         axes.plot([], [], linestyle="none", label=label, **look)
     axes.set_xscale("log")
     name_rows(axes, [label for label, _, _ in shown])
-    axes.set_xlabel("mean squared error of rebuilt rows; left of the line, a patient is exposed")
-    drawn.legend(loc="outside lower center", ncols=3, fontsize=8)
-    return drawn
+    axes.set_xlabel("mean squared error of reconstructed rows; left of the line, a patient is exposed")
+    made.legend(loc="outside lower center", ncols=3, fontsize=8)
+    return made
 
 
 _INVERSION_LEGEND: dict[str, dict[str, Any]] = {
@@ -131,12 +132,12 @@ _INVERSION_LEGEND: dict[str, dict[str, Any]] = {
 }
 
 
-def _shown(found: Mapping[str, Any], arms: Mapping[str, Any]) -> list[tuple[str, str, list[Any]]]:
-    """What an unprotected update gives is shown once, where an arm without protection has it."""
+def _shown(content: Mapping[str, Any], arms: Mapping[str, Any]) -> list[tuple[str, str, list[Any]]]:
+    """The result from an unprotected update is shown once, at an arm without protection if there is one."""
     bare = any(of_arm["with"] is None for of_arm in arms.values())
     lines = []
     for name, of_arm in arms.items():
-        hidden = " (hidden in a sum)" if found["arms"][name]["secure_sum"] and of_arm["with"] is None else ""
+        hidden = " (hidden in a sum)" if content["arms"][name]["secure_sum"] and of_arm["with"] is None else ""
         if of_arm["with"] is None:
             lines.append((f"{name}{hidden}", "without", of_arm["without"]["rows"]))
             continue
@@ -147,25 +148,25 @@ def _shown(found: Mapping[str, Any], arms: Mapping[str, Any]) -> list[tuple[str,
     return lines
 
 
-def reconstructions(found: Mapping[str, Any], pictures: Sequence[Picture]) -> Figure | None:
-    """Patients' images beside what was made of them; only where they may be shown."""
+def reconstructions(content: Mapping[str, Any], pictures: Sequence[Picture]) -> Figure | None:
+    """Patients' images and their reconstructions; only where they may be shown."""
     if not pictures:
         return None
-    labels = ["the image", *pictures[0].made, "best guess\nwithout an update"]
+    labels = ["the image", *pictures[0].reconstructions, "best guess\nwithout an update"]
     side, gap, head = min(1.35, (WIDTH - 0.2) / len(labels) - 0.08), 0.08, 0.42
-    top = 0.24 if found["synthetic"] else 0.0
+    top = 0.24 if content["synthetic"] else 0.0
     height = top + head + len(pictures) * (side + gap)
-    drawn = Figure(figsize=(WIDTH, height))
-    if top:  # in the picture itself, which may end up on a slide
-        drawn.text(0.1 / WIDTH, 1 - 0.04 / height, "SYNTHETIC: no patient", fontsize=9, color="#a33c00", va="top")
+    made = Figure(figsize=(WIDTH, height))
+    if top:  # inside the picture, which may end up on a slide
+        made.text(0.1 / WIDTH, 1 - 0.04 / height, "SYNTHETIC: no patient", fontsize=9, color="#a33c00", va="top")
     for row, picture in enumerate(pictures):
-        images = [picture.true, *picture.made.values(), picture.guess]
+        images = [picture.true, *picture.reconstructions.values(), picture.guess]
         for column, (label, image) in enumerate(zip(labels, images, strict=True)):
             x, y = 0.1 + column * (side + gap), height - top - head - row * (side + gap) - side
-            axes = drawn.add_axes((x / WIDTH, y / height, side / WIDTH, side / height))
+            axes = made.add_axes((x / WIDTH, y / height, side / WIDTH, side / height))
             low, high = float(picture.true.min()), float(picture.true.max())
             axes.imshow(image[0], cmap="gray", vmin=low, vmax=high, interpolation="none")
             axes.set_axis_off()
             if not row:
-                drawn.text(x / WIDTH, (y + side + 0.03) / height, label, fontsize=8, va="bottom", linespacing=1.1)
-    return drawn
+                made.text(x / WIDTH, (y + side + 0.03) / height, label, fontsize=8, va="bottom", linespacing=1.1)
+    return made

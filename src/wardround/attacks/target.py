@@ -1,4 +1,4 @@
-"""The run that is attacked: its study, its rows, its saved models and what it was charged."""
+"""The run that is attacked: its study, rows, saved models and privacy charges."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Target:
         return saved_run(trial, self.folder.load_model(trial.arm, trial.seed))
 
     def charges(self, arm: str) -> dict[str, list[Charge]]:
-        """By site, what was charged in the rounds that took place."""
+        """By site, the charges of the rounds that took place."""
         records = self.folder.records()
         chosen = records[(records["arm"] == arm) & (records["seed"] == self.seed)]
         rounds = chosen["charges"].tolist() if "charges" in chosen else []
@@ -43,7 +43,7 @@ class Target:
 
     @property
     def pictures_allowed(self) -> bool:
-        """Images are drawn where nobody is behind them, or where the study lets its report show some."""
+        """Images are drawn if they are synthetic or if the study lets its report show some."""
         synthetic = all(cohort.records.synthetic for cohort in self.plan.cohorts.values())
         return synthetic or self.plan.study.evaluation.samples > 0
 
@@ -54,7 +54,7 @@ def open_target(
     models: Mapping[str, Factory] | None = None,
     sources: Mapping[str, Factory] | None = None,
 ) -> Target:
-    """A complete run that was made on this machine. `models` and `sources` are as `run_study` takes them."""
+    """A complete run that was made on this machine. `models` and `sources` are as in `run_study`."""
     folder, plan = open_run(path, ELSEWHERE, models, sources)
     study = plan.study
     known = [arm.name for arm in study.arms]
@@ -66,7 +66,7 @@ def open_target(
 
 
 def total_charges(rounds: Sequence[Any]) -> dict[str, list[Charge]]:
-    """From (rate, noise, steps) by site of each round; rounds of the same kind are one charge."""
+    """From (rate, noise, steps) by site of each round; rounds with equal rate and noise are one charge."""
     counted: dict[str, dict[tuple[float, float], int]] = {}
     for of_round in rounds:
         for site, charge in dict(of_round).items():
