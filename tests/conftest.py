@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agreement import contradictions
+from tests.report_consistency import contradictions
 
 
 @pytest.fixture(scope="session", autouse=True)

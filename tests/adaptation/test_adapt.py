@@ -12,7 +12,7 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from tests.adaptation.conftest import NEW, OTHERS, hospital_file
-from tests.adaptation.made import made_up
+from tests.adaptation.synthetic_hospitals import made_up
 from wardround import load_bundle
 from wardround.adaptation import adapt as module
 from wardround.adaptation.adapt import Adapted, adapt

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.adaptation.made import records
+from tests.adaptation.synthetic_hospitals import records
 from wardround.adaptation.newcomer import FRACTIONS, fraction, read_newcomer
 from wardround.adaptation.train import prepared
 from wardround.bundles.build.shared_part import SharedPart

@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file, save
 
 from tests.adaptation.conftest import OTHERS, PRIVATE, SHARED, hearts
-from tests.deployment.compared import KNOWN
-from tests.deployment.hospitals import at_sites, study
-from tests.deployment.together import federation
+from tests.deployment.hospital_files import at_sites, study
+from tests.deployment.in_process_federation import federation
+from tests.deployment.parity import KNOWN
 from wardround.bundles.build.shared_part import ABOUT, WEIGHTS, load_shared, make_shared, part_of_run
 from wardround.bundles.sealed_files import seal
 from wardround.core import seeds

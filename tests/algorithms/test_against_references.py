@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.support import after, each_round, ragged_sites, trial
+from tests.small_federations import after, each_round, ragged_sites, trial
 from wardround.algorithms import ALGORITHMS
 from wardround.core import seeds
 from wardround.core.threads import torch_threads
@@ -24,7 +24,7 @@ from wardround.study.schema import Decay, Stragglers
 from wardround.training.local import batches
 from wardround.training.trial import Run, Trial, assign
 
-L2 = 0.01  # as in tests.support.trial
+L2 = 0.01  # as in tests.small_federations.trial
 ROUNDS = 6
 CLOSE = 1e-10
 LR, FACTOR, EVERY, MINIMUM = 0.3, 0.7, 2, 0.15  # 0.3 0.3 0.21 0.21 0.15 0.15, where 0.147 would be below the minimum

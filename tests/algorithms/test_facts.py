@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.support import after, assert_same, assert_same_tree, each_round, ragged_sites, site, trial
+from tests.small_federations import after, assert_same, assert_same_tree, each_round, ragged_sites, site, trial
 from wardround.algorithms import ALGORITHMS, Algorithm
 from wardround.algorithms.algorithm import Work
 from wardround.algorithms.clustered import bipartition, clustered

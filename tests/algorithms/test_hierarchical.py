@@ -7,7 +7,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from tests.support import after, assert_same, assert_same_tree, each_round, ragged_sites, trial
+from tests.small_federations import after, assert_same, assert_same_tree, each_round, ragged_sites, trial
 from wardround.algorithms import ALGORITHMS, Algorithm
 from wardround.algorithms.fedavg import fedavg
 from wardround.algorithms.fedprox import fedprox

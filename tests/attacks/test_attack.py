@@ -13,8 +13,8 @@ import torch
 
 from tests.attacks.studies import heart
 from tests.cli.test_commands import wardround
-from tests.support import site
-from tests.support import trial as small_trial
+from tests.small_federations import site
+from tests.small_federations import trial as small_trial
 from wardround.algorithms.fedavg import fedavg
 from wardround.algorithms.local_only import local
 from wardround.algorithms.pooled import pooled

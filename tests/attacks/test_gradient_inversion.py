@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from tests.attacks.studies import heart
-from tests.support import site
-from tests.support import trial as small_trial
+from tests.small_federations import site
+from tests.small_federations import trial as small_trial
 from wardround.algorithms.fedavg import fedavg
 from wardround.algorithms.fedprox import fedprox
 from wardround.algorithms.scaffold import scaffold

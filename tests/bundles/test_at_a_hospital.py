@@ -10,9 +10,10 @@ import pandas as pd
 import pytest
 
 from tests.cli.test_commands import wardround
-from tests.deployment import hospitals, protected
-from tests.deployment.compared import KNOWN, Both, deploy
-from tests.deployment.together import OpenGate
+from tests.deployment import hospital_files as hospital_files as hospitals
+from tests.deployment import private_studies as private_studies as protected
+from tests.deployment.in_process_federation import OpenGate
+from tests.deployment.parity import KNOWN, Both, deploy
 from wardround.bundles.build.make import make_bundle
 from wardround.bundles.bundle import load_bundle
 from wardround.core.errors import BundleError, DeployError, RunError, StudyError

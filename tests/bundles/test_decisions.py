@@ -14,12 +14,12 @@ import pytest
 from PIL import Image
 
 from tests.attacks.studies import heart as private_hearts
-from tests.bundles.by_hand import made as by_hand
-from tests.bundles.pictured import ARMS as IMAGE_ARMS
-from tests.bundles.pictured import garments, radiographs, run_of
+from tests.bundles.image_runs import ARMS as IMAGE_ARMS
+from tests.bundles.image_runs import garments, radiographs, run_of
 from tests.bundles.test_same_referral import FEDAVG, heart_run, measured
+from tests.bundles.untrained_bundles import made as by_hand
+from tests.runs.test_vertical_studies import study as vertical_study
 from tests.serving.test_serve import Client
-from tests.test_vertical import study as vertical_study
 from wardround.bundles.build.make import Opened, bundle_from, open_for_bundles
 from wardround.bundles.bundle import Bundle, Finding, load_bundle
 from wardround.bundles.predict.image_request import block_of_arrays

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.bundles.by_hand import made
+from tests.bundles.untrained_bundles import made
 from wardround.bundles.build import onnx as exporting
 from wardround.bundles.build.onnx import RANDOM_ROWS, TOLERANCE, export, largest_difference, trial_rows
 from wardround.bundles.bundle import Bundle

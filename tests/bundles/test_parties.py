@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.test_vertical import PARTIES, study
+from tests.runs.test_vertical_studies import PARTIES, study
 from wardround.bundles.build.make import Opened, bundle_from, open_for_bundles
 from wardround.bundles.bundle import Bundle, load_bundle
 from wardround.bundles.inputs import Inputs, read_inputs, write_inputs

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.bundles.pictured import ARMS, as_files, garments, radiographs, run_of
+from tests.bundles.image_runs import ARMS, as_files, garments, radiographs, run_of
 from wardround.bundles.build.make import Opened, bundle_from
 from wardround.bundles.bundle import Bundle, load_bundle
 from wardround.bundles.inputs import LOOKS, looks_of

@@ -20,8 +20,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.bundles.by_hand import made as by_hand
 from tests.bundles.conftest import SITES
+from tests.bundles.untrained_bundles import made as by_hand
 from wardround.bundles.build.make import Opened, bundle_from, open_for_bundles
 from wardround.bundles.bundle import Bundle, load_bundle
 from wardround.bundles.out_of_distribution import by_ranges

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.bundles.by_hand import write_bundle
+from tests.bundles.untrained_bundles import write_bundle
 from wardround.bundles.bundle import load_bundle
 from wardround.bundles.registry import registry as registries
 from wardround.bundles.registry.listing import listing

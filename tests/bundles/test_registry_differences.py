@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.bundles.by_hand import made, write_bundle
+from tests.bundles.untrained_bundles import made, write_bundle
 from tests.cli.test_commands import as_json, wardround
 from wardround.bundles.bundle import Bundle
 from wardround.bundles.registry.bundle_differences import differences, headline

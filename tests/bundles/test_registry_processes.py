@@ -5,8 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.bundles.by_hand import write_bundle
 from tests.bundles.test_registry import in_order, registry
+from tests.bundles.untrained_bundles import write_bundle
 from wardround.bundles.bundle import load_bundle
 from wardround.bundles.registry.registry import Registry
 from wardround.bundles.sealed_files import ABOUT

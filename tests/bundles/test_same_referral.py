@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from tests.bundles.conftest import hearts
-from tests.bundles.pictured import radiographs, run_of
+from tests.bundles.image_runs import radiographs, run_of
 from wardround.bundles.build.make import Opened, bundle_from, open_for_bundles
 from wardround.bundles.bundle import Bundle, load_bundle
 from wardround.bundles.predict.predict import predict_images, predict_table

@@ -14,8 +14,8 @@ from scipy.stats import norm
 from torch import nn
 
 from tests.attacks.studies import heart as private_hearts
-from tests.bundles.by_hand import made as by_hand
 from tests.bundles.conftest import hearts
+from tests.bundles.untrained_bundles import made as by_hand
 from wardround.bundles.build import choose_uncertainty as choose_unsure
 from wardround.bundles.build.make import Opened, bundle_from, make_bundle
 from wardround.bundles.build.run_inputs import Side

@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from tests.support import after, assert_same, each_round, parts_of, ragged_sites, trial
+from tests.small_federations import after, assert_same, each_round, parts_of, ragged_sites, trial
 from wardround.algorithms import ALGORITHMS, Algorithm, Arrival
 from wardround.algorithms.algorithm import Work
 from wardround.core import tree

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.support import after, assert_same, assert_same_tree, each_round, parts_of, ragged_sites, trial
+from tests.small_federations import after, assert_same, assert_same_tree, each_round, parts_of, ragged_sites, trial
 from wardround.algorithms import ALGORITHMS
 from wardround.algorithms.fedavg import fedavg
 from wardround.core import seeds, tree

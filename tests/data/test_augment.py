@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.support import trial
-from tests.with_findings import a_study, some_radiographs, source_of
+from tests.radiographs import a_study, some_radiographs, source_of
+from tests.small_federations import trial
 from wardround import load_plan, load_study
 from wardround.algorithms.fedavg import fedavg
 from wardround.core.errors import StudyError

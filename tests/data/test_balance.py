@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support import site, trial
+from tests.small_federations import site, trial
 from wardround.algorithms.fedavg import fedavg
 from wardround.data.balance import HEAVIEST, class_weights, row_odds
 from wardround.engines.serial import order_of

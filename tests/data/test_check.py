@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import wardround
-from tests.shared_data import shared_data
+from tests.real_data import shared_data
 from wardround.core.errors import CheckError
 from wardround.data.checks.before_training import CHECKS, Finding, check_splits, refuse_errors
 from wardround.data.cohort import Cohort, load_cohort

@@ -15,7 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.data.made_radiographs import NAMES, first_pixels, grey, images, nih_folder
+from tests.data.nih_folders import NAMES, first_pixels, grey, images, nih_folder
 from wardround.core.errors import DataError, MachineError
 from wardround.data.imaging import cache as store
 from wardround.data.imaging import convert

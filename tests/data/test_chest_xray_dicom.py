@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.data.made_radiographs import images, note
+from tests.data.nih_folders import images, note
 from wardround.core.errors import DataError, MachineError
 from wardround.data.imaging.cache import read_facts
 from wardround.data.imaging.dicom import RANGE, grey_levels, read_dicom, turn

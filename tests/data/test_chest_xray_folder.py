@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.data.made_radiographs import HEADER, NAMES, ROWS, first_pixels, grey, images, nih_folder, note
-from tests.shared_data import shared_data
+from tests.data.nih_folders import HEADER, NAMES, ROWS, first_pixels, grey, images, nih_folder, note
+from tests.real_data import shared_data
 from wardround.core.errors import DataError, MachineError, StudyError
 from wardround.core.settings import parse_settings, settings_of
 from wardround.data.imaging.finding_names import FINDINGS

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.data.made_radiographs import first_pixels, images, note
-from tests.shared_data import shared_data
+from tests.data.nih_folders import first_pixels, images, note
+from tests.real_data import shared_data
 from wardround.core.errors import DataError, MachineError, StudyError
 from wardround.data.imaging import npz
 from wardround.data.imaging.finding_names import FINDINGS

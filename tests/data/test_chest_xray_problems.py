@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.data.made_radiographs import HEADER, NAMES, ROWS, first_pixels, grey, images, nih_folder, note
+from tests.data.nih_folders import HEADER, NAMES, ROWS, first_pixels, grey, images, nih_folder, note
 from wardround.core.errors import DataError
 from wardround.data.imaging.decode import read_picture
 from wardround.data.sources.chest_xray import chest_xray

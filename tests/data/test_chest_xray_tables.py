@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from tests.data.made_radiographs import NAMES, first_pixels, grey, nih_folder, note
-from tests.shared_data import shared_data
+from tests.data.nih_folders import NAMES, first_pixels, grey, nih_folder, note
+from tests.real_data import shared_data
 from wardround.core.errors import DataError, StudyError
 from wardround.data.imaging.boxes import read_boxes
 from wardround.data.imaging.demographics import groups, years

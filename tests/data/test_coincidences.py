@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 import wardround
-from tests.data.honest_and_planted import by_hospital, coarse_federation, cohort_of, with_copies_elsewhere
-from tests.shared_data import shared_data
+from tests.data.planted_mistakes import by_hospital, coarse_federation, cohort_of, with_copies_elsewhere
+from tests.real_data import shared_data
 from wardround.data.checks.before_training import Finding, check_splits
 from wardround.data.checks.coincidences import ALWAYS, expected_pairs, explained_by_chance
 from wardround.data.cohort import Cohort, load_cohort

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from tests.shared_data import shared_data
+from tests.real_data import shared_data
 from wardround.cli.main import app
 from wardround.data.describe import describe_data, describe_file
 

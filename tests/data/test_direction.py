@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.shared_data import shared_data
+from tests.real_data import shared_data
 from wardround.core import seeds
 from wardround.data.checks.before_training import Finding, check_splits
 from wardround.data.checks.label_direction import (

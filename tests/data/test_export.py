@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.with_findings import NAMES, SIZE, cohort_of, some_radiographs
+from tests.radiographs import NAMES, SIZE, cohort_of, some_radiographs
 from wardround.core.errors import RunError
 from wardround.data.cohort import split_sites
 from wardround.data.export import export_split

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.with_findings import NAMES, SHARES, a_study, cohort_of, some_radiographs, source_of
+from tests.radiographs import NAMES, SHARES, a_study, cohort_of, some_radiographs, source_of
 from wardround import load_plan, load_study
 from wardround.core.errors import CheckError, DataError, StudyError
 from wardround.core.seeds import generator

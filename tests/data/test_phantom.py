@@ -15,7 +15,7 @@ from scipy.stats import multivariate_normal, norm
 from sklearn.metrics import roc_auc_score
 from torch import nn
 
-from tests.shared_data import shared_data
+from tests.real_data import shared_data
 from wardround.core.errors import StudyError
 from wardround.core.seeds import generator
 from wardround.core.settings import parse_settings, settings_of

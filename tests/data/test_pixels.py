@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.with_findings import cohort_of, some_radiographs
+from tests.radiographs import cohort_of, some_radiographs
 from wardround.data.brightness import CHUNK, LEAST_SPREAD, brightness, levels
 from wardround.data.cohort import load_cohort, prepare_sites
 from wardround.data.records import Records

@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import binom
 from sklearn.datasets import load_iris
 
-from tests.data.honest_and_planted import PLANTS, by_hospital, cohort_of, honest_data
+from tests.data.planted_mistakes import PLANTS, by_hospital, cohort_of, honest_data
 from wardround.core.errors import CheckError
 from wardround.data.checks.before_training import check_splits, refuse_errors
 from wardround.data.checks.target_leak import MARKER, UNLIKELY, TargetLeak, _chance

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.shared_data import shared_data
+from tests.real_data import shared_data
 from wardround.core.errors import DataError, StudyError
 from wardround.data.records import Records
 from wardround.data.sources.csv.hospital_files import csv

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from tests.deployment.compared import KNOWN
-from tests.deployment.hospitals import at_sites, study
+from tests.deployment.hospital_files import at_sites, study
+from tests.deployment.in_process_federation import Federation, body_of, federation, kind_of
+from tests.deployment.parity import KNOWN
 from tests.deployment.test_hostile_ends import forged
-from tests.deployment.together import Federation, body_of, federation, kind_of
 from wardround.core.errors import DeployError
 from wardround.core.tree import Tree
 from wardround.protocol.messages import Sealed
@@ -250,7 +250,7 @@ ESCAPES = "\x1b[2J\x1b]0;owned\x07\r\nalder: left the run\u202e\x9b31m\x00"
 
 @pytest.mark.parametrize("kind", ["refused", "failed"])
 def test_text_from_a_hospital_reaches_the_screen_without_control_characters(kind: str, tmp_path: Path) -> None:
-    from tests.deployment.together import key
+    from tests.deployment.in_process_federation import key
     from wardround.protocol.messages import Message, seal
 
     made = begin(tmp_path)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deployment.made import kits, site_file, study
+from tests.deployment.federation_fixtures import kits, site_file, study
 from wardround.core.errors import DeployError
 from wardround.deployment.governance.approvals import approvals_of, approve, approved_study, withdraw
 from wardround.deployment.governance.policy import Policy, refusal_of_study

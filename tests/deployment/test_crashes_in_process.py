@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from tests.deployment.compared import KNOWN, kept_memories
-from tests.deployment.deaths import Died, Place, dies_once, place_of, until_finished
-from tests.deployment.hospitals import at_sites, study
-from tests.deployment.together import Federation, body_of, federation, kind_of
-from tests.support import assert_same_tree
+from tests.deployment.coordinator_restarts import Died, Place, dies_once, place_of, until_finished
+from tests.deployment.hospital_files import at_sites, study
+from tests.deployment.in_process_federation import Federation, body_of, federation, kind_of
+from tests.deployment.parity import KNOWN, kept_memories
+from tests.small_federations import assert_same_tree
 from wardround.core.errors import DeployError
 from wardround.core.tree import Tree
 from wardround.deployment.common.parity import replay, replay_trial

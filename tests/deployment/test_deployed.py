@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.deployment.processes import HEART, Hospitals, Process, heart_study, hospitals
+from tests.deployment.federation_processes import HEART, Hospitals, Process, heart_study, hospitals
 from wardround.cli.rendering import INTERRUPTED
 from wardround.deployment.join import preflight
 from wardround.deployment.provisioning.kit import CoordinatorKit

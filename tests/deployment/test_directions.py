@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.deployment.together import Federation, body_of, federation, kind_of
+from tests.deployment.in_process_federation import Federation, body_of, federation, kind_of
 from wardround.core.errors import CheckError, DeployError
 from wardround.data.checks.label_direction import Association
 from wardround.data.clinical_names import SAME

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.deployment.processes import heart_study, hospitals
+from tests.deployment.federation_processes import heart_study, hospitals
 from wardround.core.settings import settings_of
 from wardround.deployment.coordinate import coordinate
 from wardround.deployment.flower import connection as connections

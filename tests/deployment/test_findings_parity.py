@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.deployment import radiology
-from tests.deployment.compared import KNOWN, Both, assert_parity, deploy
-from tests.deployment.radiology import FINDINGS, NAMES, study
-from tests.deployment.regional import Hierarchy, hierarchy
-from tests.deployment.together import OpenGate, body_of, federation, kind_of
+from tests.deployment import radiology_sites as radiology_sites as radiology
+from tests.deployment.in_process_federation import OpenGate, body_of, federation, kind_of
+from tests.deployment.parity import KNOWN, Both, assert_parity, deploy
+from tests.deployment.radiology_sites import FINDINGS, NAMES, study
+from tests.deployment.regional_federation import Hierarchy, hierarchy
 from wardround.bundles.bundle import load_bundle
 from wardround.bundles.predict.predict import predict_images
 from wardround.core.errors import DeployError, RunError

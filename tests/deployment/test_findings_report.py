@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.deployment import radiology
-from tests.deployment.compared import Both, deploy
-from tests.deployment.radiology import FINDINGS, NAMES, study
+from tests.deployment import radiology_sites as radiology_sites as radiology
+from tests.deployment.parity import Both, deploy
+from tests.deployment.radiology_sites import FINDINGS, NAMES, study
 from wardround.cli.studies.render_run import show_run
 from wardround.report.build import build_report
 from wardround.runs.execute import StudyRun

@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.deployment import parties
-from tests.deployment.parties import Parties, document, federation
-from tests.deployment.together import body_of, kind_of
-from tests.with_findings import NAMES as FINDINGS
-from tests.with_findings import some_radiographs
+from tests.deployment import vertical_federation as vertical_federation as parties
+from tests.deployment.in_process_federation import body_of, kind_of
+from tests.deployment.vertical_federation import Parties, document, federation
+from tests.radiographs import NAMES as FINDINGS
+from tests.radiographs import some_radiographs
 from wardround.core.errors import DeployError
 from wardround.core.threads import torch_threads
 from wardround.data.records import Column, Records

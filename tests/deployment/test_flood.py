@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.deployment.flood import MEGABYTE, addresses, flood, resident
-from tests.deployment.processes import heart_study, hospitals
-from tests.deployment.strangers import attempt_to_join, events
-from tests.deployment.superlinks import ask, echo, joined, made_linked
+from tests.deployment.connection_flood import MEGABYTE, addresses, flood, resident
+from tests.deployment.federation_processes import heart_study, hospitals
+from tests.deployment.outsider_attacks import attempt_to_join, events
+from tests.deployment.superlink_fixtures import ask, echo, joined, made_linked
 from wardround.protocol.messages import Post, Sealed
 from wardround.protocol.signing import read_key
 from wardround.runs.audit import verify

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.deployment.superlinks import ask, echo, joined, made_linked
+from tests.deployment.superlink_fixtures import ask, echo, joined, made_linked
 from wardround.core.errors import DeployError, MachineError
 from wardround.deployment import flower
 from wardround.protocol.messages import Post, Sealed

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.deployment.compared import KNOWN
-from tests.deployment.hospitals import at_sites, study
-from tests.deployment.together import Federation, body_of, federation, key, kind_of
+from tests.deployment.hospital_files import at_sites, study
+from tests.deployment.in_process_federation import Federation, body_of, federation, key, kind_of
+from tests.deployment.parity import KNOWN
 from wardround.core.tree import Tree
 from wardround.protocol.messages import Message, Sealed, open_sealed, seal
 from wardround.runs.audit import verify

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.deployment.processes import HEART, Hospitals, Process, heart_study, hospitals
+from tests.deployment.federation_processes import HEART, Hospitals, Process, heart_study, hospitals
 from wardround.runs.audit import verify
 
 KILLS = int(os.environ.get("WARDROUND_KILLS", "6"))

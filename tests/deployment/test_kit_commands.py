@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.deployment.made import SITES
+from tests.deployment.federation_fixtures import SITES
 from wardround.cli.main import main
 from wardround.deployment.provisioning.kit import CoordinatorKit
 

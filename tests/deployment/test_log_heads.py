@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.deployment.compared import KNOWN
-from tests.deployment.hospitals import at_sites, study
-from tests.deployment.together import federation
+from tests.deployment.hospital_files import at_sites, study
+from tests.deployment.in_process_federation import federation
+from tests.deployment.parity import KNOWN
 from wardround.runs.audit import AuditLog, heads_in, verify
 
 SITES = ("alder", "birch", "cedar")

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tests.deployment.together import key, public
+from tests.deployment.in_process_federation import key, public
 from wardround.core.errors import DeployError
 from wardround.data.agreement import LEAST, Common, Facts, Lent, Moments
 from wardround.data.prepare import Layout

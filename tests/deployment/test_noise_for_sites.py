@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.deployment.deaths import Died, until_finished
-from tests.deployment.protected import begin, private
-from tests.deployment.together import Federation, kind_of
+from tests.deployment.coordinator_restarts import Died, until_finished
+from tests.deployment.in_process_federation import Federation, kind_of
+from tests.deployment.private_studies import begin, private
 from wardround.core import tree
 from wardround.deployment.common.waves import WaveState, write_state
 from wardround.privacy.dp.protection import site_noise

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.deployment.hospitals import at_sites, own, study
-from tests.deployment.together import Federation, body_of, federation, kind_of
+from tests.deployment.hospital_files import at_sites, own, study
+from tests.deployment.in_process_federation import Federation, body_of, federation, kind_of
 from wardround.core.errors import DeployError
 from wardround.core.seeds import generator
 from wardround.data.sources import SOURCES, Source

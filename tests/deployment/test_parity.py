@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from torch import nn
 
-from tests.deployment import hospitals
-from tests.deployment.compared import KNOWN, Both, assert_parity, deploy
-from tests.deployment.hospitals import NAMES, study
-from tests.deployment.together import kind_of
+from tests.deployment import hospital_files as hospital_files as hospitals
+from tests.deployment.hospital_files import NAMES, study
+from tests.deployment.in_process_federation import kind_of
+from tests.deployment.parity import KNOWN, Both, assert_parity, deploy
 from wardround.algorithms import ALGORITHMS
 from wardround.core.errors import StudyError
 from wardround.deployment.common import deployed_plan as deployedplan

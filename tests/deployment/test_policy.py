@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.deployment.made import SITES, study
+from tests.deployment.federation_fixtures import SITES, study
 from wardround.core.errors import DeployError
 from wardround.deployment.governance.policy import DAYS, Policy, closed, objections, refusal_of_rows, refusal_of_study
 

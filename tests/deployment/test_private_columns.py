@@ -10,9 +10,9 @@ import pytest
 from safetensors.torch import load as read_tensors
 from safetensors.torch import load_file
 
-from tests.deployment.compared import KNOWN, assert_parity
-from tests.deployment.hospitals import NAMES, at_sites, dots, own, study
-from tests.deployment.together import Federation, body_of, federation, kind_of
+from tests.deployment.hospital_files import NAMES, at_sites, dots, own, study
+from tests.deployment.in_process_federation import Federation, body_of, federation, kind_of
+from tests.deployment.parity import KNOWN, assert_parity
 from wardround.core.errors import DeployError
 from wardround.core.seeds import generator
 from wardround.core.tree import Tree

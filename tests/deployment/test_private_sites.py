@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.deployment.protected import EXAMPLE, KNOWN, begin, gate, ledger, private
+from tests.deployment.in_process_federation import Federation, body_of, key, kind_of
+from tests.deployment.private_studies import EXAMPLE, KNOWN, begin, gate, ledger, private
 from tests.deployment.test_hostile_ends import Anyone
-from tests.deployment.together import Federation, body_of, key, kind_of
 from wardround.core.errors import DeployError, StudyError
 from wardround.core.tree import Tree
 from wardround.deployment.common.deployable import refuse_undeployable

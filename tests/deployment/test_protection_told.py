@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.deployment.made import SITES, kits, site_file, study
-from tests.deployment.protected import KNOWN, begin, ledger, own, private
+from tests.deployment.federation_fixtures import SITES, kits, site_file, study
+from tests.deployment.private_studies import KNOWN, begin, ledger, own, private
 from wardround.core.errors import DeployError, StudyError
 from wardround.core.health import Condition
 from wardround.data.records import Column

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
-from tests.deployment.made import SITES, kits, study
+from tests.deployment.federation_fixtures import SITES, kits, study
 from wardround.core.errors import DeployError, MachineError, StudyError
 from wardround.deployment.common.deployable import refuse_undeployable
 from wardround.deployment.provisioning import certificates

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.deployment.protected import KNOWN, begin, ledger
+from tests.deployment.in_process_federation import Federation, body_of, kind_of
+from tests.deployment.private_studies import KNOWN, begin, ledger
 from tests.deployment.test_private_sites import changed
 from tests.deployment.test_secure_wire import SITES, summed
-from tests.deployment.together import Federation, body_of, kind_of
 from wardround import run_study
 from wardround.core.errors import DeployError
 from wardround.core.tree import Tree

@@ -11,9 +11,9 @@ import orjson
 import pandas as pd
 import pytest
 
-from tests.deployment.compared import KNOWN
-from tests.deployment.hospitals import at_sites, dots_at_sites, own, study
-from tests.deployment.together import Federation, OpenGate, body_of, federation, key, kind_of
+from tests.deployment.hospital_files import at_sites, dots_at_sites, own, study
+from tests.deployment.in_process_federation import Federation, OpenGate, body_of, federation, key, kind_of
+from tests.deployment.parity import KNOWN
 from wardround.core.errors import DataError, DeployError
 from wardround.data.records import Column, Records
 from wardround.data.sources import Source

@@ -17,8 +17,8 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 from typer.testing import CliRunner
 
-from tests.deployment.hospitals import NAMES, study
-from tests.deployment.processes import free_port
+from tests.deployment.federation_processes import free_port
+from tests.deployment.hospital_files import NAMES, study
 from tests.deployment.test_containers import GROWING, ROOT, refuse_unknown, unit
 from wardround.cli.main import app
 from wardround.core.errors import CheckError, DeployError

@@ -8,10 +8,10 @@ import pytest
 import tomli_w
 from typer.testing import CliRunner
 
-from tests.deployment.compared import KNOWN
-from tests.deployment.hospitals import NAMES, at_sites, study
-from tests.deployment.regional import Hierarchy, hierarchy
-from tests.deployment.together import OpenGate, body_of, kind_of
+from tests.deployment.hospital_files import NAMES, at_sites, study
+from tests.deployment.in_process_federation import OpenGate, body_of, kind_of
+from tests.deployment.parity import KNOWN
+from tests.deployment.regional_federation import Hierarchy, hierarchy
 from wardround.cli.main import app
 from wardround.core.errors import DeployError, StudyError
 from wardround.deployment.common.parity import replay

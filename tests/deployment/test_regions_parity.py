@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from tests.deployment.compared import KNOWN, simulated
-from tests.deployment.hospitals import NAMES, at_sites, study
-from tests.deployment.regional import Hierarchy, assert_same_regions, hierarchy
-from tests.deployment.together import body_of, federation, kind_of
-from tests.support import assert_same_tree
+from tests.deployment.hospital_files import NAMES, at_sites, study
+from tests.deployment.in_process_federation import body_of, federation, kind_of
+from tests.deployment.parity import KNOWN, simulated
+from tests.deployment.regional_federation import Hierarchy, assert_same_regions, hierarchy
+from tests.small_federations import assert_same_tree
 from wardround.data.sources import Source
 from wardround.deployment.common.parity import replay
 from wardround.report.evidence import read_evidence

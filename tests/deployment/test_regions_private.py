@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from tests.deployment.protected import KNOWN, ledger, private, sources
-from tests.deployment.regional import hierarchy
+from tests.deployment.in_process_federation import OpenGate
+from tests.deployment.private_studies import KNOWN, ledger, private, sources
+from tests.deployment.regional_federation import hierarchy
 from tests.deployment.test_regions_parity import SIX, six_wards
 from tests.deployment.test_regions_recovery import Clock, Reborn, before_or_after, clock, dying, place_of
-from tests.deployment.together import OpenGate
 from wardround.core.errors import DeployError
 from wardround.protocol.messages import Sealed
 from wardround.runs.catalog import load_study

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.deployment.compared import KNOWN
-from tests.deployment.hospitals import NAMES, at_sites, study
-from tests.deployment.regional import Hierarchy, hierarchy
-from tests.deployment.together import body_of, kind_of
+from tests.deployment.hospital_files import NAMES, at_sites, study
+from tests.deployment.in_process_federation import body_of, kind_of
+from tests.deployment.parity import KNOWN
+from tests.deployment.regional_federation import Hierarchy, hierarchy
 from wardround.core.errors import DeployError
 from wardround.deployment.common import messaging as correspondence
 from wardround.deployment.common.parity import replay

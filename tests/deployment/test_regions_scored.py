@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from tests.deployment.compared import KNOWN
-from tests.deployment.hospitals import at_sites, study
-from tests.deployment.regional import assert_same_regions, hierarchy
+from tests.deployment.hospital_files import at_sites, study
+from tests.deployment.in_process_federation import federation, kind_of, public
+from tests.deployment.parity import KNOWN
+from tests.deployment.regional_federation import assert_same_regions, hierarchy
 from tests.deployment.test_regions_recovery import Clock, clock, place_of  # noqa: F401
-from tests.deployment.together import federation, kind_of, public
-from tests.support import assert_same_tree
+from tests.small_federations import assert_same_tree
 from wardround.core.errors import DeployError
 from wardround.protocol.messages import Sealed, open_sealed
 from wardround.report.build import build_report

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.deployment.protected import begin
+from tests.deployment.in_process_federation import Federation, body_of, kind_of
+from tests.deployment.private_studies import begin
 from tests.deployment.test_private_sites import changed, run_folder
 from tests.deployment.test_secure_wire import summed
-from tests.deployment.together import Federation, body_of, kind_of
 from wardround.core import tree
 from wardround.core.errors import DeployError
 from wardround.core.tree import Tree

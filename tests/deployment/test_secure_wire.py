@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.deployment.compared import assert_parity
-from tests.deployment.deaths import Place, dies_once, until_finished
-from tests.deployment.protected import KNOWN, begin, private
-from tests.deployment.together import Federation, body_of, kind_of
-from tests.support import assert_same_tree
+from tests.deployment.coordinator_restarts import Place, dies_once, until_finished
+from tests.deployment.in_process_federation import Federation, body_of, kind_of
+from tests.deployment.parity import assert_parity
+from tests.deployment.private_studies import KNOWN, begin, private
+from tests.small_federations import assert_same_tree
 from wardround.core.errors import DeployError
 from wardround.core.tree import Tree
 from wardround.deployment.common.parity import replay

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.deployment import strangers
-from tests.deployment.processes import HEART, Hospitals, Process, heart_study, hospitals, wait_until
-from tests.deployment.strangers import OtherAuthority, attempt_to_join, entries, events, site_key
+from tests.deployment import outsider_attacks as outsider_attacks as strangers
+from tests.deployment.federation_processes import HEART, Hospitals, Process, heart_study, hospitals, wait_until
+from tests.deployment.outsider_attacks import OtherAuthority, attempt_to_join, entries, events, site_key
 from wardround.core.errors import DeployError
 from wardround.deployment.provisioning import certificates as made
 from wardround.deployment.provisioning.provision import revoke

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.deployment.made import SITES, kits, site_file
+from tests.deployment.federation_fixtures import SITES, kits, site_file
 from wardround.core.errors import DataError, DeployError, WardroundError
 from wardround.data.sources import Source
 from wardround.data.sources.csv.hospital_files import csv

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deployment.processes import heart_study, hospitals
+from tests.deployment.federation_processes import heart_study, hospitals
 
 BYTES_A_SECOND = 6_000_000  # of each direction of each connection: 48 Mbit/s
 DELAY = 0.04  # seconds, each way

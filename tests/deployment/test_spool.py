@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.deployment.together import key
+from tests.deployment.in_process_federation import key
 from wardround.core.tree import Tree
 from wardround.deployment.common.spool import Spool
 from wardround.protocol.messages import Message, Sealed, seal

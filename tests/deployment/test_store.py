@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support import assert_same_tree
+from tests.small_federations import assert_same_tree
 from wardround.core.errors import DeployError
 from wardround.deployment.common.site_store import NONE_YET, Store
 from wardround.protocol.messages import Sealed

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.deployment.made import site_file
-from tests.deployment.parties import HEADS, document, own_file, write
+from tests.deployment.federation_fixtures import site_file
+from tests.deployment.vertical_federation import HEADS, document, own_file, write
 from wardround.core.errors import CheckError
 from wardround.core.health import Condition
 from wardround.data.checks.before_training import refuse_errors

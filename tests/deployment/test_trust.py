@@ -14,11 +14,11 @@ import torch
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 
-from tests.deployment.compared import KNOWN
-from tests.deployment.hospitals import at_sites, study
-from tests.deployment.processes import heart_study, hospitals
-from tests.deployment.strangers import IMPOSTOR, OtherAuthority, attempt_to_join
-from tests.deployment.together import Federation, body_of, federation, key, kind_of, public
+from tests.deployment.federation_processes import heart_study, hospitals
+from tests.deployment.hospital_files import at_sites, study
+from tests.deployment.in_process_federation import Federation, body_of, federation, key, kind_of, public
+from tests.deployment.outsider_attacks import IMPOSTOR, OtherAuthority, attempt_to_join
+from tests.deployment.parity import KNOWN
 from wardround.core.errors import DeployError, WardroundError
 from wardround.core.tree import Tree
 from wardround.deployment import join as joining

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from tests.deployment.parties import document, simulated, write
-from tests.deployment.processes import Hospitals, free_port
-from tests.support import assert_same_tree
+from tests.deployment.federation_processes import Hospitals, free_port
+from tests.deployment.vertical_federation import document, simulated, write
+from tests.small_federations import assert_same_tree
 from wardround.deployment.governance.approvals import approve
 from wardround.deployment.provisioning.provision import provision
 from wardround.runs.audit import heads_in, verify

@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.deployment import parties
-from tests.deployment.parties import Parties, document, federation, simulated, write
-from tests.deployment.together import body_of, kind_of
-from tests.support import assert_same_tree
+from tests.deployment import vertical_federation as vertical_federation as parties
+from tests.deployment.in_process_federation import body_of, kind_of
+from tests.deployment.vertical_federation import Parties, document, federation, simulated, write
+from tests.small_federations import assert_same_tree
 from wardround.core.seeds import generator
 from wardround.data.records import Records
 from wardround.data.sources import Source

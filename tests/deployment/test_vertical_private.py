@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load
 
-from tests.deployment.parties import Parties, document, federation, own_file, write
-from tests.deployment.together import body_of, key, kind_of, public
+from tests.deployment.in_process_federation import body_of, key, kind_of, public
+from tests.deployment.vertical_federation import Parties, document, federation, own_file, write
 from wardround.core.errors import DeployError, WardroundError
 from wardround.data.sources.csv.hospital_files import short_hash
 from wardround.deployment.vertical import vertical_coordinator

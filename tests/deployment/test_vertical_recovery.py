@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.deployment.deaths import Died, Place, place_of
-from tests.deployment.parties import Parties, document, federation, write
-from tests.deployment.together import body_of, kind_of
-from tests.support import assert_same_tree
+from tests.deployment.coordinator_restarts import Died, Place, place_of
+from tests.deployment.in_process_federation import body_of, kind_of
+from tests.deployment.vertical_federation import Parties, document, federation, write
+from tests.small_federations import assert_same_tree
 from wardround.core.errors import DeployError
 from wardround.core.tree import Tree
 from wardround.deployment.common.site_store import Store

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.deployment.parties import Parties, document, federation, write
-from tests.deployment.together import OpenGate
+from tests.deployment.in_process_federation import OpenGate
+from tests.deployment.vertical_federation import Parties, document, federation, write
 from wardround.core.errors import DataError, DeployError, StudyError
 from wardround.deployment.common.deployable import refuse_undeployable
 from wardround.deployment.governance.approvals import approve

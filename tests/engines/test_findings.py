@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support import assert_same, trial
-from tests.with_findings import a_study, finding_sites, some_radiographs, source_of
+from tests.radiographs import a_study, finding_sites, some_radiographs, source_of
+from tests.small_federations import assert_same, trial
 from wardround import load_plan, load_study
 from wardround.algorithms import ALGORITHMS
 from wardround.algorithms.fedprox import fedprox

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.support import after, assert_same, ragged_sites, site, trial
+from tests.small_federations import after, assert_same, ragged_sites, site, trial
 from wardround.algorithms.pooled import pooled
 from wardround.algorithms.split import split
 from wardround.data.site import Block, Rows

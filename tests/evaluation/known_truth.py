@@ -13,7 +13,7 @@ import pandas as pd
 from scipy.special import expit
 
 import wardround
-from tests.evaluation.made_findings import records_of
+from tests.evaluation.finding_predictions import records_of
 from wardround.evaluation.results import results
 
 ARMS = ("local", "fedavg", "fedprox")

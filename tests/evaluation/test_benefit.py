@@ -10,8 +10,8 @@ from scipy import stats
 from sklearn.metrics import accuracy_score, brier_score_loss, roc_auc_score
 
 import wardround
-from tests.evaluation.made_up import with_accuracy
-from tests.support import after, assert_same_tree
+from tests.evaluation.synthetic_predictions import with_accuracy
+from tests.small_federations import after, assert_same_tree
 from wardround.evaluation.comparisons.benefit import BENEFIT, benefit, best_single, by_number_of_sites, spread
 from wardround.evaluation.scores import Scores
 from wardround.study.schema import METRICS, Study

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 import wardround
-from tests.evaluation.made_up import with_accuracy
+from tests.evaluation.synthetic_predictions import with_accuracy
 from wardround.evaluation.claims.claim_formulas import FORMULAS, possible
 from wardround.evaluation.claims.claim_metrics import MEASURES
 from wardround.evaluation.claims.verdicts import OUTCOMES, by_group, count_outcomes, judge

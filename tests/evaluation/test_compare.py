@@ -11,7 +11,7 @@ from scipy import stats
 from sklearn import metrics as sk
 from statsmodels.stats.multitest import multipletests
 
-from tests.evaluation.made_up import by_skill, with_accuracy
+from tests.evaluation.synthetic_predictions import by_skill, with_accuracy
 from wardround.evaluation.comparisons import compare
 from wardround.evaluation.comparisons.compare import COMPARED, RESAMPLES, WORDS, Pair, sentence
 from wardround.evaluation.comparisons.differences import correct, verdict_of

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
-from tests.evaluation.made_findings import (
+from tests.evaluation.finding_predictions import (
     NAMES,
     NAN,
     SITES,

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
-from tests.evaluation.made_up import by_skill
+from tests.evaluation.synthetic_predictions import by_skill
 from wardround.evaluation.grouped import grouped_metrics
 from wardround.evaluation.metrics import PAIRS, metrics
 from wardround.evaluation.scores import Scores

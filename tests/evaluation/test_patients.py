@@ -9,8 +9,8 @@ from scipy.special import expit
 from scipy.stats import norm, t
 
 import wardround
-from tests.evaluation.made_findings import NAMES, NAN, a_study, predictions, records_of
-from tests.evaluation.made_up import by_skill
+from tests.evaluation.finding_predictions import NAMES, NAN, a_study, predictions, records_of
+from tests.evaluation.synthetic_predictions import by_skill
 from wardround.evaluation.comparisons import patients
 from wardround.evaluation.comparisons.patients import METHOD, Resamples
 from wardround.evaluation.metrics import finding_metrics, metrics

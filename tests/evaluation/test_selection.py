@@ -10,8 +10,8 @@ import pytest
 from sklearn.metrics import accuracy_score
 
 import wardround
-from tests.evaluation.made_up import with_accuracy
-from tests.support import after, assert_same
+from tests.evaluation.synthetic_predictions import with_accuracy
+from tests.small_federations import after, assert_same
 from wardround.core.errors import StudyError
 from wardround.data.records import Records
 from wardround.data.sources import Source

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import wardround
-from tests.evaluation.told import as_deployed, facts_of, lines_of, prediction
+from tests.evaluation.deployed_summaries import as_deployed, facts_of, lines_of, prediction
 from wardround.deployment.common.site_facts import describe_deployed, without_small
 from wardround.evaluation.calibration_curves import decision_curve
 from wardround.evaluation.deployed_results import diverged, withheld

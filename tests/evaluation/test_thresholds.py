@@ -8,8 +8,8 @@ import pytest
 from sklearn.metrics import accuracy_score, f1_score, roc_curve
 
 import wardround
-from tests.evaluation.made_findings import records_of
-from tests.evaluation.made_up import by_skill
+from tests.evaluation.finding_predictions import records_of
+from tests.evaluation.synthetic_predictions import by_skill
 from wardround.evaluation.prediction import SitePrediction
 from wardround.evaluation.results import results
 from wardround.evaluation.summaries.finding_summary import own_thresholds, tell

@@ -12,7 +12,7 @@ import click
 import numpy as np
 import typer
 
-from tests.data.made_radiographs import nih_folder
+from tests.data.nih_folders import nih_folder
 from tests.data.test_chest_xray_dicom import written
 from tests.extras.environments import EXTRAS
 from wardround.cli.main import app

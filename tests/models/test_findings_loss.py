@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tests.with_findings import finding_sites
+from tests.radiographs import finding_sites
 from wardround.core.tree import Tree
 from wardround.models import MODELS, Model, Shape
 from wardround.models.logistic import logistic

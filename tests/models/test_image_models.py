@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from tests.models.small import DIGITS, FINDINGS, TINY, TWO, at, plain, scores_of, some_images
-from tests.support import after, assert_same, assert_same_tree, each_round, parts_of, ragged_sites, trial
+from tests.models.small_networks import DIGITS, FINDINGS, TINY, TWO, at, plain, scores_of, some_images
+from tests.small_federations import after, assert_same, assert_same_tree, each_round, parts_of, ragged_sites, trial
 from wardround.algorithms.fedavg import fedavg
 from wardround.core.errors import MachineError, StudyError
 from wardround.core.threads import torch_threads

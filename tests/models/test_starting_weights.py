@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.models.small import DIGITS, FINDINGS, TINY, TWO, at, plain, scores_of, some_images
-from tests.support import after, assert_same_tree, ragged_sites, trial
+from tests.models.small_networks import DIGITS, FINDINGS, TINY, TWO, at, plain, scores_of, some_images
+from tests.small_federations import after, assert_same_tree, ragged_sites, trial
 from wardround.algorithms.fedavg import fedavg
 from wardround.core import tree
 from wardround.core.errors import StudyError

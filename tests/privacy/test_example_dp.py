@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from tests.privacy.rows import (
+from tests.privacy.reference_gradients import (
     DOUBLE,
     IMAGES,
     TABLES,
@@ -24,7 +24,7 @@ from tests.privacy.rows import (
     looks_standard_normal,
     params_of,
 )
-from tests.support import assert_same_tree
+from tests.small_federations import assert_same_tree
 from wardround.algorithms.fedavg import fedavg
 from wardround.algorithms.fedprox import fedprox
 from wardround.core import tree

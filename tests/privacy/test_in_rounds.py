@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import wardround
-from tests.privacy.rows import length_of
+from tests.privacy.reference_gradients import length_of
 from tests.runs.test_resume import numbers
-from tests.support import assert_same, assert_same_tree, ragged_sites, site, trial
+from tests.small_federations import assert_same, assert_same_tree, ragged_sites, site, trial
 from wardround.algorithms import ALGORITHMS, Algorithm
 from wardround.algorithms.fedavg import fedavg
 from wardround.algorithms.scaffold import scaffold

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from tests.privacy.rows import looks_standard_normal
+from tests.privacy.reference_gradients import looks_standard_normal
 from wardround.privacy.dp.noise import SecretStream, SeededStream, Stream, chosen, site_key, with_noise
 
 KEY = bytes(range(32))

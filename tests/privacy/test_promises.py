@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support import ragged_sites, trial
+from tests.small_federations import ragged_sites, trial
 from wardround.algorithms.fedavg import fedavg
 from wardround.core.errors import MachineError, StudyError
 from wardround.data.site import Site

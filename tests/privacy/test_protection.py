@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.privacy.rows import length_of
-from tests.support import assert_same_state, ragged_sites, trial
+from tests.privacy.reference_gradients import length_of
+from tests.small_federations import assert_same_state, ragged_sites, trial
 from wardround.algorithms.fedavg import fedavg
 from wardround.core.errors import StudyError
 from wardround.data.site import Rows

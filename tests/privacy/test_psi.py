@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.shared_data import shared_data
+from tests.real_data import shared_data
 from wardround.core.errors import DataError, DeployError, StudyError
 from wardround.privacy.psi.psi import Party
 from wardround.privacy.psi.psi_terms import PsiMessage, Terms

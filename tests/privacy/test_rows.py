@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.privacy.rows import IMAGES, TABLES, Batch, batch_for, length_of, params_of, patient_gradients
-from tests.support import assert_same_tree
+from tests.privacy.reference_gradients import IMAGES, TABLES, Batch, batch_for, length_of, params_of, patient_gradients
+from tests.small_federations import assert_same_tree
 from wardround.core.threads import torch_threads
 from wardround.core.tree import Tree
 from wardround.models import Model, Shape, from_module

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.privacy.rows import batch_for, params_of
+from tests.privacy.reference_gradients import batch_for, params_of
 from tests.privacy.test_protection import private_trial
 from wardround.core.errors import StudyError
 from wardround.engines.serial import work

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 from scipy import stats
 
-from tests.privacy.sums import Round, member, names, plain_sum, terms_of, vectors_of
+from tests.privacy.secure_sum_rounds import Round, member, names, plain_sum, terms_of, vectors_of
 from wardround.core.errors import SecureSumError
 from wardround.privacy.secure_sum.fixed_point import Encoding, Whole
 from wardround.privacy.secure_sum.masks import add_masks, keystream

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from tests.privacy.sums import Round, member, names, plain_sum, terms_of
+from tests.privacy.secure_sum_rounds import Round, member, names, plain_sum, terms_of
 from wardround.core.errors import SecureSumError
 from wardround.privacy.secure_sum import shamir
 from wardround.privacy.secure_sum.fixed_point import Whole

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.privacy.sums import STAGES, Round, names, plain_sum, terms_of
+from tests.privacy.secure_sum_rounds import STAGES, Round, names, plain_sum, terms_of
 from wardround.core.errors import SecureSumError
 from wardround.privacy.secure_sum.terms import default_threshold
 

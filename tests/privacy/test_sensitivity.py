@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.privacy.rows import DOUBLE, IMAGES, TABLES, Batch, length_of, params_of
+from tests.privacy.reference_gradients import DOUBLE, IMAGES, TABLES, Batch, length_of, params_of
 from wardround.core.threads import torch_threads
 from wardround.core.tree import Tree
 from wardround.data.site import Block

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.privacy.rows import length_of, looks_standard_normal
-from tests.support import assert_same_tree, ragged_sites, trial
+from tests.privacy.reference_gradients import length_of, looks_standard_normal
+from tests.small_federations import assert_same_tree, ragged_sites, trial
 from wardround.algorithms import ALGORITHMS, Algorithm
 from wardround.algorithms.fedavg import fedavg
 from wardround.algorithms.scaffold import scaffold

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import wardround
-from tests.agreement import contradictions
 from tests.report.test_report import small
+from tests.report_consistency import contradictions
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import wardround
-from tests.evaluation.told import as_deployed
+from tests.evaluation.deployed_summaries import as_deployed
 from tests.report.test_report import HEART, OF_IMAGES, SECTIONS, page_of, small
 from wardround.core.errors import RunError
 from wardround.report import build

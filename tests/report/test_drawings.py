@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from tests.report.private_study import PRIVATE
 from tests.report.test_ways import STUDY as WAYS
-from tests.test_hierarchical_studies import FIFTY
+from tests.runs.test_hierarchical_studies import FIFTY
 from wardround.report.evidence import Evidence, read_evidence
 from wardround.report.exchange import update_numbers, ways_of_exchange
 from wardround.report.plots_federation import federation

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import wardround
-from tests.support import after, assert_same, assert_same_tree
+from tests.small_federations import after, assert_same, assert_same_tree
 from wardround.core.errors import StudyError
 from wardround.data.agreement import agree, fit
 from wardround.data.cohort import prepare_sites

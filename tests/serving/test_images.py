@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from tests.bundles.pictured import PARTIES, radiographs, run_of
+from tests.bundles.image_runs import PARTIES, radiographs, run_of
 from tests.serving.test_serve import Client
 from wardround.bundles.build.make import bundle_from
 from wardround.bundles.bundle import Bundle, load_bundle

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.bundles.by_hand import write_bundle
+from tests.bundles.untrained_bundles import write_bundle
 from wardround.bundles.bundle import Bundle, load_bundle
 from wardround.bundles.predict.predict import predict_table
 from wardround.core.errors import MachineError, StudyError

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import uvicorn
 
-from tests.bundles.by_hand import write_bundle
+from tests.bundles.untrained_bundles import write_bundle
 from wardround.bundles.bundle import load_bundle
 from wardround.serving import guard
 from wardround.serving.app import make_app

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.uncertainty import REFERRED, images
-from tests.shared_data import shared_data
+from tests.real_data import shared_data
 
 pytestmark = pytest.mark.slow
 WAYS = pytest.mark.parametrize("way", ["dropout", "laplace"])

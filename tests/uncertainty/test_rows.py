@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.special import entr, expit
 
-from tests.support import after, ragged_sites, trial
+from tests.small_federations import after, ragged_sites, trial
 from wardround.algorithms import ALGORITHMS
 from wardround.core import seeds
 from wardround.data.site import Rows, Site

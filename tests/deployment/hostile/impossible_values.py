@@ -1,0 +1,357 @@
+"""Figures that no hospital can have, and what would be another hospital's to say: for each kind of answer."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tests.deployment.hostile.answer_mutations import (
+    FORGED_TEXT,
+    Expect,
+    Many,
+    Mutation,
+    Raw,
+    many_names,
+    on_body,
+    written,
+)
+
+Body = dict[str, Any]
+LEVELS = Many('"level @"')
+COUNTS = {"1e12": 10**12, "0": 0, "1.5": 1.5, "true": True, "-5": -5, "text": "26", "1e400": Raw("1e400"), "null": None}
+
+
+def retold(name: str, change: Callable[[Body], Any], expect: Expect = "refused") -> Mutation:
+    return Mutation(name, on_body(change), expect)
+
+
+def put(name: str, path: tuple[Any, ...], value: Any, expect: Expect = "refused") -> Mutation:
+    def change(body: Body) -> None:
+        place: Any = body
+        for step in path[:-1]:
+            place = place[step]
+        place[path[-1]] = value
+
+    return retold(name, change, expect)
+
+
+def of_greeting(body: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
+    columns = body["columns"]
+    yield put("other things", ("surprise",), {"a": 1}, "safe")
+    if columns:
+        column = columns[0]
+        many = Many(written({**column, "name": "invented @"}).decode())
+        yield put("200,000 invented columns", ("columns",), many)
+        yield put("200,000 levels", ("columns", -1, "levels"), LEVELS)
+        yield put("the same column twice", ("columns",), [*columns, column])
+        yield put("a column with control characters", ("columns", 0, "name"), FORGED_TEXT, "safe")
+        yield put("a column without a name", ("columns", 0, "name"), "")
+        yield put("a column of no kind", ("columns", 0, "kind"), "owned")
+        yield put("a column of another kind", ("columns", 0, "kind"), "categorical")
+        yield put("limits the wrong way round", ("columns", 0, "limits"), [9, -9])
+        yield put("limits without end", ("columns", 0, "limits"), [Raw("-1e400"), Raw("1e400")])
+        yield put("one limit", ("columns", 0, "limits"), [1])
+        yield put("limits in words", ("columns", 0, "limits"), ["low", "high"])
+        yield put("columns with something else in them", ("columns", 0), ["age", "numeric"])
+        yield put("images where others have tables", ("columns",), None)
+        yield put("images and tables", ("inputs",), [3, 3], "safe")
+    if body["classes"]:
+        classes = body["classes"]
+        yield put("no class", ("classes",), [])
+        yield put("one class", ("classes",), classes[:1])
+        yield put("200,000 classes", ("classes",), Many('{"name":"c@","hash":"@"}'))
+        yield put("classes the other way round", ("classes",), classes[::-1])
+        yield put("a class with another's hash", ("classes", 0, "hash"), classes[-1]["hash"])
+        yield put("a class of another name", ("classes", 0, "name"), "owned", "safe")
+        yield put("a class with control characters", ("classes", 0, "name"), FORGED_TEXT, "safe")
+        yield put("classes in words", ("classes",), ["no", "yes"])
+    yield put("findings where others have classes", ("findings",), True, "refused" if body["classes"] else "safe")
+    yield put("versions with control characters", ("versions",), {FORGED_TEXT: FORGED_TEXT}, "safe")
+    yield put("200,000 versions", ("versions",), many_names("1"), "safe")
+    if "sites" in body:
+        yield put("hospitals that nobody invited", ("sites",), [*body["sites"], "elsewhere"], "safe")
+        yield put("hospitals of another region", ("sites",), [*body["sites"], *others], "safe")
+        yield put("no hospital", ("sites",), [], "safe")
+        yield put("a hospital twice", ("sites",), body["sites"] * 2, "safe")
+        yield put("hospitals in a number", ("sites",), 2)
+
+
+def of_facts(body: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
+    for name, value in COUNTS.items():
+        yield put(f"training rows = {name}", ("sets", 0, "train"), value)
+    train = body["sets"][0]["train"]
+    yield put("more training rows than it describes", ("sets", 0, "train"), train + 1000)
+    yield put("fewer training rows than it describes", ("sets", 0, "train"), train - 1)
+    yield retold("far more rows than all others, in agreement with itself", _claim_many, "safe")
+    yield from of_described(body["described"], ("described",))
+    yield put("one set more", ("sets",), body["sets"] * 2)
+    yield put("no set", ("sets",), [])
+    facts = body["sets"][0]["facts"]
+    if facts is not None:
+        place = ("sets", 0, "facts")
+        yield put("fewer columns in `present`", (*place, "present"), facts["present"][:-1])
+        yield put("more columns in `gaps`", (*place, "gaps"), [*facts["gaps"], True])
+        yield put("fewer columns in `levels`", (*place, "levels"), facts["levels"][:-1])
+        yield put("200,000 levels of a column", (*place, "levels", -1), LEVELS)
+        yield put("levels of a number", (*place, "levels", 0), ["a", "b"])
+        yield put("a level twice", (*place, "levels", -1), ["a", "a"])
+        yield put("a level with control characters", (*place, "levels", -1), ["a", "b", FORGED_TEXT], "safe")
+        yield put("text for truth", (*place, "present", 0), "no")
+    yield put("directions of other columns", ("directions",), {"owned": [0.1, 0.1]}, "safe")
+    yield put("200,000 directions", ("directions",), many_names([0.1, 0.1]))
+    yield put("directions out of range", ("directions",), {name: [7.0, -1.0] for name in body["directions"]})
+    yield put("directions of one number", ("directions",), {name: [0.1] for name in body["directions"]})
+
+
+def of_described(told: Body, place: tuple[Any, ...]) -> Iterator[Mutation]:
+    """How a hospital counts its rows."""
+    label = next(iter(told["classes"]))
+    for name, value in COUNTS.items():
+        yield put(f"described training rows = {name}", (*place, "train"), value, _null(name, "0"))
+        yield put(f"described test rows = {name}", (*place, "test"), value, _null(name, "0"))
+        yield put(f"rows of a class = {name}", (*place, "classes", label), value, _null(name))
+    yield put("a class that nobody has", (*place, "classes", "elsewhere"), 5)
+    yield put("200,000 classes described", (*place, "classes"), many_names(1))
+    yield put("more described", (*place, "site"), "elsewhere")
+    yield put("an age in words", (*place, "age"), {"mean": "old", "sd": "somewhat"})
+    yield put("an age without end", (*place, "age"), {"mean": Raw("1e400"), "sd": 1.0})
+    yield put("a deviation below zero", (*place, "age"), {"mean": 50.0, "sd": -1.0})
+
+
+def _null(name: str, *more: str) -> Expect:
+    """Counts that are few are withheld, so that none need be told."""
+    return "safe" if name in ("null", *more) else "refused"
+
+
+def _claim_many(body: Body) -> None:
+    """A million rows that add up."""
+    label = next(iter(body["described"]["classes"]))
+    body["sets"][0]["train"] += 10**6
+    body["described"]["train"] += 10**6
+    body["described"]["classes"][label] += 10**6
+
+
+def of_lent(body: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
+    counts, fill = body["lent"][0]["counts"], body["lent"][0]["fill"]
+    for name, value in COUNTS.items():
+        if name != "0":
+            yield put(f"rows of a lent value = {name}", ("lent", 0, "counts", -1), value)
+    yield put("more rows than it has", ("lent", 0, "counts", -1), 5000)
+    unasked = [9e9 if count == 0 else value for value, count in zip(fill, counts, strict=True)]
+    yield put("fill of what nobody asked for", ("lent", 0, "fill"), unasked, "safe")
+    yield put("fill = 1e400", ("lent", 0, "fill", -1), Raw("1e400"))
+    yield put("fill = null", ("lent", 0, "fill", -1), None)
+    yield put("one fill more", ("lent", 0, "fill"), [*fill, 1.0])
+    yield put("one count less", ("lent", 0, "counts"), counts[:-1])
+    yield put("levels of a column that nobody has", ("lent", 0, "levels"), {"owned": {"a": 5}}, "safe")
+    yield put("200,000 lent levels", ("lent", 0, "levels"), {"ward": many_names(5)})
+    yield put("levels that are counted in words", ("lent", 0, "levels"), {"ward": {"a": "many"}})
+    yield put("nothing lent", ("lent",), [])
+    yield put("lent twice", ("lent",), body["lent"] * 2)
+
+
+def of_moments(body: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
+    first = body["moments"][0]
+    for name, value in COUNTS.items():
+        if name != "0":
+            yield put(f"rows of a sum = {name}", ("moments", 0, "count", 0), value)
+    yield put("more rows than train", ("moments", 0, "count", 0), first["count"][0] + 1000)
+    yield put("a sum of squares below zero", ("moments", 0, "squares", 0), -1.0)
+    yield put("squares too small for the sum", ("moments", 0, "squares", 0), 0.0)
+    yield put("a sum of 1e300", ("moments", 0, "total", 0), 1e300)
+    yield put("a sum without end", ("moments", 0, "total", 0), Raw("-1e400"))
+    yield put("one sum more", ("moments", 0, "total"), [*first["total"], 1.0])
+    yield put("one sum less", ("moments", 0, "squares"), first["squares"][:-1])
+    yield put("200,000 sums", ("moments", 0), {name: Many("1") for name in first})
+    yield put("no sums", ("moments",), [None])
+    yield put("no set of sums", ("moments",), [])
+
+
+def of_update(body: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
+    trials = body["trials"]
+    if trials:
+        number = next(iter(trials))
+        for name, value in COUNTS.items():
+            if "epochs" in trials[number]:
+                yield put(f"epochs = {name}", ("trials", number, "epochs"), value)
+            if "weight" in trials[number] and name not in ("0", "1.5"):
+                yield put(f"weight = {name}", ("trials", number, "weight"), value)
+        yield put("a trial more", ("trials", "7"), trials[number])
+        yield put("a trial below zero", ("trials", "-1"), trials[number])
+        yield retold("a trial with a space", lambda body: renamed(body["trials"], number, f" {number}"))
+        yield put("more in a trial", ("trials", number, "site"), others[0] if others else "elsewhere")
+        yield put("no trial", ("trials",), {})
+        yield put("200,000 trials", ("trials",), many_names(trials[number]))
+        if trials[number].get("length") is not None:
+            yield put("a length below zero", ("trials", number, "length"), -1.0)
+            yield put("a loss without end", ("trials", number, "loss"), Raw("1e400"))
+    yield from of_figures(body)
+    yield from of_rounds(body, others)
+
+
+def renamed(table: dict[str, Any], old: str, new: str) -> None:
+    table[new] = table.pop(old)
+
+
+def of_figures(body: Body) -> Iterator[Mutation]:
+    figures = body["figures"]
+    yield put("figures = a number for a trial", ("figures",), {"0": 7})
+    yield put("figures = nothing for a trial", ("figures",), {"0": None})
+    yield put("figures = nothing for a side", ("figures",), {"0": {"test": None}})
+    yield put("figures = an empty side", ("figures",), {"0": {"test": {}}})
+    yield put("figures of a trial that nobody asked for", ("figures", "7"), {"test": _figure()})
+    yield put("figures of 200,000 trials", ("figures",), many_names({"test": _figure()}))
+    if not figures:
+        yield put("figures that nobody asked for", ("figures",), {"0": {"test": _figure()}})
+        return
+    number = next(iter(figures))
+    side = next(iter(figures[number]))
+    told = figures[number][side]
+    for name, value in COUNTS.items():
+        yield put(f"rows of a figure = {name}", ("figures", number, side, "rows"), value)
+    yield put("rows of a figure: one more", ("figures", number, side, "rows"), told["rows"] + 1)
+    yield put("figures of training rows", ("figures", number, "train"), told)
+    yield put("accuracy = 7", ("figures", number, side, "accuracy"), 7)
+    yield put("accuracy = -0.1", ("figures", number, side, "accuracy"), -0.1)
+    yield put("accuracy = text", ("figures", number, side, "accuracy"), "0.9")
+    yield put("accuracy of half a row", ("figures", number, side, "accuracy"), 0.5 / told["rows"])
+    yield put("loss = -3", ("figures", number, side, "loss"), -3.0)
+    yield put("more in a figure", ("figures", number, side, "site"), "elsewhere")
+    yield put("no accuracy", ("figures", number, side), {"rows": told["rows"], "loss": told["loss"]})
+
+
+def _figure() -> Body:
+    return {"rows": 12, "loss": 0.1, "accuracy": 0.5}
+
+
+def of_rounds(body: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
+    """What a region tells of its rounds."""
+    if not body.get("rounds"):
+        return
+    first = body["rounds"][0]
+    yield put("a hospital of another region in a round", ("rounds", 0, "sites"), [*first["sites"], "south"])
+    yield put("no round", ("rounds",), [])
+    yield put("a round twice", ("rounds",), [*body["rounds"], first])
+    yield put("a round of another trial", ("rounds", 0, "trial"), 7)
+    yield put("a round that is not due", ("rounds", 0, "round"), 9)
+    yield put("a round = text", ("rounds", 0, "round"), "1")
+    yield put("bytes below zero", ("rounds", 0, "bytes_up"), -1)
+    yield put("charges that nobody paid", ("rounds", 0, "charges"), {first["sites"][0]: [9, 9, 9]})
+    yield put("weight of a round = 1e12", ("rounds", 0, "weight"), 10**12)
+    yield put("weight of a round below zero", ("rounds", 0, "weight"), -1.0)
+    yield put("a failure with control characters", ("rounds", 0, "failed"), FORGED_TEXT, "safe")
+    yield put("200,000 rounds", ("rounds",), Many("{}"))
+
+
+def of_summary(body: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
+    summaries = body["summaries"]
+    number = next(iter(summaries))
+    if "test" in summaries[number]:
+        yield from of_side(("summaries", number, "test"), summaries[number]["test"], others)
+        yield retold(
+            "the test side under another name", lambda body: renamed(body["summaries"][number], "test", "validation")
+        )
+        yield put("a side that nobody asked for", ("summaries", number, "train"), summaries[number]["test"])
+        asked: Expect = "safe" if "regional" in summaries[number] else "refused"
+        yield put("a region's side", ("summaries", number, "regional"), summaries[number]["test"], asked)
+    yield put("a trial more", ("summaries", "7"), summaries[number])
+    yield put("a trial below zero", ("summaries", "-1"), summaries[number])
+    yield retold("a trial less", lambda body: body["summaries"].pop(number))
+    yield put("no summary", ("summaries",), {})
+    yield put("a trial without sides", ("summaries", number), {})
+    yield put("200,000 summaries", ("summaries",), many_names({}))
+    if len(summaries) > 1:
+        yield retold("trials exchanged", lambda body: _exchange(body["summaries"]), "safe")
+    yield from of_figures(body)
+
+
+def _exchange(table: dict[str, Any]) -> None:
+    first, second = list(table)[:2]
+    table[first], table[second] = table[second], table[first]
+
+
+def of_side(place: tuple[Any, ...], told: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
+    forged = {"site": others[0] if others else "elsewhere", "arm": "elsewhere", "seed": 99, "side": "validation"}
+    for name, value in forged.items():
+        yield put(f"forged {name}", (*place, name), value)
+    yield put("forged site that does not exist", (*place, "site"), "elsewhere")
+    yield put("forged site, arm, seed and side", place, {**told, **forged})
+    yield put("a key that nobody knows", (*place, "surprise"), 1)
+    for name, value in COUNTS.items():
+        yield put(f"summary rows = {name}", (*place, "rows"), value)
+    yield put("summary rows: one more than agreed", (*place, "rows"), told["rows"] + 1)
+    yield put("summary rows: one less than agreed", (*place, "rows"), told["rows"] - 1)
+    for name in told:
+        rest = {one: value for one, value in told.items() if one != name}
+        yield put(f"a summary without {name}", place, rest, "safe" if name == "small_classes" else "refused")
+    yield put("suppressed, and told", (*place, "suppressed"), True)
+    yield put("diverged in words", (*place, "diverged"), "no")
+    yield put("a small class that is none", (*place, "small_classes"), [99])
+    metrics, sums = (*place, "metrics"), (*place, "sums")
+    yield put("accuracy of a summary = 7", (*metrics, "accuracy"), 7)
+    yield put("accuracy that its counts do not give", (*metrics, "accuracy"), 0.987)
+    yield put("AUC = 1.5", (*metrics, "auc"), 1.5)
+    yield put("AUC = -0.5", (*metrics, "auc"), -0.5)
+    yield put("Brier score = 9", (*metrics, "brier"), 9.0)
+    yield put("loss of a summary = -1", (*metrics, "loss"), -1.0)
+    yield put("loss of a summary without end", (*metrics, "loss"), Raw("1e400"))
+    yield put("a metric that nobody knows", (*metrics, "owned"), 1.0)
+    yield put("metrics in a list", metrics, [1, 2])
+    for name, value in {**COUNTS, "more than rows": told["rows"] + 1}.items():
+        if name != "0":
+            yield put(f"right = {name}", (*sums, "right"), value)
+    yield put("sum of Brier scores below zero", (*sums, "brier"), -4.0)
+    yield put("sum of Brier scores above rows", (*sums, "brier"), 3.0 * told["rows"])
+    yield put("sum of losses below zero", (*sums, "loss"), -4.0)
+    if told["sums"]["confusion"]:
+        yield from _of_counts(sums, told)
+    if told["histogram"]:
+        yield from _of_histogram((*place, "histogram"), told)
+    yield put("200,000 groups", (*place, "groups"), {"age": many_names({})})
+    yield put("groups in a list", (*place, "groups"), [1])
+    yield put("a kind of group that nobody knows", (*place, "groups"), {"owned": {}}, "safe")
+    kinds = {kind: groups for kind, groups in told["groups"].items() if groups}
+    for kind, groups in list(kinds.items())[:1]:
+        group = next(iter(groups))
+        yield put("an empty group", (*place, "groups", kind, group), {})
+        yield put("a group with more rows than there are", (*place, "groups", kind, group, "rows"), told["rows"] + 99)
+        yield put("a group with rows below zero", (*place, "groups", kind, group, "rows"), -5)
+
+
+def _of_counts(sums: tuple[Any, ...], told: Body) -> Iterator[Mutation]:
+    cell = told["sums"]["confusion"][0]
+    for name, value in COUNTS.items():
+        if name != "0":
+            yield put(f"true positives = {name}", (*sums, "confusion", 0, "tp"), value)
+    yield put("a confusion of one row more", (*sums, "confusion", 0), {**cell, "tn": cell["tn"] + 1})
+    yield put(
+        "a confusion that goes below zero",
+        (*sums, "confusion", 0),
+        {**cell, "tn": cell["tn"] + 99, "tp": cell["tp"] - 99},
+    )
+    yield put("a confusion of more classes", (*sums, "confusion"), [cell] * 3)
+    yield put("no confusion", (*sums, "confusion"), [])
+    yield put("a confusion with another name", (*sums, "confusion", 0, "xx"), 1)
+    yield put("a confusion without true negatives", (*sums, "confusion", 0), {"tp": 1, "fp": 1, "fn": 1})
+
+
+def _of_histogram(place: tuple[Any, ...], told: Body) -> Iterator[Mutation]:
+    bins = told["histogram"][0]
+    for name, value in COUNTS.items():
+        yield put(f"rows of a bin = {name}", (*place, 0, 0, "rows"), value)
+    yield put("a histogram of one row more", (*place, 0, 0, "rows"), bins[0]["rows"] + 1)
+    yield put("a bin the wrong way round", (*place, 0, 0, "low"), 0.99)
+    yield put("a bin out of range", (*place, 0, 0, "high"), 7.0)
+    yield put("scores that are not in the bin", (*place, 0, 0, "score_sum"), 99.0)
+    yield put("a bin twice", (*place, 0), [*bins, bins[0]])
+    yield put("200,000 bins", (*place, 0), Many(written({**bins[0], "rows": 0, "score_sum": 0.0}).decode()))
+    yield put("a histogram of one class", place, told["histogram"][:1])
+    yield put("a bin of words", (*place, 0, 0), "low")
+
+
+HOSPITAL = {
+    "ready": of_greeting,
+    "facts": of_facts,
+    "lent": of_lent,
+    "moments": of_moments,
+    "update": of_update,
+    "summary": of_summary,
+}

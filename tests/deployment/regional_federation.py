@@ -1,0 +1,132 @@
+"""Regions in one process: each answers the coordinator of all as a site, and asks its own sites. Carried by hand."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deployment.in_process_federation import ByHand, OpenGate, key, public
+from wardround.core.settings import Factory
+from wardround.data.records import Records
+from wardround.data.sources import Source
+from wardround.deployment.common.deployable import refuse_undeployable
+from wardround.deployment.common.deployed_plan import own_records
+from wardround.deployment.common.messaging import Step
+from wardround.deployment.flat.site_handler import SiteWork
+from wardround.deployment.regional.region_handler import OwnSites, RegionWork
+from wardround.deployment.regional.regions import regions_of
+from wardround.deployment.regional.top_coordinator import CoordinatorOfAll
+from wardround.runs.catalog import load_study
+from wardround.runs.folder import RunFolder
+from wardround.study.parser import Families
+from wardround.study.schema import Study
+
+FROM_COUNTS = ("accuracy", "brier", "loss", "f1", "sensitivity", "specificity", "ppv", "npv")
+Sources = Mapping[str, Callable[[], Source]]
+
+
+@dataclass
+class Hierarchy:
+    """All processes of a run: one coordinator of all, one of each region, one of each site."""
+
+    folder: Path
+    study: Study
+    families: Families
+    sources: Sources
+    gates: Mapping[str, OpenGate]
+    posts: dict[str, ByHand] = field(default_factory=dict)  # of each region, to its sites
+    revoked: dict[str, str] = field(default_factory=dict)  # sites, at their regions
+    steps: list[Step] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.regions = regions_of(self.study, list(self.sources))
+        for region, sites in self.regions.items():
+            self.posts[region] = ByHand({site: self.open_site(site) for site in sites})
+        self.post = ByHand({region: self.open_region(region) for region in self.regions})
+        self.top = self.open_top()
+
+    @property
+    def run_folder(self) -> RunFolder:
+        return RunFolder(self.folder / "run")
+
+    def run(self) -> RunFolder:
+        self.steps += list(self.top.run())
+        return self.run_folder
+
+    @property
+    def lines(self) -> list[str]:
+        return [step.line for step in self.steps if step.line] + self.top.lines
+
+    def open_top(self) -> CoordinatorOfAll:
+        keys = {region: public(region) for region in self.regions}
+        names = list(self.regions)
+        return CoordinatorOfAll(
+            self.study, self.families, names, self.run_folder, self.post, key("top"), keys, hospitals=list(self.sources)
+        )
+
+    def open_region(self, region: str) -> RegionWork:
+        """A process of its own: what it knows is what its folder holds."""
+        sites = self.regions[region]
+        keys = {site: public(site) for site in sites}
+        signer = key(f"{region} as coordinator")
+        own = OwnSites(sites, self.posts[region], signer, keys, lambda: self.revoked)
+        state = self.folder / "regions" / region
+        return RegionWork(region, state, self.study, self.families, own, key(region), public("top"))
+
+    def open_site(self, name: str) -> SiteWork:
+        region = next(region for region, sites in self.regions.items() if name in sites)
+
+        def load() -> Records:
+            return own_records(self.sources[name](), name)
+
+        gate = self.gates.get(name) or OpenGate(self.study)
+        peers = {site: public(site) for site in self.regions[region]}
+        trusted = public(f"{region} as coordinator")
+        state = self.folder / "sites" / name
+        return SiteWork(name, state, gate, self.families, load, key(name), trusted, peers=peers)
+
+    def restart_site(self, name: str) -> None:
+        region = next(region for region, sites in self.regions.items() if name in sites)
+        self.posts[region].sites[name] = self.open_site(name)
+
+    def restart_region(self, region: str) -> None:
+        self.post.sites[region] = self.open_region(region)
+
+    def restart_top(self) -> None:
+        self.top = self.open_top()
+
+
+def hierarchy(
+    document: Mapping[str, Any],
+    folder: Path,
+    sources: Sources,
+    gates: Mapping[str, OpenGate] | None = None,
+    known_sources: Mapping[str, Factory] | None = None,
+) -> Hierarchy:
+    """What is in `folder` already is gone on with."""
+    study, families = load_study(document, sources=known_sources)
+    refuse_undeployable(study, families, list(sources))
+    return Hierarchy(folder, study, families, sources, gates or {})
+
+
+def assert_same_regions(theirs: dict[str, Any], ours: dict[str, Any]) -> None:
+    """All but AUC to single precision, accuracy and rows to the last bit; AUC within what the deployment says."""
+    assert list(theirs) == list(ours)
+    for region, told in theirs.items():
+        assert set(told) == set(ours[region])
+        assert told["sites"] == ours[region]["sites"]
+        assert told["test"] == ours[region]["test"]
+        for kind in ("regional", "global"):
+            here, there = told["metrics"][kind], ours[region]["metrics"][kind]
+            assert here["accuracy"] == there["accuracy"], (region, kind)
+            for metric in FROM_COUNTS:
+                assert here[metric]["mean"] == pytest.approx(there[metric]["mean"], rel=1e-6), (region, kind, metric)
+                assert here[metric]["seeds"] == there[metric]["seeds"]
+            off = abs(here["auc"]["mean"] - there["auc"]["mean"])
+            assert off <= told["auc_uncertain_by"][kind] + 1e-12, (region, kind)
+        assert told["difference"]["accuracy"] == ours[region]["difference"]["accuracy"]
+        assert told["difference"]["brier"]["interval"] == pytest.approx(
+            ours[region]["difference"]["brier"]["interval"], abs=1e-6
+        )

@@ -1,0 +1,55 @@
+"""A SuperLink of its own, and sites in threads that answer over it: without a study."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.deployment import federation_fixtures as federation_fixtures as made
+from tests.deployment.federation_processes import free_port
+from wardround.deployment.provisioning.kit import CoordinatorKit
+from wardround.deployment.provisioning.provision import provision
+from wardround.protocol.messages import Post, Sealed
+from wardround.protocol.signing import read_key, read_public_key
+
+
+def made_linked(folder: Path) -> Any:
+    from wardround.deployment.flower.linked import Linked
+
+    kit = CoordinatorKit.load(provision(made.study(), made.SITES, folder / "kits", port=free_port("127.0.0.1")))
+    keys = {site: read_public_key(pem, site).public for site, pem in kit.sites.items()}
+    return Linked("127.0.0.1", kit.port, kit.ca, kit.certificate, kit.key, keys, folder / "link")
+
+
+@contextmanager
+def joined(linked: Any, folder: Path, site: str, answer: Callable[[Sealed], Sealed]) -> Iterator[None]:
+    """A site in a thread, as `wardround join` runs it."""
+    from wardround.deployment.flower.site_loop import SiteLoop
+
+    stopped, said = threading.Event(), list[str]()
+    key = read_key(folder / "kits" / "sites" / site / "site.key").private
+    address = f"{linked.host}:{linked.port}"
+    loop = SiteLoop(address, linked.ca, key, answer, folder / f"{site}-connection", said.append, stopped.is_set)
+    thread = threading.Thread(target=loop.run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join(60)
+    assert not thread.is_alive(), said
+
+
+def echo(sealed: Sealed) -> Sealed:
+    return sealed
+
+
+def ask(post: Post, messages: Mapping[str, Sealed]) -> dict[str, Sealed]:
+    until = time.monotonic() + 120
+    found: dict[str, Sealed] = {}
+    for got in post.ask(dict(messages)):
+        found |= dict([got]) if got else {}
+        assert time.monotonic() < until, "no answer came"
+    return found
