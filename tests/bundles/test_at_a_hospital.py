@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from tests.cli.test_commands import wardround
-from tests.deployment import hospital_files as hospital_files as hospitals
-from tests.deployment import private_studies as private_studies as protected
+from tests.deployment import hospital_files as hospitals
+from tests.deployment import private_studies as protected
 from tests.deployment.in_process_federation import OpenGate
 from tests.deployment.parity import KNOWN, Both, deploy
 from wardround.bundles.build.make import make_bundle

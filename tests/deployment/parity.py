@@ -7,8 +7,8 @@ from typing import Any
 
 from safetensors.torch import load_file
 
-from tests.deployment import hospital_files as hospital_files as hospitals
-from tests.deployment import radiology_sites as radiology_sites as radiology
+from tests.deployment import hospital_files as hospitals
+from tests.deployment import radiology_sites as radiology
 from tests.deployment.in_process_federation import Federation, federation, kind_of
 from tests.small_federations import assert_same_tree
 from wardround.core.settings import Factory

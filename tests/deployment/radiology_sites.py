@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.deployment import hospital_files as hospital_files as hospitals
+from tests.deployment import hospital_files as hospitals
 from tests.radiographs import NAMES as FINDINGS
 from tests.radiographs import a_study, some_radiographs
 from wardround.data.records import Records

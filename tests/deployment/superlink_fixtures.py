@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.deployment import federation_fixtures as federation_fixtures as made
+from tests.deployment import federation_fixtures as made
 from tests.deployment.federation_processes import free_port
 from wardround.deployment.provisioning.kit import CoordinatorKit
 from wardround.deployment.provisioning.provision import provision

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.deployment import radiology_sites as radiology_sites as radiology
+from tests.deployment import radiology_sites as radiology
 from tests.deployment.in_process_federation import OpenGate, body_of, federation, kind_of
 from tests.deployment.parity import KNOWN, Both, assert_parity, deploy
 from tests.deployment.radiology_sites import FINDINGS, NAMES, study

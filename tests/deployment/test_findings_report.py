@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deployment import radiology_sites as radiology_sites as radiology
+from tests.deployment import radiology_sites as radiology
 from tests.deployment.parity import Both, deploy
 from tests.deployment.radiology_sites import FINDINGS, NAMES, study
 from wardround.cli.studies.render_run import show_run

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.deployment import vertical_federation as vertical_federation as parties
+from tests.deployment import vertical_federation as parties
 from tests.deployment.in_process_federation import body_of, kind_of
 from tests.deployment.vertical_federation import Parties, document, federation
 from tests.radiographs import NAMES as FINDINGS

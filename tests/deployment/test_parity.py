@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from torch import nn
 
-from tests.deployment import hospital_files as hospital_files as hospitals
+from tests.deployment import hospital_files as hospitals
 from tests.deployment.hospital_files import NAMES, study
 from tests.deployment.in_process_federation import kind_of
 from tests.deployment.parity import KNOWN, Both, assert_parity, deploy

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deployment import outsider_attacks as outsider_attacks as strangers
+from tests.deployment import outsider_attacks as strangers
 from tests.deployment.federation_processes import HEART, Hospitals, Process, heart_study, hospitals, wait_until
 from tests.deployment.outsider_attacks import OtherAuthority, attempt_to_join, entries, events, site_key
 from wardround.core.errors import DeployError

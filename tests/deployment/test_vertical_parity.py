@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.deployment import vertical_federation as vertical_federation as parties
+from tests.deployment import vertical_federation as parties
 from tests.deployment.in_process_federation import body_of, kind_of
 from tests.deployment.vertical_federation import Parties, document, federation, simulated, write
 from tests.small_federations import assert_same_tree

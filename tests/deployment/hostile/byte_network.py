@@ -14,9 +14,9 @@ from typing import Any
 
 import orjson
 
-from tests.deployment import in_process_federation as in_process_federation as together
-from tests.deployment import regional_federation as regional_federation as regional
-from tests.deployment import vertical_federation as vertical_federation as parties
+from tests.deployment import in_process_federation as together
+from tests.deployment import regional_federation as regional
+from tests.deployment import vertical_federation as parties
 from tests.deployment.in_process_federation import ByHand, key
 from tests.deployment.test_nothing_of_a_patient import IDENTITY, NUMBER, own_file, rows, write
 from tests.time_limit import TooLong, time_limit
