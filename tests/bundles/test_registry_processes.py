@@ -15,7 +15,7 @@ __all__ = ["registry"]  # the fixture
 
 KILLED = """
 import os, signal, sys
-from wardround.bundles import registry
+from wardround.bundles.registry import registry
 registry.{function} = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
 registry.Registry(sys.argv[1]).add(sys.argv[2], "heart")
 """

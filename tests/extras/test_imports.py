@@ -19,7 +19,7 @@ from wardround.core.errors import MachineError
 from wardround.core.extras import examine_extras, load, missing_extra, needs
 
 SOURCE = ROOT / "src" / "wardround"
-FLOWER = SOURCE / "engines" / "flower"  # its __init__ refuses before anything below it is imported
+FLOWER = SOURCE / "deployment" / "flower"  # its __init__ refuses before anything below it is imported
 
 
 @cache
@@ -84,7 +84,7 @@ def plainly(found: dict[str, Any], extra: str | None) -> None:
         outcome = {"code": MachineError.exit_code, "shown": error}
         assert error.startswith("MachineError: "), f"{name}: {error}"
         assert says_what_to_install(extra, outcome), f"{name}: {error}"
-        assert name.split(".")[1] in {"deploy", "engines", "privacy", "protocol", "serving"}, f"{name}: {error}"
+        assert name.split(".")[1] in {"deployment", "privacy", "protocol", "serving"}, f"{name}: {error}"
 
 
 def test_a_plain_install_checks_every_study_that_needs_no_extra(tmp_path: Path) -> None:
