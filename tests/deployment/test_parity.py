@@ -18,13 +18,13 @@ from wardround.deployment.common.deployable import refuse_undeployable
 from wardround.deployment.common.parity import replay
 from wardround.deployment.governance.policy import Policy, objections
 from wardround.models import Dropout, Model, ModelBuilder, Shape, from_module
-from wardround.runs.catalog import ADAPTIVE, load_study
+from wardround.runs.catalog import load_study
 from wardround.runs.execute import run_study
 from wardround.runs.folder import RunFolder
 
-PARTIES = "split"  # is deployed between parties: test_vertical_parity.py
-POOLING = [name for name, make in ALGORITHMS.items() if make().pools and name != PARTIES]
-DEPLOYABLE = [name for name in ALGORITHMS if name not in (*POOLING, PARTIES)]
+# an algorithm for parties is deployed between parties: test_vertical_parity.py
+POOLING = [name for name, make in ALGORITHMS.items() if make().pools and not make().vertical]
+DEPLOYABLE = [name for name, make in ALGORITHMS.items() if not make().pools]
 EAGER: dict[str, dict[str, Any]] = {"clustered": {"warm_up": 1, "ratio": 0.99, "smallest_update": 0.0, "gamma": 0.0}}
 
 
@@ -79,10 +79,11 @@ def arms(circumstance: str = "") -> list[dict[str, Any]]:
     """Every algorithm that can be deployed and is sound there."""
     needs = {circumstance} & {"momentum", "adam"}
     aligned = circumstance.startswith("aligned")  # whose running means need plain steps
-    sound = [
-        name for name in DEPLOYABLE if needs <= ALGORITHMS[name]().sound_with and not (aligned and name in ADAPTIVE)
+    return [
+        {"algorithm": name, **EAGER.get(name, {})}
+        for name in DEPLOYABLE
+        if needs <= ALGORITHMS[name]().sound_with and not (aligned and ALGORITHMS[name]().adaptive_server)
     ]
-    return [{"algorithm": name, **EAGER.get(name, {})} for name in sound]
 
 
 @pytest.mark.parametrize(

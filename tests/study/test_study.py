@@ -290,7 +290,7 @@ def test_a_model_from_an_installed_package_is_imported_only_when_named(monkeypat
             return logistic
 
     monkeypatch.setattr(
-        "wardround.runs.catalog.entry_points", lambda group: [Offered()] if group.endswith("models") else []
+        "wardround.core.registry.entry_points", lambda group: [Offered()] if group.endswith("models") else []
     )
     raw = {"name": "a", "data": {"source": "heart"}, "arms": [{"algorithm": "fedavg"}]}
     load_study(raw)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from shutil import rmtree
-from typing import Any
+from typing import Any, Unpack
 
 import pandas as pd
 
@@ -22,7 +22,7 @@ from wardround.bundles.build.shared_part import SharedPart, is_shared, load_shar
 from wardround.core.atomic_files import new_folder, refuse_existing
 from wardround.core.errors import BundleError, StudyError, as_path, shown
 from wardround.core.processes import can_fork, side_by_side
-from wardround.core.settings import Factory
+from wardround.core.registry import Members
 from wardround.data.records import label_counts
 from wardround.deployment.provisioning.hospital_file import hospital_source
 from wardround.evaluation.scores import score_columns
@@ -72,10 +72,9 @@ def adapt(
     epochs: int | None = None,
     quick: bool = False,
     accept: Collection[str] = (),
-    models: Mapping[str, Factory] | None = None,
-    sources: Mapping[str, Factory] | None = None,
     progress: Callable[[Progress], None] | None = None,
     workers: int | None = None,
+    **members: Unpack[Members],
 ) -> Adapted:
     """Train a new hospital's adapter on its own rows, and show what it gains by it over training alone.
 
@@ -84,8 +83,8 @@ def adapt(
     """
     repeats = repeats or (QUICK_REPEATS if quick else REPEATS)
     epochs = epochs or (QUICK_EPOCHS if quick else None)
-    part = open_part(shared, arm, seed, models, sources)
-    name, source = hospital_source(as_path(hospital, "hospital"), families(models, sources))
+    part = open_part(shared, arm, seed, **members)
+    name, source = hospital_source(as_path(hospital, "hospital"), families(**members))
     target = FOLDER / plain_name(name) if out is None else as_path(out, "--out")
     refuse_existing(target)
     newcomer = read_newcomer(name, source, part, repeats, accept)
@@ -106,15 +105,14 @@ def open_part(
     shared: str | Path,
     arm: str | None,
     seed: int | None,
-    models: Mapping[str, Factory] | None = None,
-    sources: Mapping[str, Factory] | None = None,
+    **members: Unpack[Members],
 ) -> SharedPart:
     """A folder of `wardround share`, or a run."""
     if not is_shared(shared) and (as_path(shared, "shared part", BundleError) / "study.toml").is_file():
         if arm is None:
             raise StudyError("--arm", "a run has several arms, and a shared part is of one", "Name one with --arm.")
-        return part_of_run(shared, arm, seed, models, sources)
-    part = load_shared(shared, models)
+        return part_of_run(shared, arm, seed, **members)
+    part = load_shared(shared, members.get("models"))
     for option, given, has in (("--arm", arm, part.about["arm"]), ("--seed", seed, part.about["seed"])):
         if given is not None and given != has:
             raise StudyError(

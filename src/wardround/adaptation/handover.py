@@ -18,6 +18,7 @@ from wardround.core.settings import parse
 from wardround.data.site import Rows
 from wardround.evaluation.scores import score_columns
 from wardround.privacy.dp.epsilons import in_words
+from wardround.study.facts import AlgorithmFacts, ModelFacts, PartitionFacts, SourceFacts
 from wardround.study.schema import Arm, Choice, Deployment, ExamplePrivacy, Privacy, Study, Training
 
 NOTHING_PROMISED = {"guarantee": False, "example": None, "site": None, "secure_sum": None}
@@ -100,11 +101,11 @@ def told_arm(part: SharedPart) -> Arm:
         name=about["trained_as"],
         family=about["trained_as"],
         variant="",
-        algorithm=Choice(about["algorithm"]),
-        data=Choice("at-sites"),
+        algorithm=Choice(about["algorithm"], {}, AlgorithmFacts()),
+        data=Choice("at-sites", {}, SourceFacts(elsewhere=True)),
         preparation=part.preparation,
-        sites=Choice("by-hospital"),
-        model=Choice(model["kind"], model["options"]),
+        sites=Choice("by-hospital", {}, PartitionFacts(keeps_hospitals=True)),
+        model=Choice(model["kind"], model["options"], ModelFacts(keeps_private=True, own_columns=True)),
         training=part.training,
         privacy=Privacy(example=example),
         vary=("partition", "split", "batches", "init"),

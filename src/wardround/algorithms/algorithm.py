@@ -1,4 +1,4 @@
-"""What a federated algorithm is: pure functions over parameter trees, and a few declared facts.
+"""What a federated algorithm is: pure functions over parameter trees, and declared facts (`study.facts`).
 
 One round, wherever it runs:
 
@@ -25,9 +25,7 @@ from torch import Tensor
 
 from wardround.algorithms.regions import Regions
 from wardround.core.tree import State, Tree
-
-Optimiser = Literal["sgd", "momentum", "weight-decay", "adam"]
-ANY_OPTIMISER: frozenset[Optimiser] = frozenset({"sgd", "momentum", "weight-decay", "adam"})
+from wardround.study.facts import AlgorithmFacts
 
 
 class Work(NamedTuple):
@@ -49,7 +47,7 @@ class Arrival:
 
 
 @dataclass(frozen=True)
-class Algorithm:
+class Algorithm(AlgorithmFacts):
     init: Callable[[Tree, int], State]  # parameters, number of sites
     init_memory: Callable[[Tree], State]
     broadcast: Callable[[State, int], State]
@@ -61,13 +59,6 @@ class Algorithm:
     # where sites form regions: each region's mean (None: no update came) and weight, and the round, from 0 on
     aggregate_regions: Callable[[State, Iterable[State | None], Sequence[float | Tensor], int], State] | None = None
     regions: Regions | None = None
-    weighting: Literal["samples", "uniform"] = "samples"
-    sound_with: frozenset[Optimiser] = ANY_OPTIMISER
-    data_free: frozenset[str] = frozenset()  # parts of the update that do not depend on patients
-    needs_start_loss: bool = False
-    personal: bool = False  # sites predict with models of their own, so `broadcast` or `begin` differs between them
-    federated: bool = True  # False: a yardstick without coordinator, to which share and stragglers do not apply
-    pools: bool = False  # all rows at one site: only a simulation can have that
 
     @property
     def needs(self) -> Literal["mean", "each"]:

@@ -8,6 +8,11 @@ from wardround.core import tree
 from wardround.core.settings import Positive
 from wardround.core.tree import State, Tree
 
+CITATION = (
+    "McMahan et al. Communication-efficient learning of deep networks from decentralized data. AISTATS 2017. "
+    "arXiv:1602.05629"
+)
+
 
 def fedavg(server_lr: Positive = 1.0) -> Algorithm:
     def init(params: Tree, sites: int) -> State:
@@ -32,4 +37,6 @@ def fedavg(server_lr: Positive = 1.0) -> Algorithm:
         step = tree.scale(mean["params"], server["settings"]["server_lr"])
         return {**server, "params": tree.add(server["params"], step)}
 
-    return Algorithm(init, init_memory, broadcast, begin, correct, finish, aggregate)
+    return Algorithm(
+        init, init_memory, broadcast, begin, correct, finish, aggregate, not_regional="", citation=CITATION
+    )

@@ -13,6 +13,11 @@ from wardround.core import tree
 from wardround.core.settings import Positive
 from wardround.core.tree import State, Tree
 
+CITATION = (
+    "Wang et al. Tackling the objective inconsistency problem in heterogeneous federated optimization. NeurIPS 2020. "
+    "arXiv:2007.07481"
+)
+
 
 def fednova(server_lr: Positive = 1.0) -> Algorithm:
     base = fedavg(server_lr)
@@ -32,4 +37,6 @@ def fednova(server_lr: Positive = 1.0) -> Algorithm:
         aggregate=aggregate,
         sound_with=frozenset({"sgd", "momentum", "weight-decay"}),
         data_free=frozenset({"work"}),
+        not_regional="divides by the steps of all sites that work in a round, and regions have rounds of their own",
+        citation=CITATION,
     )

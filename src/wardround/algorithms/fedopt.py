@@ -60,4 +60,11 @@ def _fedopt(second: Callable[[Tensor, Tensor], Tensor], server_lr: float, beta1:
         params = tree.add(server["params"], tree.scale(step, settings["server_lr"]))
         return {**server, "params": params, "m": m, "v": v}
 
-    return replace(base, init=init, aggregate=aggregate)
+    return replace(
+        base,
+        init=init,
+        aggregate=aggregate,
+        adaptive_server=True,
+        not_regional="keeps moments of the change of one model, and regions change apart from each other",
+        citation="Reddi et al. Adaptive federated optimization. ICLR 2021. arXiv:2003.00295",
+    )

@@ -8,6 +8,8 @@ from wardround.core import tree
 from wardround.core.settings import NonNegative, Positive
 from wardround.core.tree import State, Tree
 
+CITATION = "Li et al. Federated optimization in heterogeneous networks. MLSys 2020. arXiv:1812.06127"
+
 
 def fedprox(mu: NonNegative = 0.01, server_lr: Positive = 1.0) -> Algorithm:
     base = fedavg(server_lr)
@@ -16,7 +18,7 @@ def fedprox(mu: NonNegative = 0.01, server_lr: Positive = 1.0) -> Algorithm:
         state = base.init(params, sites)
         return {**state, "settings": {**state["settings"], "mu": setting(mu, params)}}
 
-    return replace(base, init=init, broadcast=broadcast, correct=correct)
+    return replace(base, init=init, broadcast=broadcast, correct=correct, citation=CITATION)
 
 
 def broadcast(server: State, site: int) -> State:

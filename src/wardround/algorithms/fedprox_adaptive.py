@@ -14,6 +14,8 @@ from wardround.algorithms.fedprox import fedprox
 from wardround.core.settings import Count, NonNegative, Positive
 from wardround.core.tree import State, Tree
 
+CITATION = "Li et al. Federated optimization in heterogeneous networks. MLSys 2020, section 5.3. arXiv:1812.06127"
+
 
 def fedprox_adaptive(
     mu: NonNegative = 0.0, step: Positive = 0.1, patience: Count = 5, server_lr: Positive = 1.0
@@ -42,4 +44,12 @@ def fedprox_adaptive(
             "watch": {"last_loss": loss, "falls": torch.where(lower, torch.zeros_like(falls), falls)},
         }
 
-    return replace(base, init=init, finish=finish, aggregate=aggregate, needs_start_loss=True)
+    return replace(
+        base,
+        init=init,
+        finish=finish,
+        aggregate=aggregate,
+        needs_start_loss=True,
+        not_regional="moves one mu by the loss of all sites, and regions have losses of their own",
+        citation=CITATION,
+    )

@@ -36,4 +36,5 @@ def local() -> Algorithm:
         aggregate=aggregate,
         personal=True,
         federated=False,
+        citation="",
     )

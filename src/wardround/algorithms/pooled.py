@@ -7,4 +7,4 @@ from wardround.algorithms.fedavg import fedavg
 
 
 def pooled() -> Algorithm:
-    return replace(fedavg(), pools=True, federated=False)
+    return replace(fedavg(), pools=True, federated=False, citation="")

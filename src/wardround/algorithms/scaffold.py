@@ -10,6 +10,11 @@ from wardround.core import tree
 from wardround.core.settings import Positive
 from wardround.core.tree import State, Tree
 
+NOT_REGIONAL = "keeps one control of all sites, which drifts away from their mean while regions are apart"
+CITATION = (
+    "Karimireddy et al. SCAFFOLD: stochastic controlled averaging for federated learning. ICML 2020. arXiv:1910.06378"
+)
+
 
 def scaffold(server_lr: Positive = 1.0) -> Algorithm:
     def init(params: Tree, sites: int) -> State:
@@ -44,4 +49,5 @@ def scaffold(server_lr: Positive = 1.0) -> Algorithm:
     return Algorithm(
         init, init_memory, broadcast, begin, correct, finish, aggregate,
         weighting="uniform", sound_with=frozenset({"sgd", "weight-decay"}),
+        not_regional=NOT_REGIONAL, citation=CITATION,
     )  # fmt: skip

@@ -10,6 +10,17 @@ from dataclasses import replace
 from wardround.algorithms.algorithm import Algorithm
 from wardround.algorithms.fedavg import fedavg
 
+CITATION = (
+    "Vepakomma, Gupta, Swedish, Raskar. Split learning for health: distributed deep learning without sharing raw "
+    "patient data. 2018. arXiv:1812.00564"
+)
+
 
 def split() -> Algorithm:
-    return replace(fedavg(), pools=True)
+    return replace(
+        fedavg(),
+        pools=True,
+        vertical=True,
+        not_regional="is for parties that hold different columns of the same patients",
+        citation=CITATION,
+    )

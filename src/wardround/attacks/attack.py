@@ -3,14 +3,14 @@
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from wardround.attacks import canary, inversion
 from wardround.attacks.gradient_inversion import Effort
 from wardround.attacks.membership import infer_membership
 from wardround.attacks.target import Target, open_target
 from wardround.core.errors import StudyError, shown, suggest
-from wardround.core.settings import Factory
+from wardround.core.registry import Members
 from wardround.privacy.dp.accountant import Charge, epsilon
 from wardround.privacy.dp.epsilons import to_json
 from wardround.privacy.dp.example_dp import Rule
@@ -50,9 +50,8 @@ def attack_run(
     quick: bool = False,
     at: Literal["initial", "trained"] = "initial",
     shadows: int | None = None,
-    models: Mapping[str, Factory] | None = None,
-    sources: Mapping[str, Factory] | None = None,
     progress: Progress | None = None,
+    **members: Unpack[Members],
 ) -> dict[str, Any]:
     """Attack a run folder; writes attack.json and figures into it and returns the content of the file.
 
@@ -61,7 +60,7 @@ def attack_run(
     for kind in only:
         if kind not in KINDS:
             raise StudyError("--only", f"there is no attack {shown(kind)}", suggest(kind, KINDS, "Attacks"))
-    target = open_target(path, list(arms), models, sources)
+    target = open_target(path, list(arms), **members)
     return attack_target(target, only, quick, at, shadows, progress or (lambda line: None))
 
 

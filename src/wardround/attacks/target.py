@@ -1,12 +1,12 @@
 """The run that is attacked: its study, rows, saved models and privacy charges."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from wardround.core.errors import StudyError, shown, suggest
-from wardround.core.settings import Factory
+from wardround.core.registry import Members
 from wardround.privacy.dp.accountant import Charge
 from wardround.runs.finished_run import Elsewhere, open_run, saved_run
 from wardround.runs.folder import RunFolder
@@ -51,11 +51,10 @@ class Target:
 def open_target(
     path: str | Path,
     arms: Sequence[str] = (),
-    models: Mapping[str, Factory] | None = None,
-    sources: Mapping[str, Factory] | None = None,
+    **members: Unpack[Members],
 ) -> Target:
-    """A complete run that was made on this machine. `models` and `sources` are as in `run_study`."""
-    folder, plan = open_run(path, ELSEWHERE, models, sources)
+    """A complete run that was made on this machine. `members` are as in `run_study`."""
+    folder, plan = open_run(path, ELSEWHERE, **members)
     study = plan.study
     known = [arm.name for arm in study.arms]
     for name in arms:

@@ -233,7 +233,9 @@ def parts_of(shape: Mapping[str, Any]) -> tuple[Block, ...]:
 def build_model(told: Mapping[str, Any], where: str, models: Mapping[str, Factory] | None) -> Model:
     """From its name, its settings and the shape of its data."""
     kind = str(told["kind"])
-    known = MODELS if kind in MODELS else families(models).models  # installed packages are looked through if need be
+    known = (
+        MODELS if kind in MODELS else families(models=models).models
+    )  # installed packages are looked through if need be
     if kind not in known:
         problem = f"needs a model {kind!r}, which is not known here"
         remedy = f"Install the package that offers it, or give it to load_bundle. {suggest(kind, known, 'Known')}"

@@ -1,4 +1,4 @@
-"""Public names of a package that are imported on first use, so that `wardround --help` waits for neither torch nor Flower.
+"""Public names of a package, imported on first use: `wardround --help` waits for neither torch nor Flower.
 
 if TYPE_CHECKING:
     from wardround.runs.execute import run_study as run_study

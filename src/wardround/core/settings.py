@@ -75,6 +75,12 @@ def settings_of(target: Any) -> dict[str, Setting]:
     }
 
 
+def table_type(kind: Any) -> Any:
+    """The dataclass that a table is read into, where `kind` is one or may be None instead; else None."""
+    options = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+    return next((option for option in options if is_dataclass(option)), None)
+
+
 def parse(kind: Any, value: Any, where: str, base: Path = Path()) -> Any:
     """Turn plain data into `kind`. Relative paths are taken from `base`, the study file's folder."""
     if kind is Any:  # a user's own factory that does not say

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from wardround.algorithms import ALGORITHMS
 from wardround.evaluation.answer import answer
 from wardround.evaluation.claims.verdicts import judge
 from wardround.evaluation.comparisons.benefit import benefit, best_single, by_number_of_sites, compared_metrics, spread
@@ -208,7 +207,7 @@ def _topology(arm: Arm, records: pd.DataFrame, sites: Sequence[Mapping[str, Any]
     """None where sites and one coordinator are all there is, or where there is no coordinator."""
     if arm.topology.kind == "vertical":
         return describe_exchange(arm, records)
-    federated = ALGORITHMS[arm.algorithm.name](**arm.algorithm.options).federated
+    federated = arm.algorithm.facts.federated
     return describe_regions(arm, records, sites) if arm.topology.kind == "hierarchical" and federated else None
 
 
@@ -270,10 +269,8 @@ def _tests(study: Study, scores: Scored, names: Sequence[str], origin: Mapping[s
 
 def has_own_models(arm: Arm) -> bool:
     """Whether sites predict with models that differ from site to site, in whole or in part."""
-    algorithm = ALGORITHMS[arm.algorithm.name](**arm.algorithm.options)
-    kept_at_sites = {"intercept": ("private",), "norm": ("batch", "fedbn")}
-    private = any(arm.model.options.get(name) in kinds for name, kinds in kept_at_sites.items())
-    return algorithm.personal or ((private or arm.model.name == "adapter") and not algorithm.pools)
+    algorithm = arm.algorithm.facts
+    return algorithm.personal or (arm.model.facts.keeps_private and not algorithm.pools)
 
 
 def _rows_of(arm: Arm) -> tuple[Any, ...]:

@@ -25,7 +25,9 @@ from wardround.core.errors import StudyError
 from wardround.core.settings import Count, Fraction, NonNegative
 from wardround.core.tree import Tree
 from wardround.models.dropout import Dropout
-from wardround.models.model import Model, ModelBuilder, Shape, affords, from_module
+from wardround.models.model import Model, ModelBuilder, Shape, from_module
+from wardround.study.facts import ModelFacts, declares
+from wardround.study.schema import Arm
 
 FIRST = "adapter.first"  # the one layer whose shape depends on a hospital's columns
 ALL, OWN = "alignment.all", "alignment.own"
@@ -35,7 +37,7 @@ SEEN = 0.05  # of the way from nothing: a mean of less is not used yet
 WAVES = 128  # random features of the kernel by which `mmd` compares
 
 
-@affords(seeds=10)
+@declares(ModelFacts(seeds=10, keeps_private=True, own_columns=True, check=lambda arm: refuse_alignment(arm)))
 def adapter(
     latent: Count = 16,
     hidden: tuple[Count, ...] = (32,),
@@ -65,6 +67,19 @@ def adapter(
         return replace(made, extra=extra, row_gradients=None)  # hooks on layers know nothing of the pull
 
     return build
+
+
+def refuse_alignment(arm: Arm) -> None:
+    """Running means follow rows by plain steps of gradient descent: a step of another length gives another mean."""
+    where = f"arms: {arm.name}: model: align"
+    if arm.model.options.get("align", "none") == "none":
+        return
+    if arm.training.optimiser == "adam" or arm.algorithm.facts.adaptive_server:
+        problem = "running means need plain steps, at the sites and at the coordinator, and these are adaptive"
+        raise StudyError(where, problem, 'Use optimiser = "sgd" and an algorithm such as fedprox, or align = "none".')
+    if arm.training.lr > MOST_LR_ALIGNED:
+        problem = f"with a learning rate above {MOST_LR_ALIGNED:g} running means overshoot"
+        raise StudyError(where, problem, f"Lower `training.lr` to {MOST_LR_ALIGNED:g} or less.")
 
 
 class _Network(nn.Module):

@@ -9,9 +9,11 @@ from wardround.core.settings import Count, Fraction
 from wardround.models.dropout import Dropout
 from wardround.models.image_network import image_model, image_size
 from wardround.models.model import Model, ModelBuilder, Shape
-from wardround.models.norms import norm_layer
+from wardround.models.norms import keeps_statistics, norm_layer
+from wardround.study.facts import ModelFacts, declares
 
 
+@declares(lambda options: ModelFacts(keeps_private=keeps_statistics(options)))
 def cnn(
     channels: tuple[Count, Count] = (32, 64),
     hidden: Count = 512,

@@ -21,8 +21,9 @@ from wardround.data.site import Block
 from wardround.models.cnn import cnn
 from wardround.models.dropout import Dropout
 from wardround.models.mlp import mlp
-from wardround.models.model import Cut, Model, ModelBuilder, Shape, affords, from_module
+from wardround.models.model import Cut, Model, ModelBuilder, Shape, from_module
 from wardround.models.residual import residual
+from wardround.study.facts import ModelFacts, declares
 
 BOTTOMS: dict[str, Callable[..., ModelBuilder]] = {"cnn": cnn, "residual": residual, "mlp": mlp}
 FOR_IMAGES: Mapping[str, Any] = {"kind": "cnn", "channels": [16, 32], "hidden": 64, "kernel": 3, "norm": "group"}
@@ -30,7 +31,7 @@ FOR_COLUMNS: Mapping[str, Any] = {"kind": "mlp", "hidden": [16]}
 TOP, ABSENT = "top.", "absent."
 
 
-@affords(seeds=5)
+@declares(ModelFacts(seeds=5, in_parts=True))
 def joined(
     embedding: Count = 16,
     hidden: Count = 32,

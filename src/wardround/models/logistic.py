@@ -11,11 +11,12 @@ from torch.nn import functional as F
 
 from wardround.core.settings import NonNegative
 from wardround.core.tree import Tree
-from wardround.models.model import Model, ModelBuilder, Shape, affords, from_module
+from wardround.models.model import Model, ModelBuilder, Shape, from_module
 from wardround.models.patient_gradients import Patients
+from wardround.study.facts import ModelFacts, declares
 
 
-@affords(seeds=20)
+@declares(lambda options: ModelFacts(seeds=20, keeps_private=options.get("intercept") == "private"))
 def logistic(l2: NonNegative = 0.0, intercept: Literal["shared", "private"] = "shared") -> ModelBuilder:
     """`l2` adds l2/2 times the squared weights (not the intercept) to the loss. Starts from zero.
 

@@ -6,10 +6,11 @@ from torch import nn
 
 from wardround.core.settings import Count, Fraction
 from wardround.models.dropout import Dropout
-from wardround.models.model import Model, ModelBuilder, Shape, affords, from_module
+from wardround.models.model import Model, ModelBuilder, Shape, from_module
+from wardround.study.facts import ModelFacts, declares
 
 
-@affords(seeds=10)
+@declares(ModelFacts(seeds=10))
 def mlp(hidden: tuple[Count, ...] = (64, 32), dropout: Fraction = 0.0) -> ModelBuilder:
     def build(shape: Shape) -> Model:
         def module() -> nn.Module:

@@ -5,7 +5,6 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
 from threading import local
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -20,7 +19,6 @@ from wardround.models.dropout import Dropout, draw_masks, mask_shapes
 from wardround.models.patient_gradients import Patients
 from wardround.models.row_gradients import Caught, by_layers
 
-Factory = TypeVar("Factory", bound=Callable[..., object])
 SMALL_MODEL = 100_000  # parameters; below this a step is shorter than the time to start it
 Gradient = tuple[Tree, Tensor, Tree]  # of the loss, the loss, the buffers after the step
 # params, x, y, each row's share of the mean (and copies, see `stacked_gradient`) -> gradient and loss; for one site, or
@@ -30,16 +28,6 @@ ClosedGradient = Callable[..., tuple[Tree, Tensor]]
 # the patient's rows, without the penalty), and the sum of the rows' gradients when each is multiplied with a number,
 # both in double precision. None where the model cannot say it without differentiating row by row
 RowGradients = Callable[[Tree, Tensor, Tensor, Tree, Patients], tuple[Tensor, Callable[[Tensor], Tree]] | None]
-
-
-def affords(seeds: int) -> Callable[[Factory], Factory]:
-    """Declares how many seeds a study with this model has where it names no number: what takes a minute or so."""
-
-    def declare(factory: Factory) -> Factory:
-        factory.seeds = seeds  # type: ignore[attr-defined]
-        return factory
-
-    return declare
 
 
 @dataclass(frozen=True)

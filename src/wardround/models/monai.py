@@ -10,13 +10,20 @@ from torch import nn
 from wardround.core.extras import load
 from wardround.models.image_network import image_model, image_size
 from wardround.models.model import Model, ModelBuilder, Shape
-from wardround.models.norms import Norm, normalised_by
+from wardround.models.norms import Norm, keeps_statistics, normalised_by
+from wardround.study.facts import ModelFacts, declares
+
+RESNET = "He, Zhang, Ren, Sun. Deep residual learning for image recognition. CVPR 2016. arXiv:1512.03385"
+DENSENET = (
+    "Huang, Liu, van der Maaten, Weinberger. Densely connected convolutional networks. CVPR 2017. arXiv:1608.06993"
+)
 
 
 def monai_nets(kind: str) -> ModuleType:
     return load("monai.networks.nets", "imaging", f"model: {kind}")
 
 
+@declares(lambda options: ModelFacts(keeps_private=keeps_statistics(options), citation=RESNET))
 def resnet(
     depth: Literal[18, 50] = 18,
     norm: Norm = "group",
@@ -51,6 +58,7 @@ def resnet(
     return build
 
 
+@declares(lambda options: ModelFacts(keeps_private=keeps_statistics(options), citation=DENSENET))
 def densenet(
     norm: Norm = "group",
     stem: Literal["small", "imagenet"] = "small",

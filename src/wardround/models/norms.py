@@ -6,8 +6,8 @@
 * fedbn    BatchNorm of which the weights stay at their site as well (Li et al., ICLR 2021, arXiv:2102.07623).
 """
 
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -43,3 +43,8 @@ def private_norms(kind: str, build: Callable[[], nn.Module]) -> tuple[str, ...]:
     with torch.device("meta"):  # names alone: no memory, no draws
         module = build()
     return tuple(f"{name}." for name, part in module.named_modules() if isinstance(part, nn.BatchNorm2d))
+
+
+def keeps_statistics(options: Mapping[str, Any]) -> bool:
+    """Whether BatchNorm's statistics stay at each site, so that sites predict with models of their own."""
+    return options.get("norm") in ("batch", "fedbn")

@@ -11,7 +11,8 @@ from wardround.core.settings import Count, Fraction
 from wardround.models.dropout import Dropout
 from wardround.models.image_network import image_model, image_size
 from wardround.models.model import Model, ModelBuilder, Shape
-from wardround.models.norms import Norm, norm_layer
+from wardround.models.norms import Norm, keeps_statistics, norm_layer
+from wardround.study.facts import ModelFacts, declares
 
 
 class Block(nn.Module):
@@ -71,6 +72,10 @@ class ResidualNetwork(nn.Module):
         return scores
 
 
+CITATION = "He, Zhang, Ren, Sun. Deep residual learning for image recognition. CVPR 2016. arXiv:1512.03385"
+
+
+@declares(lambda options: ModelFacts(keeps_private=keeps_statistics(options), citation=CITATION))
 def residual(
     widths: tuple[Count, ...] = (32, 64, 128, 256),
     blocks: Count = 1,

@@ -1,66 +1,39 @@
 """What a study may name, and how a study is opened.
 
-The shipped members stand in plain dicts. A user's own model or source comes in as a Python object, or from an
-installed package through the entry-point groups `wardround.models` and `wardround.sources`; it is imported only when
-a study names it, and can never replace a shipped one. Nothing is imported by a dotted string from a study file.
+Members of other packages are found under the entry-point groups `wardround.models`, `wardround.sources`,
+`wardround.algorithms` and `wardround.partitions` (`core.registry`).
 """
 
-from collections.abc import Iterator, Mapping
-from importlib.metadata import EntryPoint, entry_points
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from tomllib import TOMLDecodeError
-from typing import Any
+from typing import Any, Unpack
 
 from wardround.algorithms import ALGORITHMS
-from wardround.algorithms.algorithm import Algorithm
-from wardround.algorithms.algorithm import Optimiser as OptimiserName
 from wardround.core.errors import StudyError, as_path, suggest
-from wardround.core.settings import Factory
+from wardround.core.registry import Members, Registry
 from wardround.core.toml_files import parse_toml
 from wardround.data.partition import PARTITIONERS
 from wardround.data.sources import SOURCES
 from wardround.models import MODELS
-from wardround.models.adapter import MOST_LR_ALIGNED
 from wardround.runs.vertical_plan import refuse_unsplit
+from wardround.study.facts import Optimiser
 from wardround.study.parser import Families, parse_study, read_study_file
 from wardround.study.schema import Arm, Study, Training
 
 SUFFIX = ".toml"
-ADAPTIVE = ("fedadam", "fedyogi", "fedadagrad")
 
 
-class WithEntryPoints(Mapping[str, Factory]):
-    """A family's shipped members, then the caller's own, then what installed packages offer."""
-
-    def __init__(self, shipped: Mapping[str, Factory], own: Mapping[str, Factory], group: str) -> None:
-        clash = sorted(set(shipped) & set(own))
-        if clash:
-            raise StudyError(group, f"{clash[0]!r} is a shipped name", "Give your own object another name.")
-        self.known: dict[str, Factory] = {**shipped, **own}
-        self.offered: dict[str, EntryPoint] = {e.name: e for e in entry_points(group=group) if e.name not in self.known}
-
-    def __getitem__(self, name: str) -> Factory:
-        if name not in self.known and name in self.offered:
-            self.known[name] = self.offered[name].load()
-        return self.known[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.known or name in self.offered
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.known)  # what is only offered is not imported for a listing
-
-    def __len__(self) -> int:
-        return len(self.known)
-
-
-def families(models: Mapping[str, Factory] | None = None, sources: Mapping[str, Factory] | None = None) -> Families:
+def families(**members: Unpack[Members]) -> Families:
+    """What a study may name: shipped members, the caller's own, and those of installed packages."""
+    own: Members = {"models": None, "sources": None, "algorithms": None, "partitions": None}
+    own.update(members)
     return Families(
-        sources=WithEntryPoints(SOURCES, sources or {}, "wardround.sources"),
-        partitioners=PARTITIONERS,
-        models=WithEntryPoints(MODELS, models or {}, "wardround.models"),
-        algorithms=ALGORITHMS,
+        sources=Registry("sources", SOURCES, own["sources"]),
+        partitioners=Registry("partitions", PARTITIONERS, own["partitions"]),
+        models=Registry("models", MODELS, own["models"]),
+        algorithms=Registry("algorithms", ALGORITHMS, own["algorithms"]),
     )
 
 
@@ -104,11 +77,10 @@ def load_study(
     study: str | Path | Mapping[str, Any] | Study,
     quick: bool = False,
     changes: Mapping[str, Any] | None = None,
-    models: Mapping[str, Factory] | None = None,
-    sources: Mapping[str, Factory] | None = None,
+    **members: Unpack[Members],
 ) -> tuple[Study, Families]:
     """A shipped name, a path, the same content as a dict, or a study that is parsed already."""
-    known = families(models, sources)
+    known = families(**members)
     if isinstance(study, Study):
         if quick or changes:
             raise StudyError(f"study {study.name}", "is parsed already", "Give `quick` and `changes` to load_study.")
@@ -119,11 +91,12 @@ def load_study(
         path = find_study(study)
         parsed = parse_study(read_study_file(path), known, path.name, path.parent.absolute(), quick, changes)
     for arm in parsed.trained_arms:
-        refuse_unsound(arm, known.algorithms[arm.algorithm.name](**arm.algorithm.options))
+        refuse_unsound(arm)
     return parsed, known
 
 
-def refuse_unsound(arm: Arm, algorithm: Algorithm) -> None:
+def refuse_unsound(arm: Arm) -> None:
+    algorithm = arm.algorithm.facts
     for used in optimisers_used(arm.training):
         if used not in algorithm.sound_with:
             allowed = ", ".join(sorted(algorithm.sound_with))
@@ -142,8 +115,8 @@ def refuse_unsound(arm: Arm, algorithm: Algorithm) -> None:
     if arm.preparation.schema == "own" and arm.preparation.scale == "federated":
         problem = '"federated" adds up columns over sites, and with schema = "own" each has its own'
         raise StudyError(f"arms: {arm.name}: data: scale", problem, 'Write scale = "per-site" or "ranges".')
-    if arm.model.name == "adapter" and arm.model.options.get("align", "none") != "none":
-        refuse_alignment(arm)
+    if arm.model.facts.check is not None:
+        arm.model.facts.check(arm)
     if arm.data.options.get("columns") == "own" and arm.preparation.schema == "all":
         problem = (
             'with columns = "own" a name may stand for different things at two hospitals, and schema "all" joins them'
@@ -154,19 +127,8 @@ def refuse_unsound(arm: Arm, algorithm: Algorithm) -> None:
         raise StudyError(f"arms: {arm.name}: training: momentum", "adam has its own momentum", "Set momentum = 0.")
 
 
-def refuse_alignment(arm: Arm) -> None:
-    """What is known of the distribution follows rows by plain steps: a step of another length would be another mean."""
-    where = f"arms: {arm.name}: model: align"
-    if arm.training.optimiser == "adam" or arm.algorithm.name in ADAPTIVE:
-        problem = "running means need plain steps, at the sites and at the coordinator, and these are adaptive"
-        raise StudyError(where, problem, 'Use optimiser = "sgd" and an algorithm such as fedprox, or align = "none".')
-    if arm.training.lr > MOST_LR_ALIGNED:
-        problem = f"with a learning rate above {MOST_LR_ALIGNED:g} running means swing instead of following"
-        raise StudyError(where, problem, f"Lower `training.lr` to {MOST_LR_ALIGNED:g} or less.")
-
-
-def optimisers_used(training: Training) -> list[OptimiserName]:
-    used: list[OptimiserName] = ["adam" if training.optimiser == "adam" else "sgd"]
+def optimisers_used(training: Training) -> list[Optimiser]:
+    used: list[Optimiser] = ["adam" if training.optimiser == "adam" else "sgd"]
     if training.momentum and training.optimiser == "sgd":
         used.append("momentum")
     if training.weight_decay:

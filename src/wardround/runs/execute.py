@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Unpack, get_args
 
 import pandas as pd
 import torch
@@ -15,7 +15,7 @@ import torch
 from wardround.core.atomic_files import full_disk_is_told
 from wardround.core.errors import RunError, as_path
 from wardround.core.processes import can_fork, side_by_side
-from wardround.core.settings import Factory
+from wardround.core.registry import Members
 from wardround.core.threads import torch_threads
 from wardround.evaluation.curves import Curves
 from wardround.evaluation.missing_party import predict_absent
@@ -70,14 +70,13 @@ def run_study(
     quick: bool = False,
     again: bool = False,
     changes: Mapping[str, Any] | None = None,
-    models: Mapping[str, Factory] | None = None,
-    sources: Mapping[str, Factory] | None = None,
     progress: Callable[[Progress], None] | None = None,
     workers: int | None = None,
+    **members: Unpack[Members],
 ) -> StudyRun:
     """Run a study and return its results. A complete run is shown, an unfinished one goes on where it stopped."""
     target = as_path(out, "out")
-    parsed, known = load_study(study, quick, changes, models, sources)
+    parsed, known = load_study(study, quick, changes, **members)
     if engine != "auto":
         engine_named(engine)
     for arm in parsed.arms:
@@ -119,16 +118,15 @@ def keep_bundles(plan: Plan, folder: RunFolder) -> None:
 def resume_study(
     path: str | Path,
     *,
-    models: Mapping[str, Factory] | None = None,
-    sources: Mapping[str, Factory] | None = None,
     progress: Callable[[Progress], None] | None = None,
     workers: int | None = None,
+    **members: Unpack[Members],
 ) -> StudyRun:
     """Go on with the run in a folder, by the study and the engine that it holds. It may have been moved."""
     folder = RunFolder(as_path(path, "run", RunError))
     if not (folder.path / "study.toml").is_file() or not (folder.path / "environment.json").is_file():
         raise RunError(str(folder.path), "is not a run folder", "Name a folder that `wardround run` has made.")
-    study, known = load_study(folder.path / "study.toml", models=models, sources=sources)
+    study, known = load_study(folder.path / "study.toml", **members)
     engine = folder.read_json("environment.json").get("engine", "auto")
     return run_plan(load_plan(study, known), folder, engine, False, progress, workers)
 

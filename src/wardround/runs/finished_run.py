@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from wardround.core import tree
 from wardround.core.errors import RunError, StudyError, as_path, shown, suggest
-from wardround.core.settings import Factory
+from wardround.core.registry import Members
 from wardround.core.tree import State, Tree
 from wardround.runs.catalog import load_study
 from wardround.runs.folder import RunFolder
@@ -30,10 +30,9 @@ class Elsewhere:
 def open_run(
     path: str | Path,
     elsewhere: Elsewhere,
-    models: Mapping[str, Factory] | None = None,
-    sources: Mapping[str, Factory] | None = None,
+    **members: Unpack[Members],
 ) -> tuple[RunFolder, Plan]:
-    """A complete run that was made on this machine. `models` and `sources` are as `run_study` takes them."""
+    """A complete run that was made on this machine. `members` are as `run_study` takes them."""
     folder = RunFolder(as_path(path, "run", RunError))
     if not (folder.path / "study.toml").is_file():
         raise RunError(str(path), "is not a run folder", "Name a folder that `wardround run` has made.")
@@ -42,7 +41,7 @@ def open_run(
     if not folder.complete:
         raise RunError(str(path), "is not complete", f"Finish it first: wardround resume {path}")
     check_ledger(folder)
-    study, families = load_study(folder.path / "study.toml", models=models, sources=sources)
+    study, families = load_study(folder.path / "study.toml", **members)
     plan = load_plan(study, families)
     if folder.read_json("environment.json").get("data_fingerprint") != plan.fingerprint:
         problem = "was trained on other data than are here now"

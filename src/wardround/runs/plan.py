@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from wardround.data.split import Split
 from wardround.engines.split.exchange import through_channel
 from wardround.models import SMALL_MODEL, Model, ModelBuilder, Shape, weights_digest
 from wardround.privacy.validation import refuse_unsound
-from wardround.runs.vertical_plan import JOINED, sites_of_parties
+from wardround.runs.vertical_plan import sites_of_parties
 from wardround.study.parser import Families
 from wardround.study.schema import CHOSEN, Arm, Choice, Privacy, Study
 from wardround.training.rounds import site_model, start
@@ -51,7 +52,7 @@ class Plan:
             kind = repr((cohort_key(arm), _key(arm.sites), arm.vary, arm.preparation.least_level))
             self.first_with_rows[arm.name] = rows.setdefault(kind, arm.name)
             kind += repr((arm.preparation, arm.training.precision, arm.train_at, arm.held_out))
-            kind += repr(arm.topology) if arm.model.name == JOINED else ""
+            kind += repr(arm.topology) if arm.model.facts.in_parts else ""
             self.alike[arm.name] = prepared.setdefault(kind, arm.name)
 
     def _seeds_in_memory(self) -> int:
@@ -99,7 +100,7 @@ class Plan:
 
     def _draw_splits(self, name: str, seed: int) -> tuple[Split, ...]:
         arm = self.study.arm(name)
-        partitioner = self.families.partitioners[arm.sites.name](**arm.sites.options)
+        partitioner = arm.sites.build(self.families.partitioners)
         return split_sites(self.cohort_of(arm), partitioner, self.study.evaluation_of(arm), seed)
 
     def check(self, arm: Arm, seed: int) -> tuple[Split, ...]:
@@ -111,14 +112,14 @@ class Plan:
         return splits
 
     def findings_of(self, arm: Arm, splits: tuple[Split, ...]) -> tuple[Finding, ...]:
-        overlapping = self.families.partitioners[arm.sites.name](**arm.sites.options).overlapping
+        overlapping = arm.sites.facts.overlapping
         found = check_splits(self.cohort_of(arm), splits, overlapping, self.study.evaluation.accept)
         arms = [one for one in self.study.trained_arms if self.first_with_rows[one.name] == arm.name]
         return (*found, *one_site(splits)) if any(map(self._among_sites, arms)) else found
 
     def _among_sites(self, arm: Arm) -> bool:
         """Whether sites learn from each other in this arm, and not parties of one site."""
-        federated = self.families.algorithms[arm.algorithm.name](**arm.algorithm.options).federated
+        federated = arm.algorithm.facts.federated
         return federated and arm.topology.kind != "vertical"
 
     def _sites_of(self, key: str, seed: int) -> tuple[Site, ...]:
@@ -127,7 +128,7 @@ class Plan:
         splits = self.check(arm, seed) if self.first_with_rows[key] == key else self.splits(arm, seed)
         members = members_of(arm, [split.site for split in splits])
         splits = self.for_selection(arm, splits)
-        if arm.model.name == JOINED:
+        if arm.model.facts.in_parts:
             return sites_of_parties(self.cohort_of(arm), splits, arm, dtype_of(arm), members, seed)
         return prepare_sites(self.cohort_of(arm), splits, arm.preparation, dtype_of(arm), members)
 
@@ -142,7 +143,7 @@ class Plan:
 
     def _model_of(self, arm_name: str, inputs: tuple[int, ...], parts: tuple[Block, ...] = ()) -> Model:
         arm = self.study.arm(arm_name)
-        build: ModelBuilder = self.families.models[arm.model.name](**arm.model.options)
+        build: ModelBuilder = arm.model.build(self.families.models)
         model = build(Shape(inputs, len(self.classes), self.has_findings, parts))
         if arm.topology.kind == "vertical" and arm.topology.embeddings is not None:
             return through_channel(model, arm.topology.embeddings, self.study.evaluation.seeds.first)
@@ -150,7 +151,7 @@ class Plan:
 
     def trial(self, arm: Arm, seed: int) -> Trial:
         prepared = self.sites_of(self.alike[arm.name], self.data_seed(arm, seed))
-        algorithm = self.families.algorithms[arm.algorithm.name](**arm.algorithm.options)
+        algorithm = arm.algorithm.build(self.families.algorithms)
         model = self.model_of(arm.name, prepared[0].train.inputs, prepared[0].blocks)
         refuse_own_columns(arm, model)
         sites = tuple(_on_device(site, device_for(arm, model)) for site in prepared)
@@ -176,7 +177,7 @@ class Plan:
 
     def refuse_unsound(self, arm: Arm, trial: Trial, buffers: Sequence[str]) -> None:
         """Protections that would not protect, uncertainty that would not say anything. `buffers` are the model's."""
-        overlapping = self.families.partitioners[arm.sites.name](**arm.sites.options).overlapping
+        overlapping = arm.sites.facts.overlapping
         tables = self.cohort_of(arm).records.is_table
         refuse_unsound(arm, trial.algorithm, buffers, tables, overlapping)
         refuse_unkept(trial)
@@ -264,7 +265,7 @@ def load_plan(study: Study, families: Families) -> Plan:
         if name not in CHECKS:
             raise StudyError("evaluation: accept", f"there is no check {name!r}", suggest(name, CHECKS, "Checks"))
     cohorts = {
-        key: load_cohort(families.sources[arm.data.name](**arm.data.options), arm.preparation)
+        key: load_cohort(arm.data.build(families.sources), arm.preparation)
         for key, arm in {cohort_key(arm): arm for arm in study.arms}.items()
     }
     for arm in study.arms:
@@ -382,7 +383,7 @@ def _pooled(sites: tuple[Site, ...]) -> Site:
     return Site("pooled", train, first.validation, first.test, empty, empty, first.recipe, first.blocks)
 
 
-def _key(choice: Choice) -> str:
+def _key(choice: Choice[Any]) -> str:
     return repr((choice.name, sorted(choice.options.items())))
 
 

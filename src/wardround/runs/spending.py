@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from wardround.algorithms import ALGORITHMS
 from wardround.core.errors import RunError
 from wardround.privacy.dp.accountant import Charge, epsilon, epsilon_curve
 from wardround.privacy.dp.epsilons import to_json
@@ -109,7 +108,7 @@ def describe_spending(
         "arms": {
             arm.name: {
                 **described(arm),
-                "federated": ALGORITHMS[arm.algorithm.name](**arm.algorithm.options).federated,
+                "federated": arm.algorithm.facts.federated,
                 "sites": _of_sites(of_arm.get(arm.name, [])),
                 "stopped": _stopped(records, arm.name),
                 "failed_rounds": _failed(records, arm.name),

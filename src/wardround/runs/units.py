@@ -41,7 +41,7 @@ class Unit:
     def weight(self, plan: Plan) -> int:
         """Roughly how long it takes, beside other units of its study."""
         arm = plan.study.arm(self.members[0][0])
-        algorithm = plan.families.algorithms[arm.algorithm.name](**arm.algorithm.options)
+        algorithm = arm.algorithm.build(plan.families.algorithms)
         # an algorithm that looks at each update does so trial by trial
         return len(self.members) * arm.training.rounds * (8 if algorithm.needs == "each" else 1)
 
@@ -110,7 +110,7 @@ def one_at_a_time(arm: Arm) -> str | None:
         "training.oversample": bool(training.oversample),
         "privacy": arm.privacy != Privacy(),
         'data.schema = "own"': arm.preparation.schema == "own",
-        'model.kind = "joined"': arm.model.name == "joined",
+        f'model.kind = "{arm.model.name}"': arm.model.facts.in_parts,
     }
     return next((name for name, wanted in asked.items() if wanted), None)
 

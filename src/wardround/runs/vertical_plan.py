@@ -14,13 +14,11 @@ from wardround.data.site import Rows, Site
 from wardround.data.split import Split
 from wardround.study.schema import Arm, Privacy, Topology
 
-JOINED, SPLIT = "joined", "split"
-
 
 def refuse_unsplit(arm: Arm) -> None:
     """A vertical topology, the algorithm `split` and the model `joined` go together."""
     where, vertical = f"arms: {arm.name}", arm.topology.kind == "vertical"
-    if vertical != (arm.algorithm.name == SPLIT):
+    if vertical != (arm.algorithm.facts.vertical):
         problem = (
             f"{arm.algorithm.name} averages models, and parties with different features have none to average"
             if vertical
@@ -28,7 +26,7 @@ def refuse_unsplit(arm: Arm) -> None:
         )
         remedy = 'Write algorithm = "split" and "topology.kind" = "vertical" in this arm, or neither.'
         raise StudyError(where, problem, remedy)
-    if vertical and arm.model.name != JOINED:
+    if vertical and not arm.model.facts.in_parts:
         problem = f"{arm.model.name} is one network, and parties with different features need a part each"
         raise StudyError(f"{where}: model", problem, 'Use model "joined".')
     if not vertical:

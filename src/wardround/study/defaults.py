@@ -4,14 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from wardround.core.settings import Factory
+from wardround.study.facts import ModelFacts
 from wardround.study.schema import Arm, Evaluation, Selection, in_variant
 from wardround.study.sweeps import flatten
 
-FEW_SEEDS = 3  # of a model that does not say how many it affords: networks take minutes
 
-
-def with_seeds(tables: Mapping[str, Any], arms: Sequence[Mapping[str, Any]], model: Factory | None) -> dict[str, Any]:
+def with_seeds(tables: Mapping[str, Any], arms: Sequence[Mapping[str, Any]], model: ModelFacts) -> dict[str, Any]:
     """[evaluation] with a number of seeds, where it names none: as many as the kind of model affords, so that an answer
     has intervals; one where patients or hospitals are protected, because each seed spends epsilon."""
     evaluation: dict[str, Any] = tables["evaluation"]
@@ -20,18 +18,18 @@ def with_seeds(tables: Mapping[str, Any], arms: Sequence[Mapping[str, Any]], mod
         return evaluation
     asked = {key for arm in arms for key in flatten(arm)} | set(flatten({"privacy": tables["privacy"]}))
     spends = any(key.startswith(("privacy.example", "privacy.site")) for key in asked)
-    count = 1 if spends else getattr(model, "seeds", FEW_SEEDS)
+    count = 1 if spends else model.seeds
     return {**evaluation, "seeds": {**seeds, "count": count}}
 
 
-def with_metric(selection: Selection, evaluation: Evaluation) -> Selection:
+def with_metric(selection: Selection | None, evaluation: Evaluation) -> Selection | None:
     """A value is selected by the primary metric."""
-    return replace(selection, metric=selection.metric or evaluation.metric)
+    return selection and replace(selection, metric=selection.metric or evaluation.metric)
 
 
 def training_alone(arms: Sequence[Arm]) -> str | None:
     """Each hospital alone, where the study has that arm. None where a variant is without it."""
-    main = [arm for arm in arms if not arm.variant and arm.algorithm.name == "local" and not arm.train_at]
+    main = [arm for arm in arms if not arm.variant and arm.algorithm.facts.alone and not arm.train_at]
     if not main or main[0].name != main[0].family:
         return None
     names, variants = {arm.name for arm in arms}, {arm.variant for arm in arms}

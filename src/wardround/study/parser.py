@@ -1,4 +1,8 @@
-"""From a TOML file, or the same content as a dict, to a `Study`. Errors name file, key and the nearest valid key."""
+"""From a TOML file, or the same content as a dict, to a `Study`. Errors name file, key and the nearest valid key.
+
+The blocks of a study file are the fields of `Arm` and `Study` (`schema.SECTIONS`, `ARM_BLOCKS`, `STUDY_BLOCKS`): a new
+block is a new field there, and needs nothing here unless a default depends on other blocks.
+"""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -7,31 +11,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from wardround.core.errors import StudyError, shown, suggest
-from wardround.core.settings import Factory, parse, parse_settings, refuse_unknown, settings_of
+from wardround.core.settings import Factory, Setting, parse, parse_settings, refuse_unknown, settings_of, table_type
 from wardround.core.toml_files import read_toml, refuse_unplain
 from wardround.study.claims import Claim
 from wardround.study.defaults import training_alone, with_metric, with_seeds
+from wardround.study.facts import AlgorithmFacts, ModelFacts, facts_of
 from wardround.study.schema import (
-    AdaptiveClip,
+    ARM_BLOCKS,
+    SECTIONS,
+    STUDY_BLOCKS,
     Arm,
-    Augmentation,
     Choice,
-    Decay,
-    Deployment,
-    EmbeddingNoise,
     Evaluation,
-    ExamplePrivacy,
-    NoiseSchedule,
-    Preparation,
-    Privacy,
-    SecureSum,
-    Selection,
-    SitePrivacy,
-    Stragglers,
+    Section,
     Study,
-    Topology,
-    Training,
-    Uncertainty,
     Variant,
     Varied,
     in_variant,
@@ -39,29 +32,19 @@ from wardround.study.schema import (
 from wardround.study.sweeps import NAME, Point, flatten, points, set_path
 from wardround.study.validation import check_whole
 
-TABLES = ("data", "sites", "model", "training", "privacy", "topology", "uncertainty", "evaluation")
-PROTECTIONS = {"example": ExamplePrivacy, "site": SitePrivacy, "secure_sum": SecureSum}
-VARY = "evaluation.vary"  # the only key of [evaluation] that a variant may change
+TABLES = (*SECTIONS, *ARM_BLOCKS, *STUDY_BLOCKS)
+TOP = ("name", "question", *TABLES, "arms", "variants", "claims", "quick")
+VARY = "evaluation.vary"  # the only key outside of an arm's blocks that a variant may change
 
 
 @dataclass(frozen=True)
 class Families:
-    """What a study may name. Plain dicts from name to factory."""
+    """What a study may name: factories by name."""
 
     sources: Mapping[str, Factory]
     partitioners: Mapping[str, Factory]
     models: Mapping[str, Factory]
     algorithms: Mapping[str, Factory]
-
-
-@dataclass(frozen=True)
-class _Section:
-    """A table that names a member (`tag`) of a family; `common` are the keys that any member may stand beside."""
-
-    tag: str
-    family: Mapping[str, Factory]
-    default: str | None = None
-    common: type | None = None
 
 
 def read_study_file(path: Path) -> dict[str, Any]:
@@ -77,78 +60,272 @@ def parse_study(
     changes: Mapping[str, Any] | None = None,
 ) -> Study:
     """Plain data to a study. `quick` applies the `[quick]` block; `changes` are dotted keys that win over all."""
-    top = ("name", "question", *TABLES, "deployment", "arms", "variants", "selection", "claims", "quick")
     refuse_unplain(raw, where)
     refuse_unplain(changes or {}, where)
-    if raw and not any(key in top for key in raw):  # its keys are perhaps patients' names
-        raise StudyError(where, f"is no study: found {shown(raw)}", suggest("", top, "A study has"))
-    refuse_unknown(raw, top, where)
-    if quick and isinstance(raw.get("claims"), list):
-        # a smaller study says little about a published figure; whoever reads the verdict is told
-        raw = {**raw, "claims": [_at_quick_size(claim) for claim in raw["claims"]]}
-    tables = {key: deepcopy(dict(_table(raw, key, where))) for key in TABLES}
-    if "uncertainty" in raw and not tables["uncertainty"]:
-        tables["uncertainty"] = {"method": Uncertainty().method}  # an empty table asks for it too
-    if quick and "quick" not in raw:
-        raise StudyError(
-            f"{where}: quick", "missing", "This study has no [quick] block, so --quick has nothing to apply."
-        )
-    sections = {
-        "data": _Section("source", families.sources, common=Preparation),
-        "sites": _Section("partition", families.partitioners, default="by-hospital"),
-        "model": _Section("kind", families.models, default="logistic"),
-    }
-    smaller = flatten(_table(raw, "quick", where)) if quick else {}
-    wanted = {**_without_replaced(smaller, changes or {}, tables, sections, where), **(changes or {})}
-    for key, family in sections.items():  # what the study says of another member does not hold for this one
-        tables[key] = _for_member(tables[key], family, wanted.get(f"{key}.{family.tag}"))
-    for path, value in wanted.items():
-        section = path.split(".", 1)[0]
-        if section not in tables or "." not in path:
-            raise StudyError(f"{where}: {path}", "no such setting", suggest(section, tables, "Sections"))
-        set_path(tables, path, value, where)
-
-    kind = tables["model"].get(sections["model"].tag, sections["model"].default)
-    factory = families.models[kind] if isinstance(kind, str) and kind in families.models else None
-    tables["evaluation"] = with_seeds(tables, _entries(raw, "arms", where), factory)
-    resolved, source = _resolve(raw, tables, sections, where, base)  # before arms: errors name the base's key
-    evaluation = Evaluation(
-        **parse_settings(settings_of(Evaluation), tables["evaluation"], f"{where}: evaluation", base)
-    )
-    if not _entries(raw, "arms", where):
-        raise StudyError(f"{where}: arms", "missing", "Add at least one [[arms]] table with `algorithm = ...`.")
-    arms = _arms(raw, tables, Variant(""), sections, families, where, base)
-    variants = []
-    for entry in _entries(raw, "variants", where):
-        variant, changed = _variant(entry, tables, sections, f"{where}: variants", base)
-        variants.append(variant)
-        arms += _arms(raw, changed, variant, sections, families, where, base)
-    if evaluation.reference is None:
-        evaluation = replace(evaluation, reference=training_alone(arms))
-        resolved["evaluation"] |= {} if evaluation.reference is None else {"reference": evaluation.reference}
-    study = Study(
-        name=_name(raw.get("name"), f"{where}: name"),
-        question=_text(raw.get("question", ""), f"{where}: question"),
-        data=source,
-        evaluation=evaluation,
-        deployment=parse(Deployment, _table(raw, "deployment", where), f"{where}: deployment", base),
-        arms=tuple(arms),
-        variants=tuple(variants),
-        selection=with_metric(parse(Selection, raw["selection"], f"{where}: selection", base), evaluation)
-        if "selection" in raw
-        else None,
-        claims=parse(tuple[Claim, ...], raw.get("claims", []), f"{where}: claims", base),
-        resolved=resolved,
-        quick=quick,
-    )
+    if raw and not any(key in TOP for key in raw):  # its keys are perhaps patients' names
+        raise StudyError(where, f"is no study: found {shown(raw)}", suggest("", TOP, "A study has"))
+    refuse_unknown(raw, TOP, where)
+    study = _Reader(families, base).study(raw, where, quick, changes or {})
     check_whole(study, where)
     return study
 
 
-def _at_quick_size(claim: Any) -> Any:
-    if not isinstance(claim, Mapping) or not isinstance(claim.get("text"), str):
-        return claim  # wrong, which is said where claims are read
-    return {**claim, "text": f"{claim['text']} [here at the quick size]"}
+@dataclass(frozen=True)
+class _Reader:
+    families: Families
+    base: Path  # of relative paths
+
+    def study(self, raw: Mapping[str, Any], where: str, quick: bool, changes: Mapping[str, Any]) -> Study:
+        tables = self.tables(raw, where, quick, changes)
+        entries = _entries(raw, "arms", where)
+        tables["evaluation"] = with_seeds(tables, entries, self.model_facts(tables))
+        # before arms, so that errors name the key of the study and not that of its first arm
+        members, blocks, resolved = self.resolve(raw, tables, where)
+        if not entries:
+            raise StudyError(f"{where}: arms", "missing", "Add at least one [[arms]] table with `algorithm = ...`.")
+        arms = self.arms(entries, tables, Variant(""), where)
+        variants = []
+        for entry in _entries(raw, "variants", where):
+            variant, changed = self.variant(entry, tables, f"{where}: variants")
+            variants.append(variant)
+            arms += self.arms(entries, changed, variant, f"{where}: variants: {variant.name}")
+        evaluation: Evaluation = blocks["evaluation"]
+        if evaluation.reference is None:
+            evaluation = replace(evaluation, reference=training_alone(arms))
+            resolved["evaluation"] |= {} if evaluation.reference is None else {"reference": evaluation.reference}
+        return Study(
+            **blocks | {"evaluation": evaluation, "selection": with_metric(blocks["selection"], evaluation)},
+            name=_name(raw.get("name"), f"{where}: name"),
+            question=_text(raw.get("question", ""), f"{where}: question"),
+            data=members["data"],
+            arms=tuple(arms),
+            variants=tuple(variants),
+            claims=parse(tuple[Claim, ...], _claims(raw, quick), f"{where}: claims", self.base),
+            resolved=resolved,
+            quick=quick,
+        )
+
+    def tables(
+        self, raw: Mapping[str, Any], where: str, quick: bool, changes: Mapping[str, Any]
+    ) -> dict[str, dict[str, Any]]:
+        """The study's tables with `[quick]` and `changes` applied. A block that may be left out is there if it is
+        written, even empty."""
+        if quick and "quick" not in raw:
+            raise StudyError(
+                f"{where}: quick", "missing", "This study has no [quick] block, so --quick has nothing to apply."
+            )
+        blocks = ARM_BLOCKS | STUDY_BLOCKS
+        tables = {
+            key: deepcopy(dict(_table(raw, key, where)))
+            for key in TABLES
+            if key in raw or key in SECTIONS or not _is_optional(blocks[key])
+        }
+        smaller = flatten(_table(raw, "quick", where)) if quick else {}
+        overrides = {**self.without_replaced(smaller, changes, tables, where), **changes}
+        self.apply(overrides, tables, TABLES, where, "Sections")
+        return tables
+
+    def apply(
+        self, overrides: Mapping[str, Any], tables: dict[str, Any], known: tuple[str, ...], where: str, title: str
+    ) -> None:
+        """Dotted keys into tables. What a table says of one member does not hold for another in its place."""
+        for key, section in SECTIONS.items():
+            tables[key] = self.for_member(tables[key], section, overrides.get(f"{key}.{section.tag}"))
+        for path, value in overrides.items():
+            block = path.split(".", 1)[0]
+            if "." not in path or (block not in known and path not in known):
+                raise StudyError(f"{where}: {path}", "no such setting", suggest(block, known, title))
+            set_path(tables, path, value, where)
+
+    def variant(
+        self, entry: Mapping[str, Any], tables: Mapping[str, Any], where: str
+    ) -> tuple[Variant, dict[str, Any]]:
+        """The variant and the study's tables with its changes."""
+        own = {key: value for key, value in entry.items() if key in settings_of(Variant)}
+        if isinstance(own.get("name"), str) and NAME.fullmatch(own["name"]):
+            where = f"{where}: {own['name']}"
+        variant: Variant = parse(Variant, own, where, self.base)
+        _name(variant.name, f"{where}: name")
+        changed = deepcopy(dict(tables))
+        overrides = flatten({key: value for key, value in entry.items() if key not in own})
+        known = (*SECTIONS, *ARM_BLOCKS, VARY, *settings_of(Variant))
+        self.apply(overrides, changed, known, where, "A variant may set")
+        return variant, changed
+
+    def arms(
+        self, entries: list[Mapping[str, Any]], tables: Mapping[str, Any], variant: Variant, where: str
+    ) -> list[Arm]:
+        default = settings_of(Evaluation)["vary"].default
+        vary = parse(tuple[Varied, ...], tables["evaluation"].get("vary", default), f"{where}: {VARY}", self.base)
+        return [
+            self.arm(point, tables, variant.name, vary, f"{where}: arms: {point.name}")
+            for entry in entries
+            for point in points(entry, self.families.algorithms, self.override_types(entry, tables), where)
+            if not variant.arms or point.family in variant.arms
+        ]
+
+    def arm(self, point: Point, tables: Mapping[str, Any], variant: str, vary: tuple[Varied, ...], where: str) -> Arm:
+        known = (*SECTIONS, *ARM_BLOCKS)
+        changed = {key: deepcopy(table) for key, table in tables.items() if key in known}
+        self.apply(point.overrides, changed, known, where, "Sections")
+        factory = self.families.algorithms[point.algorithm]
+        options = parse_settings(settings_of(factory), point.options, where, self.base)
+        members, common = self.members(changed, where)
+        return Arm(
+            **members,
+            **common,
+            **self.blocks(ARM_BLOCKS, changed, where),
+            name=in_variant(point.name, variant),
+            family=point.family,
+            variant=variant,
+            algorithm=Choice(point.algorithm, options, facts_of(AlgorithmFacts, factory, options)),
+            vary=vary,
+            train_at=parse(tuple[str, ...], point.train_at or (), f"{where}: train_at", self.base),
+        )
+
+    def members(self, tables: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The member that each section names, and the blocks whose keys stand in the same table."""
+        members, common = {}, {}
+        for key, section in SECTIONS.items():
+            members[key], values = self.member(section, tables[key], f"{where}: {key}")
+            if section.common is not None:
+                common[section.common_field] = section.common(**values)
+        return members, common
+
+    def member(self, section: Section, table: Mapping[str, Any], where: str) -> tuple[Choice[Any], dict[str, Any]]:
+        """The named member with its options, and the values of the section's common keys."""
+        family: Mapping[str, Factory] = getattr(self.families, section.family)
+        name = table.get(section.tag, section.default)
+        if name is None:
+            raise StudyError(f"{where}: {section.tag}", "missing", suggest("", family, "Possible values"))
+        if not isinstance(name, str) or name not in family:
+            remedy = suggest(name, family, "Possible values")
+            raise StudyError(f"{where}: {section.tag}", f"{shown(name)} is not known", remedy)
+        own, common = settings_of(family[name]), section.common_settings
+        values = parse_settings(
+            {**common, **own}, {key: value for key, value in table.items() if key != section.tag}, where, self.base
+        )
+        options = {key: values[key] for key in own}
+        return Choice(name, options, facts_of(section.facts, family[name], options)), {k: values[k] for k in common}
+
+    def blocks(self, known: Mapping[str, Setting], tables: Mapping[str, Any], where: str) -> dict[str, Any]:
+        return {
+            name: parse(block.kind, _switched(block.kind, tables[name]), f"{where}: {name}", self.base)
+            if name in tables
+            else None
+            for name, block in known.items()
+        }
+
+    def for_member(
+        self, table: dict[str, Any], section: Section, replacement: Any, current: str | None = None
+    ) -> dict[str, Any]:
+        """The table for another member: what it says of the old one stays only where the new one could have said it.
+
+        `current` is the old one, where the table does not name it.
+        """
+        family: Mapping[str, Factory] = getattr(self.families, section.family)
+        if not isinstance(replacement, str) or replacement not in family:
+            return table
+        if replacement == table.get(section.tag, current or section.default):
+            return table
+        known = {**section.common_settings, **settings_of(family[replacement])}
+        return {name: value for name, value in table.items() if name in known and _fits(known[name].kind, value)}
+
+    def without_replaced(
+        self, quick: Mapping[str, Any], changes: Mapping[str, Any], tables: Mapping[str, Any], where: str
+    ) -> dict[str, Any]:
+        """The quick block, without what it says of a member in whose place `changes` put another."""
+        nested: dict[str, Any] = {}
+        for path, value in quick.items():
+            set_path(nested, path, value, where)
+        for key, section in SECTIONS.items():
+            if isinstance(nested.get(key), dict):
+                named = tables[key].get(section.tag)
+                nested[key] = self.for_member(nested[key], section, changes.get(f"{key}.{section.tag}"), named)
+        return flatten(nested)
+
+    def override_types(self, entry: Mapping[str, Any], tables: Mapping[str, Any]) -> dict[str, Any]:
+        """The type of every dotted key that this arm may override, given which members it names."""
+        overrides = flatten(entry)
+        types = {key: kind for name, block in ARM_BLOCKS.items() for key, kind in _keys(name, block.kind).items()}
+        for key, section in SECTIONS.items():
+            types[f"{key}.{section.tag}"] = str
+            family = getattr(self.families, section.family)
+            named = overrides.get(f"{key}.{section.tag}", tables[key].get(section.tag, section.default))
+            for member in named if isinstance(named, list) else [named]:
+                if isinstance(member, str) and member in family:
+                    types |= {f"{key}.{name}": known.kind for name, known in settings_of(family[member]).items()}
+            types |= {f"{key}.{name}": known.kind for name, known in section.common_settings.items()}
+        return types
+
+    def model_facts(self, tables: Mapping[str, Any]) -> ModelFacts:
+        """Of the study's model, before its settings are checked."""
+        kind = tables["model"].get(SECTIONS["model"].tag, SECTIONS["model"].default)
+        known = isinstance(kind, str) and kind in self.families.models
+        return facts_of(ModelFacts, self.families.models[kind], tables["model"]) if known else ModelFacts()
+
+    def resolve(
+        self, raw: Mapping[str, Any], tables: Mapping[str, Any], where: str
+    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """Members and blocks of the study itself, and the study as a file that reads back to the same hash, with
+        defaults written out. A block that has a default as a whole is written where the study has it."""
+        members, common = self.members(tables, where)
+        arm_blocks = self.blocks(ARM_BLOCKS, tables, where)
+        study_blocks = self.blocks(STUDY_BLOCKS, tables, where)
+        document: dict[str, Any] = {"name": raw.get("name"), "question": raw.get("question", "")}
+        for key, section in SECTIONS.items():
+            beside = asdict(common[section.common_field]) if section.common is not None else {}
+            document[key] = {section.tag: members[key].name, **members[key].options, **beside}
+        for name, block in (ARM_BLOCKS | STUDY_BLOCKS).items():
+            value = (arm_blocks | study_blocks)[name]
+            if block.required or tables.get(name):
+                document[name] = asdict(value) or None
+        document |= {name: raw.get(name) for name in ("arms", "variants", "claims")}
+        return members, study_blocks, {key: value for key, value in plain(document).items() if value != {}}
+
+
+def _is_optional(block: Setting) -> bool:
+    return block.default is None
+
+
+def _keys(prefix: str, kind: Any) -> dict[str, Any]:
+    """The type of every dotted key below a block. A table that may be left out is also switched by a word."""
+    types: dict[str, Any] = {}
+    for name, setting in settings_of(table_type(kind)).items():
+        inner = table_type(setting.kind)
+        types[f"{prefix}.{name}"] = setting.kind if inner is None else Literal["off", "on"]
+        types |= {} if inner is None else _keys(f"{prefix}.{name}", setting.kind)
+    return types
+
+
+def _switched(kind: Any, table: Any) -> Any:
+    """A table with "off" in place of one that it may leave out, and "on" in place of one without required keys."""
+    known = settings_of(table_type(kind))
+    if not isinstance(table, Mapping):
+        return table
+    switched = {}
+    for name, value in table.items():
+        inner = table_type(known[name].kind) if name in known else None
+        if inner is None or known[name].default is not None:
+            switched[name] = value
+        elif value == "on" and not any(setting.required for setting in settings_of(inner).values()):
+            switched[name] = {}
+        elif value != "off":
+            switched[name] = _switched(inner, value)
+    return switched
+
+
+def _claims(raw: Mapping[str, Any], quick: bool) -> Any:
+    """A smaller study says little about a published figure, so the text of each claim says that it is smaller."""
+    claims = raw.get("claims", [])
+    if not quick or not isinstance(claims, list):
+        return claims
+    return [
+        {**claim, "text": f"{claim['text']} [here at the quick size]"}
+        if isinstance(claim, Mapping) and isinstance(claim.get("text"), str)
+        else claim
+        for claim in claims
+    ]
 
 
 def _table(raw: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
@@ -165,78 +342,6 @@ def _entries(raw: Mapping[str, Any], key: str, where: str) -> list[Mapping[str, 
     return entries
 
 
-def _variant(
-    entry: Mapping[str, Any], tables: Mapping[str, Any], sections: Mapping[str, _Section], where: str, base: Path
-) -> tuple[Variant, dict[str, Any]]:
-    """The variant and the study's tables with its changes."""
-    own = {key: value for key, value in entry.items() if key in settings_of(Variant)}
-    if isinstance(own.get("name"), str) and NAME.fullmatch(own["name"]):
-        where = f"{where}: {own['name']}"
-    variant: Variant = parse(Variant, own, where, base)
-    _name(variant.name, f"{where}: name")
-    changed = deepcopy(dict(tables))
-    changes = flatten({key: value for key, value in entry.items() if key not in own})
-    for key, family in sections.items():
-        changed[key] = _for_member(changed[key], family, changes.get(f"{key}.{family.tag}"))
-    for path, value in changes.items():
-        section = path.split(".", 1)[0]
-        if "." not in path or section not in TABLES or (section == "evaluation" and path != VARY):
-            possible = [f"{name}. ..." for name in TABLES[:-1]] + [VARY, *settings_of(Variant)]
-            raise StudyError(f"{where}: {path}", "no such setting", suggest(path, possible, "A variant may set"))
-        set_path(changed, path, value, where)
-    return variant, changed
-
-
-def _arms(
-    raw: Mapping[str, Any],
-    tables: Mapping[str, Any],
-    variant: Variant,
-    sections: Mapping[str, _Section],
-    families: Families,
-    where: str,
-    base: Path,
-) -> list[Arm]:
-    if variant.name:
-        where = f"{where}: variants: {variant.name}"
-    vary = parse(tuple[Varied, ...], tables["evaluation"].get("vary", Evaluation().vary), f"{where}: {VARY}", base)
-    return [
-        _arm(point, tables, sections, families, f"{where}: arms: {point.name}", base, variant.name, vary)
-        for entry in _entries(raw, "arms", where)
-        for point in points(entry, families.algorithms, _arm_kinds(entry, tables, sections), where)
-        if not variant.arms or point.family in variant.arms
-    ]
-
-
-def _member(section: _Section, table: Mapping[str, Any], where: str, base: Path) -> tuple[Choice, dict[str, Any]]:
-    """The named member with its options, and the values of the section's common keys."""
-    name = table.get(section.tag, section.default)
-    if name is None:
-        raise StudyError(f"{where}: {section.tag}", "missing", suggest("", section.family, "Possible values"))
-    if not isinstance(name, str) or name not in section.family:
-        remedy = suggest(name, section.family, "Possible values")
-        raise StudyError(f"{where}: {section.tag}", f"{shown(name)} is not known", remedy)
-    own = settings_of(section.family[name])
-    common = settings_of(section.common) if section.common else {}
-    rest = {key: value for key, value in table.items() if key != section.tag}
-    values = parse_settings({**common, **own}, rest, where, base)
-    return Choice(name, {key: values[key] for key in own}), {key: values[key] for key in common}
-
-
-def _for_member(
-    table: dict[str, Any], section: _Section, replacement: Any, current: str | None = None
-) -> dict[str, Any]:
-    """The table for another member: what it says of the old one stays only where the new one could have said it.
-
-    `current` is the old one, where the table does not name it.
-    """
-    if not isinstance(replacement, str) or replacement not in section.family:
-        return table
-    if replacement == table.get(section.tag, current or section.default):
-        return table
-    known = {**(settings_of(section.common) if section.common else {}), **settings_of(section.family[replacement])}
-    return {name: value for name, value in table.items() if name in known and _fits(known[name].kind, value)}
-
-
 def _fits(kind: Any, value: Any) -> bool:
     """One key may mean two things: hospitals are names to one source and a number to another."""
     try:
@@ -244,136 +349,6 @@ def _fits(kind: Any, value: Any) -> bool:
     except StudyError:
         return False
     return True
-
-
-def _without_replaced(
-    quick: Mapping[str, Any],
-    changes: Mapping[str, Any],
-    tables: Mapping[str, Any],
-    sections: Mapping[str, _Section],
-    where: str,
-) -> dict[str, Any]:
-    """The quick block, without what it says of a member in whose place `changes` put another."""
-    nested: dict[str, Any] = {}
-    for path, value in quick.items():
-        set_path(nested, path, value, where)
-    for key, section in sections.items():
-        if isinstance(nested.get(key), dict):
-            named = tables[key].get(section.tag)
-            nested[key] = _for_member(nested[key], section, changes.get(f"{key}.{section.tag}"), named)
-    return flatten(nested)
-
-
-def _arm_kinds(entry: Mapping[str, Any], tables: Mapping[str, Any], sections: Mapping[str, _Section]) -> dict[str, Any]:
-    """The type of every dotted key that this arm may override, given which members it names."""
-    kinds: dict[str, Any] = {}
-    overrides = flatten(entry)
-
-    def collect(prefix: str, target: Any) -> None:
-        for name, setting in settings_of(target).items():
-            kinds[f"{prefix}.{name}"] = setting.kind
-
-    collect("training", Training)
-    collect("training.lr_decay", Decay)
-    collect("training.stragglers", Stragglers)
-    collect("training.augment", Augmentation)
-    for name, block in PROTECTIONS.items():
-        kinds[f"privacy.{name}"] = Literal["off", "on"] if name == "secure_sum" else Literal["off"]
-        collect(f"privacy.{name}", block)
-    collect("privacy.example.adaptive", AdaptiveClip)
-    collect("privacy.example.noise_schedule", NoiseSchedule)
-    collect("topology", Topology)
-    collect("topology.embeddings", EmbeddingNoise)
-    collect("uncertainty", Uncertainty)
-    for key in ("data", "sites", "model"):
-        section = sections[key]
-        kinds[f"{key}.{section.tag}"] = str
-        named = overrides.get(f"{key}.{section.tag}", tables[key].get(section.tag, section.default))
-        for member in named if isinstance(named, list) else [named]:
-            if isinstance(member, str) and member in section.family:
-                collect(key, section.family[member])
-        if section.common is not None:
-            collect(key, section.common)
-    return kinds
-
-
-def _arm(
-    point: Point,
-    tables: Mapping[str, Any],
-    sections: Mapping[str, _Section],
-    families: Families,
-    where: str,
-    base: Path,
-    variant: str,
-    vary: tuple[Varied, ...],
-) -> Arm:
-    changed = {key: deepcopy(tables[key]) for key in TABLES if key != "evaluation"}
-    for key in ("data", "sites", "model"):
-        tag = sections[key].tag
-        changed[key] = _for_member(changed[key], sections[key], point.overrides.get(f"{key}.{tag}"))
-    for path, value in point.overrides.items():
-        set_path(changed, path, value, where)
-    algorithm = _member(
-        _Section("algorithm", families.algorithms), {"algorithm": point.algorithm, **point.options}, where, base
-    )
-    source, prepared = _member(sections["data"], changed["data"], f"{where}: data", base)
-    return Arm(
-        name=in_variant(point.name, variant),
-        family=point.family,
-        variant=variant,
-        algorithm=algorithm[0],
-        data=source,
-        preparation=Preparation(**prepared),
-        sites=_member(sections["sites"], changed["sites"], f"{where}: sites", base)[0],
-        model=_member(sections["model"], changed["model"], f"{where}: model", base)[0],
-        training=Training(**parse_settings(settings_of(Training), changed["training"], f"{where}: training", base)),
-        privacy=_privacy(changed["privacy"], f"{where}: privacy", base),
-        topology=parse(Topology, changed["topology"], f"{where}: topology", base),
-        uncertainty=parse(Uncertainty, changed["uncertainty"], f"{where}: uncertainty", base)
-        if changed["uncertainty"]
-        else None,
-        vary=vary,
-        train_at=parse(tuple[str, ...], point.train_at or (), f"{where}: train_at", base),
-    )
-
-
-def _privacy(table: Mapping[str, Any], where: str, base: Path) -> Privacy:
-    """An arm turns off what the study has by writing "off" in its place, and a secure sum on by "on"."""
-    wanted = {name: {} if (name, part) == ("secure_sum", "on") else part for name, part in table.items()}
-    made: Privacy = parse(Privacy, {name: part for name, part in wanted.items() if part != "off"}, where, base)
-    return made
-
-
-def _resolve(
-    raw: Mapping[str, Any], tables: Mapping[str, Any], sections: Mapping[str, _Section], where: str, base: Path
-) -> tuple[dict[str, Any], Choice]:
-    """The study as a file that reads back to the same hash, every default written out; and its source."""
-    source, prepared = _member(sections["data"], tables["data"], f"{where}: data", base)
-    members = {key: _member(sections[key], tables[key], f"{where}: {key}", base)[0] for key in ("sites", "model")}
-    training = parse_settings(settings_of(Training), tables["training"], f"{where}: training", base)
-    evaluation = parse_settings(settings_of(Evaluation), tables["evaluation"], f"{where}: evaluation", base)
-    document = {
-        "name": raw.get("name"),
-        "question": raw.get("question", ""),
-        "data": {"source": source.name, **source.options, **prepared},
-        "sites": {"partition": members["sites"].name, **members["sites"].options},
-        "model": {"kind": members["model"].name, **members["model"].options},
-        "training": asdict(Training(**training)),
-        "privacy": asdict(_privacy(tables["privacy"], f"{where}: privacy", base)) if tables["privacy"] else None,
-        "topology": asdict(parse(Topology, tables["topology"], f"{where}: topology", base))
-        if tables["topology"]
-        else None,
-        "uncertainty": asdict(parse(Uncertainty, tables["uncertainty"], f"{where}: uncertainty", base))
-        if tables["uncertainty"]
-        else None,
-        "evaluation": asdict(Evaluation(**evaluation)),
-        "deployment": raw.get("deployment"),
-        "arms": raw.get("arms"),
-        "variants": raw.get("variants"),
-        "selection": raw.get("selection"),
-        "claims": raw.get("claims"),
-    }
-    return plain(document), source
 
 
 def plain(value: Any) -> Any:

@@ -11,15 +11,28 @@ default stands in one of these two places.
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Generic, Literal, get_args, get_type_hints
 
 from wardround.core.errors import StudyError, shown, suggest
-from wardround.core.settings import Count, Fraction, NonNegative, Positive, Range, Share, WholeNumber
+from wardround.core.settings import (
+    Count,
+    Factory,
+    Fraction,
+    NonNegative,
+    Positive,
+    Range,
+    Setting,
+    Share,
+    WholeNumber,
+    settings_of,
+    table_type,
+)
 from wardround.study.claims import Claim, hashed
+from wardround.study.facts import AlgorithmFacts, Facts, ModelFacts, PartitionFacts, SourceFacts
 
 LOWER_IS_BETTER = frozenset({"brier", "loss"})
 FINAL = tuple(f"{side}_{figure}" for side in ("training", "validation") for figure in ("accuracy", "loss"))
@@ -27,15 +40,21 @@ CHOSEN = "chosen"  # thresholds: on validation rows
 SELECTED = "selected"  # fedprox[selected]: in each seed the value that the selection chose
 Metric = Literal["accuracy", "auc", "pr_auc", "f1", "sensitivity", "specificity", "ppv", "npv", "brier", "loss"]
 METRICS: tuple[str, ...] = get_args(Metric)
+SECTION = "section"  # in the metadata of a field
+FAMILIES = ("data", "sites", "model", "algorithm")  # parts of an arm that name a member
 Varied = Literal["partition", "split", "batches", "init"]
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(Generic[Facts]):
     """A member of a family with all its settings: `dirichlet` with alpha 0.1 and 10 sites."""
 
     name: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any]
+    facts: Facts = field(compare=False, repr=False)  # what the member declares
+
+    def build(self, family: Mapping[str, Factory]) -> Any:
+        return family[self.name](**self.options)
 
 
 @dataclass(frozen=True)
@@ -255,17 +274,37 @@ class Uncertainty:
 
 
 @dataclass(frozen=True)
+class Section:
+    """A table that names a member of a family under `tag`, and whose other keys are that member's settings."""
+
+    family: str  # field of `Families`
+    tag: str
+    default: str | None = None
+    common_field: str = ""  # the arm's block whose keys stand in this table too, whatever the member
+    common: type | None = None
+    facts: type = object
+
+    @property
+    def common_settings(self) -> dict[str, Setting]:
+        return settings_of(self.common) if self.common is not None else {}
+
+
+@dataclass(frozen=True)
 class Arm:
-    """One way of training: what stands in the file, with its overrides and one point of its sweep filled in."""
+    """One way of training: what stands in the file, with its overrides and one point of its sweep filled in.
+
+    Its fields declare the blocks of a study file that an arm may override: sections, and dataclasses. A block with a
+    default as a whole does not count for the hash of studies that leave it out.
+    """
 
     name: str  # fedprox[mu=0.05], or fedprox[mu=0.05]@disjoint in a variant
     family: str  # fedprox
     variant: str  # "" for the study as it stands
-    algorithm: Choice
-    data: Choice
+    algorithm: Choice[AlgorithmFacts]
+    data: Choice[SourceFacts] = field(metadata={SECTION: Section("sources", "source", common_field="preparation")})
     preparation: Preparation
-    sites: Choice
-    model: Choice
+    sites: Choice[PartitionFacts] = field(metadata={SECTION: Section("partitioners", "partition", "by-hospital")})
+    model: Choice[ModelFacts] = field(metadata={SECTION: Section("models", "kind", "logistic")})
     training: Training
     privacy: Privacy
     vary: tuple[Varied, ...]  # what a seed changes
@@ -301,14 +340,14 @@ class Selection:
 class Study:
     name: str
     question: str
-    data: Choice
+    data: Choice[SourceFacts]
     evaluation: Evaluation
-    deployment: Deployment
     arms: tuple[Arm, ...]
     variants: tuple[Variant, ...]
-    selection: Selection | None
     claims: tuple[Claim, ...]
     resolved: Mapping[str, Any] = field(compare=False)  # the file again, every default filled in
+    deployment: Deployment = field(default_factory=Deployment)
+    selection: Selection | None = None
     quick: bool = field(default=False, compare=False)  # at the study's own smaller size
 
     @cached_property
@@ -319,11 +358,12 @@ class Study:
             del content["evaluation"]["attack"]
         del content["evaluation"]["bundles"]  # made of a run, they change nothing in it
         content["claims"] = [hashed(claim) for claim in self.claims]
-        for arm in content["arms"]:
-            if arm["topology"] == asdict(Topology()):
-                del arm["topology"]  # a study that says nothing of it keeps the name that it always had
-            if arm["uncertainty"] is None:
-                del arm["uncertainty"]
+        for choice in (content["data"], *(arm[kind] for arm in content["arms"] for kind in FAMILIES)):
+            del choice["facts"]  # the member's, not the study's
+        for arm, described in zip(self.arms, content["arms"], strict=True):
+            for name, block in ARM_BLOCKS.items():
+                if not block.required and getattr(arm, name) == block.default:
+                    del described[name]  # a study from before there was such a block keeps its hash
         return sha256(json.dumps(anonymous(content), sort_keys=True).encode()).hexdigest()
 
     @cached_property
@@ -358,6 +398,30 @@ class Study:
         raise StudyError(
             f"study {self.name}", f"has no arm {shown(name)}", suggest(name, [arm.name for arm in self.arms])
         )
+
+
+def _sections() -> dict[str, Section]:
+    hints = get_type_hints(Arm)
+    found = {}
+    for part in fields(Arm):
+        if SECTION in part.metadata:
+            declared: Section = part.metadata[SECTION]
+            common = hints[declared.common_field] if declared.common_field else None
+            found[part.name] = replace(declared, common=common, facts=get_args(hints[part.name])[0])
+    return found
+
+
+def _blocks(target: type) -> dict[str, Setting]:
+    return {name: known for name, known in settings_of(target).items() if table_type(known.kind) is not None}
+
+
+SECTIONS = _sections()
+ARM_BLOCKS = {
+    name: block
+    for name, block in _blocks(Arm).items()
+    if name not in [declared.common_field for declared in SECTIONS.values()]
+}
+STUDY_BLOCKS = _blocks(Study)
 
 
 def in_variant(arm: str, variant: str) -> str:

@@ -49,21 +49,6 @@ def refuse_undeployable_uncertainty(study: Study) -> None:
             raise StudyError(f"{where}: method", problem, remedy)
 
 
-YARDSTICKS = ("local", "pooled")  # have no coordinator, so that it does not matter to them how sites are joined
-IN_REGIONS = ("fedavg", "fedprox")  # which mean in a region what they mean everywhere
-_MOMENTS = "keeps moments of the change of one model, and regions change apart from each other"
-NOT_IN_REGIONS = {
-    "scaffold": "keeps one control of all sites, which drifts away from their mean while regions are apart",
-    "fednova": "divides by the steps of all sites that work in a round, and regions have rounds of their own",
-    "fedprox-adaptive": "moves one mu by the loss of all sites, and regions have losses of their own",
-    "clustered": "finds groups of sites by itself",
-    "split": "is for parties that hold different columns of the same patients",
-    "fedadam": _MOMENTS,
-    "fedyogi": _MOMENTS,
-    "fedadagrad": _MOMENTS,
-}
-
-
 def check_whole(study: Study, where: str) -> None:
     names = [arm.name for arm in study.arms]
     _refuse_repeated([variant.name for variant in study.variants], f"{where}: variants", "variants")
@@ -109,7 +94,7 @@ def _check_regions(study: Study, where: str) -> None:
         remedy = 'Write `kind = "hierarchical"` in [topology] with `regions`, or leave it out.'
         raise StudyError(f"{here}: regional_rounds", problem, remedy)
     for arm in used:
-        if arm.algorithm.name not in YARDSTICKS:
+        if arm.algorithm.facts.federated:  # others have no coordinator, so that regions do not matter to them
             _check_arm_in_regions(arm, f"{where}: arms: {arm.name}")
 
 
@@ -129,9 +114,9 @@ def _check_arm_in_regions(arm: Arm, where: str) -> None:
             raise StudyError(f"{where}: topology: regions: {name}", "has no sites", remedy)
         _refuse_repeated(sites, f"{where}: topology: regions: {name}", "sites")
     off = 'or write `"topology.kind" = "flat"` in this arm.'
-    if arm.algorithm.name not in IN_REGIONS:
-        problem = f"{arm.algorithm.name} {NOT_IN_REGIONS.get(arm.algorithm.name, 'is not defined for regions')}"
-        raise StudyError(f"{where}: algorithm", problem, f"Use {' or '.join(IN_REGIONS)}, {off}")
+    if arm.algorithm.facts.not_regional:
+        problem = f"{arm.algorithm.name} {arm.algorithm.facts.not_regional}"
+        raise StudyError(f"{where}: algorithm", problem, f"Use fedavg or fedprox, {off}")
     if arm.privacy.site is not None:
         problem = "its noise is on one sum of all sites' updates, and regions have sums of their own"
         raise StudyError(f"{where}: privacy: site", problem, f"Use [privacy.example], {off}")

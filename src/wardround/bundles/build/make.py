@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import pandas as pd
@@ -16,6 +16,7 @@ from wardround.bundles.card.card import told_by
 from wardround.bundles.card.concerning import Whose
 from wardround.core.atomic_files import refuse_existing
 from wardround.core.errors import BundleError, StudyError, as_path, shown, suggest
+from wardround.core.registry import Members
 from wardround.core.settings import Factory
 from wardround.core.tree import Tree
 from wardround.data.cohort import Cohort
@@ -45,16 +46,15 @@ def make_bundle(
     out: str | Path | None = None,
     onnx: bool = False,
     region: str | None = None,
-    models: Mapping[str, Factory] | None = None,
-    sources: Mapping[str, Factory] | None = None,
+    **members: Unpack[Members],
 ) -> Path:
     """The folder of a new bundle, from the folder of a complete run.
 
     `site` may be left out where there is one. `seed` is the study's first, unless given. `out` must not exist yet; it
     is `bundles/STUDY-ARM-SITE`, unless given. `region` asks for a region's own model in place of the model of all.
-    `models` and `sources` are as `run_study` takes them.
+    `members` are as `run_study` takes them.
     """
-    opened = open_for_bundles(run, models, sources)
+    opened = open_for_bundles(run, **members)
     return bundle_from(opened, arm=arm, site=site, seed=seed, out=out, onnx=onnx, region=region)
 
 
@@ -68,12 +68,10 @@ class Opened:
     models: Mapping[str, Factory] | None
 
 
-def open_for_bundles(
-    run: str | Path, models: Mapping[str, Factory] | None = None, sources: Mapping[str, Factory] | None = None
-) -> Opened:
+def open_for_bundles(run: str | Path, **members: Unpack[Members]) -> Opened:
     """Once, for any number of bundles."""
-    folder, plan = open_run(run, ELSEWHERE, models, sources)
-    return Opened(folder, plan, folder.read_json("results.json"), models)
+    folder, plan = open_run(run, ELSEWHERE, **members)
+    return Opened(folder, plan, folder.read_json("results.json"), members.get("models"))
 
 
 def bundle_from(
@@ -277,15 +275,14 @@ def make_bundles(
     seed: int | None = None,
     out: str | Path | None = None,
     onnx: bool = False,
-    models: Mapping[str, Factory] | None = None,
-    sources: Mapping[str, Factory] | None = None,
+    **members: Unpack[Members],
 ) -> Made:
     """One for each arm and site of a complete run, in `out`/STUDY-ARM-SITE; one that is there already is left as it is.
 
     An arm from which none can be made does not keep the others from theirs: `refused` says why. The other arguments
     are as `make_bundle` takes them.
     """
-    opened = open_for_bundles(run, models, sources)
+    opened = open_for_bundles(run, **members)
     return bundles_from(opened, sites, FOLDER if out is None else as_path(out, "--out"), seed=seed, onnx=onnx)
 
 

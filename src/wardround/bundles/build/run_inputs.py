@@ -14,7 +14,6 @@ from wardround.data.parties import arrangement, holdings_of, table_of
 from wardround.data.prepare import Encoded, Fit, Layout, Recipe
 from wardround.data.site import Rows, Site
 from wardround.runs.plan import Plan
-from wardround.runs.vertical_plan import JOINED
 from wardround.study.schema import Arm, Preparation
 
 WEIGHTS = "Use the saved weights in models/ with the study's own model."
@@ -34,7 +33,7 @@ class Beside:
 
 def beside_of(plan: Plan, arm: Arm, site: Site, results: Mapping[str, Any]) -> Beside:
     """`results` are the arm's in results.json."""
-    cohort, joined = plan.cohort_of(arm), arm.model.name == JOINED
+    cohort, joined = plan.cohort_of(arm), arm.model.facts.in_parts
     if cohort.records.is_table and not joined:
         if site.recipe is None:
             raise BundleError(site.name, "its rows have no preparation", "Run the study again with --again.")

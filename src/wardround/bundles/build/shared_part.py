@@ -14,7 +14,7 @@ from functools import cached_property
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from safetensors import SafetensorError
@@ -26,6 +26,7 @@ from wardround.bundles.card.card import FIGURES, ranked_within
 from wardround.bundles.sealed_files import parsed_about, read_plain, seal
 from wardround.core.atomic_files import new_folder, refuse_existing
 from wardround.core.errors import BundleError, RunError, as_path
+from wardround.core.registry import Members
 from wardround.core.settings import Factory, parse
 from wardround.core.tree import Tree
 from wardround.models import Model
@@ -86,23 +87,22 @@ def make_shared(
     arm: str,
     seed: int | None = None,
     out: str | Path | None = None,
-    models: Mapping[str, Factory] | None = None,
-    sources: Mapping[str, Factory] | None = None,
+    **members: Unpack[Members],
 ) -> Path:
     """The folder of a new shared part, from the folder of a complete run: of a simulation, or of a coordinator.
 
     `seed` is the study's first, unless given. `out` must not exist yet; it is `shared/STUDY-ARM`, unless given. No
-    rows are read; `models` and `sources` are as `run_study` takes them, because a study names them.
+    rows are read; `members` are as `run_study` takes them, because a study names them.
     """
     if out is not None:
         refuse_existing(as_path(out, "--out"))
-    part = part_of_run(run, arm, seed, models, sources)
+    part = part_of_run(run, arm, seed, **members)
     target = FOLDER / str(part.about["name"]) if out is None else as_path(out, "--out")
     weights = _written(part.leaves)
     with new_folder(target) as folder:
         (folder / WEIGHTS).write_bytes(weights)
         (folder / ABOUT).write_bytes(seal(part.about, {WEIGHTS: weights}))
-        load_shared(folder, models)
+        load_shared(folder, members.get("models"))
     return target
 
 
@@ -127,8 +127,7 @@ def part_of_run(
     run: str | Path,
     arm: str,
     seed: int | None = None,
-    models: Mapping[str, Factory] | None = None,
-    sources: Mapping[str, Factory] | None = None,
+    **members: Unpack[Members],
 ) -> SharedPart:
     """As `make_shared` would write it."""
     folder = RunFolder(as_path(run, "run", RunError))
@@ -138,18 +137,18 @@ def part_of_run(
     if not folder.complete:
         raise RunError(str(run), "is not complete", "Finish it first.")
     check_ledger(folder)
-    study, known = load_study(folder.path / "study.toml", models=models, sources=sources)
+    study, known = load_study(folder.path / "study.toml", **members)
     results = folder.read_json("results.json")
     if results["findings"]:
         problem = "is about findings in images, and adapters are for tables"
         raise BundleError(str(run), problem, "Train the study's own model at the new hospital.")
     chosen_seed = seed_of(study, seed)
     trained = arm_of(study, results, arm, chosen_seed)
-    _refuse_no_adapter(trained, arm, known, len(_classes(results)), models)
+    _refuse_no_adapter(trained, arm, known, len(_classes(results)), members.get("models"))
     about = _about(folder, study, results, trained, arm, chosen_seed)
     leaves = _sent(folder, trained.name, chosen_seed)
     sealed = json.loads(seal(about, {WEIGHTS: _written(leaves)}))
-    part = SharedPart(folder.path, sealed, leaves, models)
+    part = SharedPart(folder.path, sealed, leaves, members.get("models"))
     try:
         _refuse_misfit(part)
     except ValueError:
@@ -162,7 +161,7 @@ def _refuse_no_adapter(
     arm: Arm, asked: str, known: Families, classes: int, models: Mapping[str, Factory] | None
 ) -> None:
     """What a new hospital could not join."""
-    if known.algorithms[arm.algorithm.name](**arm.algorithm.options).personal:
+    if arm.algorithm.facts.personal:
         problem = f"{arm.algorithm.name} gives sites models of their own, so that there is no part that all share"
         raise BundleError(f"arm {asked}", problem, "Name an arm with one shared model, such as fedavg or fedprox.")
     told = {**_model(arm), "shape": {"inputs": [1], "classes": classes}}

@@ -18,4 +18,4 @@ def by_hospital() -> Partitioner:
         site_of_row = np.array([number_of[name] for name in records.hospital.tolist()])
         return rows_by_site(site_of_row, [str(name) for name in number_of])
 
-    return Partitioner(assign)
+    return Partitioner(assign, keeps_hospitals=True)

@@ -23,6 +23,9 @@ from wardround.data.records import Records
 TRIES = 10_000  # ten sites of 297 patients with the defaults of `quantity` need some 600 on average
 
 
+CITATION = "Yurochkin et al. Bayesian nonparametric federated learning of neural networks. ICML 2019. arXiv:1905.12022"
+
+
 def dirichlet(count: Count = 10, alpha: Positive = 0.5, smallest: Count = 10) -> Partitioner:
     """Each class is cut up among the sites by its own draw. A patient counts as the class of the first row; where rows
     have findings, as the rarest finding of all his rows, or as one without.
@@ -38,7 +41,7 @@ def dirichlet(count: Count = 10, alpha: Positive = 0.5, smallest: Count = 10) ->
         site_of_patient = deal_by_dirichlet(classes, records.units, count, alpha, smallest, rng, where)
         return rows_by_site(site_of_patient[records.units], site_names(count))
 
-    return Partitioner(assign)
+    return Partitioner(assign, citation=CITATION)
 
 
 def deal_by_dirichlet(

@@ -7,10 +7,11 @@ import numpy as np
 
 from wardround.core.errors import DataError
 from wardround.data.records import Records
+from wardround.study.facts import PartitionFacts
 
 
 @dataclass(frozen=True)
-class Partitioner:
+class Partitioner(PartitionFacts):
     """How the rows of a source become sites.
 
     `assign` gives the sorted row numbers of each site. No site is empty, all rows of one patient go to the same site,
@@ -18,8 +19,6 @@ class Partitioner:
     """
 
     assign: Callable[[Records, np.random.Generator], dict[str, np.ndarray]]
-    overlapping: bool = False  # a row may be at several sites: in one's training rows and another's test rows
-    complete: bool = True  # every row is placed
 
 
 def site_names(count: int) -> list[str]:

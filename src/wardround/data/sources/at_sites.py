@@ -3,8 +3,10 @@
 from wardround.core.errors import DataError
 from wardround.data.records import Records
 from wardround.data.sources.source import Source
+from wardround.study.facts import SourceFacts, declares
 
 
+@declares(SourceFacts(elsewhere=True))
 def at_sites() -> Source:
     """For a study that only ever runs across hospitals."""
 

@@ -22,8 +22,12 @@ from wardround.data.imaging.problems import CONVERTED, Accepted
 from wardround.data.records import Records
 from wardround.data.sources.phantom.radiographs import phantom
 from wardround.data.sources.source import Source
+from wardround.study.facts import SourceFacts, declares
+
+CITATION = "Wang et al. ChestX-ray8: hospital-scale chest X-ray database and benchmarks. CVPR 2017. arXiv:1705.02315"
 
 
+@declares(SourceFacts(citation=CITATION))
 def chest_xray(
     path: Path | None = None,
     size: Count = 64,

@@ -16,6 +16,7 @@ from wardround.core.seeds import generator
 from wardround.core.settings import Count, WholeNumber
 from wardround.data.records import Records
 from wardround.data.sources.source import Source
+from wardround.study.facts import SourceFacts, declares
 
 CLASSES = (
     "T-shirt/top",
@@ -33,6 +34,10 @@ SIDE = 28  # pixels
 PARTS = ("train", "t10k")
 
 
+CITATION = "Xiao, Rasul, Vollgraf. Fashion-MNIST. 2017. arXiv:1708.07747"
+
+
+@declares(SourceFacts(citation=CITATION))
 def fashion_mnist(
     path: Path = Path("/usr/share/datasets/fashion-mnist"), rows: Count | None = None, seed: WholeNumber = 0
 ) -> Source:

@@ -13,6 +13,7 @@ import pandas as pd
 from wardround.core.errors import StudyError
 from wardround.data.records import Column, Records
 from wardround.data.sources.source import Source
+from wardround.study.facts import SourceFacts, declares
 
 Hospital = Literal["cleveland", "hungarian", "switzerland", "va"]
 HOSPITALS: tuple[Hospital, ...] = ("cleveland", "hungarian", "switzerland", "va")
@@ -37,6 +38,13 @@ COLUMNS = (
 ZERO_IS_MISSING = sorted(column.name for column in COLUMNS if column.absent)
 
 
+CITATION = (
+    "Janosi, Steinbrunn, Pfisterer, Detrano. Heart Disease. UCI Machine Learning Repository 1989. "
+    "doi:10.24432/C52P4X (CC BY 4.0)"
+)
+
+
+@declares(SourceFacts(citation=CITATION))
 def heart(hospitals: tuple[Hospital, ...] = HOSPITALS) -> Source:
     if not hospitals or len(set(hospitals)) < len(hospitals):
         raise StudyError("data: hospitals", "the list is empty or names one twice", "Name each hospital once.")

@@ -19,6 +19,7 @@ from wardround.core.seeds import generator
 from wardround.core.settings import Count, NonNegative, Range, WholeNumber
 from wardround.data.records import Column, Records
 from wardround.data.sources.source import Source
+from wardround.study.facts import SourceFacts, declares
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,12 @@ class SiteModel:
     centre: np.ndarray  # v_k, the mean of the site's rows
 
 
+CITATION = (
+    "Li et al. Federated optimization in heterogeneous networks. MLSys 2020 (the synthetic data). arXiv:1812.06127"
+)
+
+
+@declares(SourceFacts(citation=CITATION))
 def synthetic(
     alpha: NonNegative = 1.0,
     beta: NonNegative = 1.0,

@@ -23,10 +23,10 @@ def refuse_undeployable(study: Study, families: Families, sites: Sequence[str]) 
     refuse_undeployable_regions(study, sites)
     first = study.arms[0]
     for arm in study.trained_arms:
-        if families.algorithms[arm.algorithm.name](**arm.algorithm.options).pools:
+        if arm.algorithm.facts.pools:
             problem = f"{arm.algorithm.name}: all rows at one place is what a deployment avoids"
             raise StudyError(f"arms: {arm.name}", problem, _leave_out(arm))
-        if arm.sites.name != PARTITION:
+        if not arm.sites.facts.keeps_hospitals:
             problem = f"partition {arm.sites.name!r} moves rows between sites; here each hospital is one site"
             remedy = f'Write `partition = "{PARTITION}"` in [sites]. {_leave_out(arm)}'
             raise StudyError(f"arms: {arm.name}: sites: partition", problem, remedy)

@@ -234,7 +234,7 @@ def own_plan(study: Study, families: Families, name: str, sites: Sequence[str], 
     refuse_hollow_privacy(study)
     for arm in study.trained_arms:  # before anything is told; what depends on the model is refused later
         need_extras(arm.name, arm.privacy)
-        algorithm = families.algorithms[arm.algorithm.name](**arm.algorithm.options)
+        algorithm = arm.algorithm.build(families.algorithms)
         refuse_unsound(arm, algorithm, (), records.is_table, overlapping=False)
     source = Source(lambda: records)
     kinds = {cohort_key(arm): arm for arm in study.arms}

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 
-from wardround.algorithms import ALGORITHMS
 from wardround.deployment.regional.regions import is_hierarchical, regions_of, span_of
 from wardround.deployment.vertical.vertical_validation import holder_of, is_vertical, parties_of
 from wardround.study.schema import Arm, ExamplePrivacy, Study
@@ -283,7 +282,7 @@ def _stays(study: Study) -> list[str]:
     told = ["Stays at the hospital: every row, every prediction for a patient, and its site file."]
     if alone := _each(arm.algorithm.name for arm in study.trained_arms if not _federated(arm)):
         told.append(f"Stays at the hospital as well: the models that it trains alone ({alone}).")
-    if any(arm.model.name == "adapter" for arm in study.trained_arms):
+    if any(arm.model.facts.own_columns for arm in study.trained_arms):
         heads = any(arm.model.options.get("head") == "private" for arm in study.trained_arms)
         told.append(
             "Stays at the hospital as well: its adapter, the layer from its own columns to the shared part"
@@ -307,7 +306,7 @@ def _agreed(study: Study, sites: Sequence[str]) -> list[str]:
 
 
 def _federated(arm: Arm) -> bool:
-    return ALGORITHMS[arm.algorithm.name](**arm.algorithm.options).federated
+    return arm.algorithm.facts.federated
 
 
 def _each(names: Iterable[str]) -> str:

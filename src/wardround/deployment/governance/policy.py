@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from typing import Literal, get_args
 
-from wardround.algorithms import ALGORITHMS
 from wardround.core.errors import DeployError
 from wardround.core.settings import Count, Positive
 from wardround.deployment.regional.regions import companions
@@ -78,7 +77,7 @@ def objections(policy: Policy, study: Study, site: str, sites: Sequence[str] | N
     found += [
         f"arm {arm.name} wants all rows at one place, and no row leaves {site}"
         for arm in study.trained_arms
-        if ALGORITHMS[arm.algorithm.name](**arm.algorithm.options).pools and arm.topology.kind != "vertical"
+        if arm.algorithm.facts.pools and not arm.algorithm.facts.vertical
     ]
     rounds, seeds = max(arm.training.rounds for arm in study.trained_arms), study.evaluation.seeds.count
     if rounds > policy.most_rounds:
@@ -101,7 +100,7 @@ def _unprotected(policy: Policy, study: Study, site: str) -> list[str]:
     found = []
     for arm in study.trained_arms:
         privacy = arm.privacy
-        if not ALGORITHMS[arm.algorithm.name](**arm.algorithm.options).federated:
+        if not arm.algorithm.facts.federated:
             continue
         if policy.secure_aggregation and privacy.secure_sum is None:
             found.append(f"{site} requires secure aggregation, which arm {arm.name} does not have")
@@ -195,7 +194,7 @@ def _averaged(arm: Arm, site: str, sites: Sequence[str], near: Sequence[str]) ->
     """The sites whose work is averaged in a round of the arm; None where none of this site's work leaves it. Of a
     region, at `near`, so many at least: all who are not drawn may be of it."""
     members = [name for name in sites if (not arm.train_at or name in arm.train_at) and name != arm.held_out]
-    if site not in members or not ALGORITHMS[arm.algorithm.name](**arm.algorithm.options).federated:
+    if site not in members or not arm.algorithm.facts.federated:
         return None
     working = max(1, round(arm.training.share * len(members)))
     stragglers = arm.training.stragglers

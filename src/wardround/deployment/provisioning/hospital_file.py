@@ -24,6 +24,7 @@ from wardround.core.settings import Factory, parse_settings, settings_of
 from wardround.data.records import Records
 from wardround.data.sources import Source
 from wardround.deployment.provisioning.kit_files import as_deploy_errors, read_table
+from wardround.study.facts import SourceFacts, facts_of
 from wardround.study.parser import Families
 from wardround.study.sweeps import NAME
 
@@ -53,6 +54,10 @@ def hospital_source(path: Path, families: Families) -> tuple[str, Source]:
     return keys.name, source_of(keys.name, keys.data, path, families)
 
 
+def _elsewhere(factory: Factory) -> bool:
+    return facts_of(SourceFacts, factory, {}).elsewhere
+
+
 def source_of(name: str, data: Mapping[str, Any], path: Path, families: Families) -> Source:
     """The rows of the hospital `name`, whose file `path` has the table `data`. Nothing is read yet."""
     where = f"{path.name}: data"
@@ -60,9 +65,9 @@ def source_of(name: str, data: Mapping[str, Any], path: Path, families: Families
         raise DeployError(f"{where}: {key}", "is not filled in yet", f"Write what is true here into {path}.")
     raw = {key: value for key, value in data.items() if key != "source"}
     kind = data.get("source")
-    if not isinstance(kind, str) or kind not in families.sources or kind == "at-sites":
+    if not isinstance(kind, str) or kind not in families.sources or _elsewhere(families.sources[kind]):
         problem = "missing" if kind is None else f"{kind!r} has no rows to give"
-        known = [source for source in families.sources if source != "at-sites"]
+        known = [name for name, factory in families.sources.items() if not _elsewhere(factory)]
         raise DeployError(f"{where}: source", problem, suggest(str(kind or ""), known, "Sources"))
     with as_deploy_errors():
         options = _options(families.sources[kind], kind, raw, name, where, path.parent)

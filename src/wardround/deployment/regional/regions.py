@@ -6,7 +6,6 @@ regions, because a hospital has one coordinator.
 
 from collections.abc import Mapping, Sequence
 
-from wardround.algorithms import ALGORITHMS
 from wardround.algorithms.regions import region_of_each, with_only
 from wardround.core.errors import StudyError, suggest
 from wardround.privacy.validation import LEAST_SITES
@@ -85,7 +84,7 @@ def _refuse_small_sums(arm: Arm, region_of: Mapping[str, str]) -> None:
 
 def is_federated(arm: Arm) -> bool:
     """Whether anything of its training leaves a site. Algorithms of a deployment are those that are shipped."""
-    return ALGORITHMS[arm.algorithm.name](**arm.algorithm.options).federated
+    return arm.algorithm.facts.federated
 
 
 def _has_regions(arm: Arm) -> bool:

@@ -68,7 +68,7 @@ def _refuse_settings(arm: Arm, first: Arm) -> None:
     if arm.data != first.data:
         problem = f"has other data than {first.name}, and a party brings one file"
         raise StudyError(f"{where}: data", problem, "Leave this arm out.")
-    if arm.sites.name != PARTITION:
+    if not arm.sites.facts.keeps_hospitals:
         problem = f"partition {arm.sites.name!r} moves rows between sites; here each party keeps its own"
         raise StudyError(f"{where}: sites: partition", problem, f'Write `partition = "{PARTITION}"` in [sites].')
     if preparation.missing == "drop":

@@ -67,7 +67,7 @@ def best_single(study: Study, scores: Scored, names: Sequence[str], metric: str)
     found = []
     for name in names:
         arm = _arm(study, name)
-        if trains_at_some(study, name) or (arm is not None and arm.algorithm.name in ("local", "pooled")):
+        if trains_at_some(study, name) or (arm is not None and not arm.algorithm.facts.federated):
             continue
         alone = alone_arm(study, name, names)
         for site, figures in scores.by_site[name].items():
@@ -144,7 +144,7 @@ def alone_arm(study: Study, name: str, names: Sequence[str]) -> Arm | None:
     arm = origin_of(study, name)
     for other in study.arms:
         same = (other.data, other.sites, other.variant) == (arm.data, arm.sites, arm.variant)
-        if same and other.algorithm.name == "local" and other.name in names:
+        if same and other.algorithm.facts.alone and other.name in names:
             return other
     return None
 

@@ -21,6 +21,7 @@ from wardround.data.sources.phantom.label_draws import SHARE_AP, draw_labels
 from wardround.data.sources.phantom.placement import CHANCES, add_findings, place, reshape
 from wardround.data.sources.phantom.scanner import Scanner, expose, scanner_of
 from wardround.data.sources.source import Source
+from wardround.study.facts import SourceFacts, declares
 
 PATIENTS = 64  # in a block; each block has its own draws, so that more rows leave the first ones as they were
 TOGETHER = 32  # images that are drawn at once: enough to be quick, few enough for a small memory
@@ -43,6 +44,13 @@ class Block:
         return len(self.patient)
 
 
+CITATION = (
+    "Wang et al. ChestX-ray8: hospital-scale chest X-ray database and benchmarks. CVPR 2017 (how often findings come "
+    "together). arXiv:1705.02315"
+)
+
+
+@declares(SourceFacts(citation=CITATION))
 def phantom(
     rows: Count = 4000,
     size: Annotated[int, Range(low=32, high=256)] = 64,

@@ -1,0 +1,87 @@
+"""What members of the four families declare about themselves, so that nobody keeps lists of their names.
+
+An algorithm or a partition carries its facts in the value that its factory returns. A model or a source cannot be built
+before its data are known; its facts stand above its factory:
+
+    @declares(ModelFacts(seeds=10))
+    def small_net(width: Count = 16) -> ModelBuilder: ...
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+if TYPE_CHECKING:
+    from wardround.study.schema import Arm
+
+Optimiser = Literal["sgd", "momentum", "weight-decay", "adam"]
+ANY_OPTIMISER: frozenset[Optimiser] = frozenset({"sgd", "momentum", "weight-decay", "adam"})
+NOT_DECLARED = "does not declare that it can train in regions"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlgorithmFacts:
+    weighting: Literal["samples", "uniform"] = "samples"
+    sound_with: frozenset[Optimiser] = ANY_OPTIMISER
+    data_free: frozenset[str] = frozenset()  # parts of the update that do not depend on patients
+    needs_start_loss: bool = False
+    personal: bool = False  # sites predict with models of their own, so `broadcast` or `begin` differs between them
+    federated: bool = True  # False: a baseline without coordinator, to which share and stragglers do not apply
+    pools: bool = False  # one model of all rows at one place, or of all parties
+    vertical: bool = False  # for parties that hold different columns of the same patients, and for nobody else
+    adaptive_server: bool = False  # the coordinator's steps have other lengths than the mean update
+    not_regional: str = NOT_DECLARED  # why it cannot train in regions, after its name; empty: it can
+    citation: str = ""
+
+    @property
+    def alone(self) -> bool:
+        """Each site trains for itself."""
+        return not self.federated and not self.pools
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionFacts:
+    overlapping: bool = False  # a row may be at several sites: in one's training rows and another's test rows
+    complete: bool = True  # every row is placed
+    keeps_hospitals: bool = False  # each hospital is one site, as in a deployment
+    citation: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFacts:
+    seeds: int = 3  # of a study that names no number: what takes a minute or so
+    keeps_private: bool = False  # a part of the weights never leaves its site
+    own_columns: bool = False  # a private part from each site's own columns to what is shared
+    in_parts: bool = False  # one part for each party that holds columns of its own
+    check: Callable[["Arm"], None] | None = None  # refuses arms that it cannot train in
+    citation: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceFacts:
+    elsewhere: bool = False  # the rows are at the hospitals, so that nothing can be simulated
+    citation: str = ""
+
+
+Facts = TypeVar("Facts", AlgorithmFacts, PartitionFacts, ModelFacts, SourceFacts)
+Factory = TypeVar("Factory", bound=Callable[..., object])
+Options = Mapping[str, Any]
+
+
+def declares(facts: Facts | Callable[[Options], Facts]) -> Callable[[Factory], Factory]:
+    """The facts of a model or a source, or a function that gives them for its settings."""
+
+    def declare(factory: Factory) -> Factory:
+        factory.facts = facts  # type: ignore[attr-defined]
+        return factory
+
+    return declare
+
+
+def facts_of(kind: type[Facts], factory: Callable[..., Any], options: Options) -> Facts:
+    """What a member with these settings declares; the defaults where it declares nothing."""
+    if kind in (AlgorithmFacts, PartitionFacts):
+        member = factory(**options)
+        return kind(**{field.name: getattr(member, field.name) for field in fields(kind)})
+    declared: Any = getattr(factory, "facts", None) or kind()
+    return declared if isinstance(declared, kind) else kind(**vars(declared(options)))
