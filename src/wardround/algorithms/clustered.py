@@ -78,14 +78,10 @@ def clustered(
         return {"params": models, "cluster": {"of_site": torch.tensor(slot_of), **numbers}}
 
     return replace(
-        fedavg(),
-        init=init,
-        broadcast=broadcast,
-        aggregate_each=aggregate_each,
-        personal=True,
+        fedavg(), init=init, broadcast=broadcast, aggregate_each=aggregate_each, personal=True,
         not_regional="finds groups of sites by itself",
         citation="Sattler, Müller, Samek. Clustered federated learning. IEEE TNNLS 2020. arXiv:1910.01991",
-    )
+    )  # fmt: skip
 
 
 def split(vectors: Tensor, mean: Tensor, ratio: float, smallest: float, gamma: float) -> list[int]:
