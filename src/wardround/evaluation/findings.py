@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from wardround.evaluation.grouped import each_finding
+from wardround.evaluation.grouped import grouped_finding_metrics
 from wardround.evaluation.intervals import Resampling, summarise_metrics
 from wardround.evaluation.metrics import THRESHOLD
 from wardround.evaluation.scores import Scores
@@ -23,8 +23,8 @@ def describe_findings(scores: Scores, arm: str, resampling: Resampling) -> dict[
     seeds = len(scores.seeds)
     label, score, cut = scores.label[places], scores.score[places], scores.thresholds[places]
     seed, site = scores.seed[places], scores.site[places]
-    overall = each_finding(seed, seeds, label, score, cut)
-    by_site = each_finding(site * seeds + seed, len(scores.sites) * seeds, label, score, cut)
+    overall = grouped_finding_metrics(seed, seeds, label, score, cut)
+    by_site = grouped_finding_metrics(site * seeds + seed, len(scores.sites) * seeds, label, score, cut)
     by_site = by_site.reshape(len(scores.findings), len(scores.sites), seeds, len(METRICS))
     there = np.unique(site)
     # with a seed whose model has diverged nothing is called, and it counts in no curve

@@ -19,13 +19,13 @@ def grouped_metrics(
     """
     cut = np.full(score.shape, THRESHOLD) if threshold is None else threshold
     if label.ndim == 2:
-        return average(each_finding(group, count, label, score, cut))
+        return average(grouped_finding_metrics(group, count, label, score, cut))
     if score.ndim > 1:
-        return _one_by_one(group, count, label, score)
-    return _figures(group, count, label == 1, score, score >= cut)
+        return _group_by_group(group, count, label, score)
+    return _grouped_figures(group, count, label == 1, score, score >= cut)
 
 
-def each_finding(
+def grouped_finding_metrics(
     group: np.ndarray, count: int, label: np.ndarray, score: np.ndarray, threshold: np.ndarray
 ) -> np.ndarray:
     """(findings, count, metrics), of each finding over the rows in which it is known.
@@ -37,7 +37,7 @@ def each_finding(
     for f in range(score.shape[1]):
         known = label[:, f] >= 0
         positive, own = label[known, f] == 1, group[known]
-        figures = _figures(own, count, positive, score[known, f], score[known, f] >= threshold[known, f])
+        figures = _grouped_figures(own, count, positive, score[known, f], score[known, f] >= threshold[known, f])
         without = np.bincount(own, weights=positive, minlength=count) == 0
         figures[np.ix_(without, needy)] = np.nan
         found[f] = figures
@@ -52,7 +52,7 @@ def average(each: np.ndarray) -> np.ndarray:
         return np.asarray(np.where(known, each, 0).sum(axis=0) / known.sum(axis=0))
 
 
-def _figures(group: np.ndarray, count: int, positive: np.ndarray, score: np.ndarray, called: np.ndarray) -> np.ndarray:
+def _grouped_figures(group: np.ndarray, count: int, positive: np.ndarray, score: np.ndarray, called: np.ndarray) -> np.ndarray:
     """Of a class or finding that a row has or has not."""
 
     def total(values: np.ndarray) -> np.ndarray:
@@ -107,7 +107,7 @@ def _areas(
     return np.asarray((ranks - hits * (hits + 1) / 2) / (hits * misses)), np.asarray(precisions / hits)
 
 
-def _one_by_one(group: np.ndarray, count: int, label: np.ndarray, score: np.ndarray) -> np.ndarray:
+def _group_by_group(group: np.ndarray, count: int, label: np.ndarray, score: np.ndarray) -> np.ndarray:
     order = np.argsort(group, kind="stable")
     ends = np.searchsorted(group[order], np.arange(1, count + 1))
     figures = np.full((count, len(METRICS)), np.nan)

@@ -39,11 +39,11 @@ def metrics(label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float 
     if len(label) == 0 or np.isnan(score).any() or (label < 0).all():  # a model that has diverged has no score
         return dict.fromkeys(METRICS, float("nan"))
     if label.ndim == 2:
-        return macro(each_finding(label, score, threshold))
-    return _binary(label, score, float(np.asarray(threshold))) if score.ndim == 1 else _several(label, score)
+        return macro(_each_finding(label, score, threshold))
+    return _binary(label, score, float(np.asarray(threshold))) if score.ndim == 1 else _multiclass(label, score)
 
 
-def each_finding(label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float) -> list[dict[str, float]]:
+def _each_finding(label: np.ndarray, score: np.ndarray, threshold: np.ndarray | float) -> list[dict[str, float]]:
     """Figures of each, over the rows in which it is known to be there or not."""
     cut = np.broadcast_to(threshold, score.shape[1])
     return [
@@ -78,7 +78,7 @@ def _binary(label: np.ndarray, score: np.ndarray, threshold: float = THRESHOLD) 
     }
 
 
-def _several(label: np.ndarray, score: np.ndarray) -> dict[str, float]:
+def _multiclass(label: np.ndarray, score: np.ndarray) -> dict[str, float]:
     called = calls(score)
     each = [
         {

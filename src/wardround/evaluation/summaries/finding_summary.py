@@ -64,7 +64,7 @@ def tell(
         "diverged": False,
         "findings": whole,
         "groups": {
-            kind: _by_value(label, score, people, names, values, smallest, cuts) for kind, values in groups.items()
+            kind: _findings_by_value(label, score, people, names, values, smallest, cuts) for kind, values in groups.items()
         },
     }
 
@@ -139,7 +139,7 @@ def _without_few_open(prediction: SitePrediction, smallest: int) -> np.ndarray:
     return label
 
 
-def _by_value(
+def _findings_by_value(
     label: np.ndarray,
     score: np.ndarray,
     people: np.ndarray,
