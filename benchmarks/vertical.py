@@ -77,7 +77,7 @@ def main() -> None:
             f"{arm['cost']['seconds']:8.1f}"
         )
     for name in {"split", "absent"} & set(arms):
-        for party, found in arms[name]["topology"]["absent"].items():
+        for party, found in arms[name]["topology"]["missing_party"].items():
             entry = found["difference"]["auc"]
             print(f"{name} without {party}: {100 * entry['difference']:+.2f} points of AUC ({interval(entry)})")
     print("Differences in points of 0.01. Intervals over seeds on fixed test rows, or with one seed over patients.")

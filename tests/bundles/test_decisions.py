@@ -283,8 +283,8 @@ def test_the_report_counts_what_a_bundle_says(tmp_path: Path) -> None:
             added.append(np.mean(unsupported))
             away.append(np.mean([DOUBT.code in one or other for one, other in zip(codes, unsupported, strict=True)]))
         at_site = told["sets"]["sites"][site]
-        assert at_site["one"] == pytest.approx(np.mean(sets))
-        assert at_site["call_added"] + at_site["empty"] == pytest.approx(np.mean(added))
+        assert at_site["single"] == pytest.approx(np.mean(sets))
+        assert at_site["prediction_added"] + at_site["empty"] == pytest.approx(np.mean(added))
         assert told["referral"]["at"]["sites"][site] == pytest.approx(np.mean(away))
 
 

@@ -115,7 +115,7 @@ def test_all_figures_are_the_simulations(both: tuple[Parties, StudyRun]) -> None
         for part in ("rows", "positives", "confusion", "metrics"):
             assert_same_figures(one[part], other[part], name)
     for name in ("metrics", "difference"):
-        found, expected = (arm["topology"]["absent"]["records"][name] for arm in (ours, theirs))
+        found, expected = (arm["topology"]["missing_party"]["records"][name] for arm in (ours, theirs))
         keys = ("accuracy", "auc", "brier")
         for key in keys:
             value = "mean" if name == "metrics" else "difference"

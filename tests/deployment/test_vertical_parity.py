@@ -21,7 +21,7 @@ from wardround.data.sources import Source
 from wardround.deployment.vertical import party_plan as vertical_plan
 from wardround.engines.serial import start_one
 from wardround.engines.split.split import split_rounds
-from wardround.evaluation.missing_party import predict_absent
+from wardround.evaluation.missing_party import predict_missing_party
 from wardround.evaluation.prediction import predict
 from wardround.runs.catalog import load_study
 from wardround.runs.plan import load_plan
@@ -245,12 +245,12 @@ def test_results_are_those_of_a_site_and_tell_what_is_lost_without_a_party(tmp_p
     right, alone = [], []
     for trial, run in trained.values():
         (whole,) = predict(trial, run)
-        (lone,) = predict_absent(trial, run)["lab"]
+        (lone,) = predict_missing_party(trial, run)["lab"]
         right.append(whole.right.mean())
         alone.append(lone.right.mean())
     assert arm["metrics"]["accuracy"]["mean"] == pytest.approx(np.mean(right))
-    assert topology["absent"]["lab"]["metrics"]["accuracy"]["mean"] == pytest.approx(np.mean(alone))
-    difference = topology["absent"]["lab"]["difference"]["accuracy"]["difference"]
+    assert topology["missing_party"]["lab"]["metrics"]["accuracy"]["mean"] == pytest.approx(np.mean(alone))
+    difference = topology["missing_party"]["lab"]["difference"]["accuracy"]["difference"]
     assert difference == pytest.approx(np.mean(alone) - np.mean(right))
     (first,) = results["sites"]
     assert list(first["sites"]) == ["clinic"]

@@ -11,16 +11,18 @@ import pandas as pd
 import wardround
 from wardround.deployment.common.site_facts import describe_deployed, own_counts
 from wardround.evaluation.deployed_results import deployed_results
-from wardround.evaluation.metrics import calls
+from wardround.evaluation.metrics import predicted_classes
 from wardround.evaluation.prediction import SitePrediction
 from wardround.evaluation.scores import score_columns
-from wardround.evaluation.summaries.site_summary import summarise
+from wardround.evaluation.summaries.site_summary import class_summary
 from wardround.runs.folder import RunFolder
 from wardround.runs.plan import Plan
 
 
 def prediction(label: np.ndarray, score: np.ndarray, site: str = "north") -> SitePrediction:
-    return SitePrediction(site, np.arange(len(label)), label, score, np.zeros(len(label)), calls(score) == label)
+    return SitePrediction(
+        site, np.arange(len(label)), label, score, np.zeros(len(label)), predicted_classes(score) == label
+    )
 
 
 def lines_of(
@@ -34,7 +36,7 @@ def lines_of(
         score = part[columns].to_numpy()
         of_rows = known.reindex(part["row"])
         kinds = {kind: of_rows[kind].to_numpy(dtype=object) for kind in ("sex", "age") if kind in known}
-        told = summarise(
+        told = class_summary(
             prediction(part["label"].to_numpy(), score[:, 0] if columns == ["score"] else score), kinds, smallest
         )
         lines.append({"arm": arm, "seed": int(str(seed)), "site": site, "side": side, **told})

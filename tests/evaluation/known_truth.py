@@ -84,6 +84,6 @@ def content_of(world: World, rng: np.random.Generator) -> dict[str, Any]:
 
 def claims_in(content: dict[str, Any]) -> list[dict[str, Any]]:
     """Every gain or loss that the report of this study would claim in its primary metric."""
-    shown = [*content["tests"], *content["benefit"], *content["across_sites"]]
+    shown = [*content["tests"], *content["benefit"], *content["site_differences"]]
     primary = [entry for entry in shown if entry["metric"] == content["primary_metric"]]
     return [entry for entry in primary if entry["verdict"] in ("gains", "loses")]

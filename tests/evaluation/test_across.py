@@ -7,8 +7,7 @@ import pytest
 
 import wardround
 from tests.evaluation.test_benefit import FEDAVG, LOCAL, corrected_interval, scores, study
-from wardround.evaluation.comparisons.benefit import BENEFIT
-from wardround.evaluation.comparisons.site_differences import across_sites
+from wardround.evaluation.comparisons.benefit import BENEFIT, site_differences
 from wardround.report.evidence import Evidence
 from wardround.report.words_across import across_words
 from wardround.report.words_on_data import _compared
@@ -32,7 +31,7 @@ def entries(*arms: dict[str, Any], reference: str | None = None) -> list[dict[st
     made = study(*arms, evaluation=evaluation)
     names = [arm.name for arm in made.arms]
     hits = {key: line for key, line in HITS.items() if key[0] in names}
-    return across_sites(made, scores(hits), names, BENEFIT)
+    return site_differences(made, scores(hits), names, BENEFIT)
 
 
 def one(found: list[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
@@ -71,7 +70,7 @@ def evidence_of(found: list[dict[str, Any]], benefit: list[dict[str, Any]]) -> E
     counts = {"a": {"train": 100, "validation": 0, "test": 20}, "b": {"train": 60, "validation": 0, "test": 20}}
     results = {
         "arms": {"fedavg": arm, "local": local},
-        "across_sites": found,
+        "site_differences": found,
         "benefit": benefit,
         "sites": [{"sites": counts}],
         "primary_metric": "accuracy",

@@ -29,7 +29,7 @@ def test_numbers_of_a_sentence_are_those_of_the_results() -> None:
     content = content_of(World(4, 5), np.random.default_rng(0))
     (sentence,) = [one for one in content["answer"] if one["about"] == "alone"]
     entries = {
-        (e["arm"], e["site"]): e for e in (*content["benefit"], *content["across_sites"]) if e["metric"] == "auc"
+        (e["arm"], e["site"]): e for e in (*content["benefit"], *content["site_differences"]) if e["metric"] == "auc"
     }
     assert len(sentence["numbers"]) == 5  # four hospitals and their mean
     for number in sentence["numbers"]:
@@ -61,7 +61,7 @@ def test_a_hospital_without_the_metric_is_named() -> None:
             entry |= {"difference": None, "standard_error": None, "interval": None, "verdict": "cannot be told"}
     (text,) = [one["text"] for one in answer(content) if one["about"] == "alone"]
     assert "on average over 2 hospitals" in text
-    assert text.endswith("h02 cannot be told of: no AUC is defined on the test rows there.")
+    assert text.endswith("h02: no result, because AUC is not defined on the test rows there.")
 
 
 def entry(site: str | None, difference: float, error: float) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from wardround.evaluation.intervals import Resampling
 from wardround.evaluation.metrics import auc, finding_metrics, mean_auc, metrics
 from wardround.evaluation.prediction import SitePrediction
 from wardround.evaluation.scores import Scores
-from wardround.evaluation.summaries.finding_summary import curve_figures, own_thresholds, tell
-from wardround.evaluation.summaries.merged_finding_summaries import own_metrics, put_together
+from wardround.evaluation.summaries.merged_summaries import gather_summaries, own_metrics
+from wardround.evaluation.summaries.site_summary import curve_figures, own_thresholds, site_summary
 from wardround.evaluation.thresholds import best_threshold
 from wardround.study.schema import METRICS
 
@@ -39,7 +39,7 @@ def lines_of(table: pd.DataFrame, smallest: int = 1, side: str = "test") -> list
     lines = []
     for (arm, seed, site), part in table.groupby(["arm", "seed", "site"], sort=False):
         label, score = part[label_names()].to_numpy(), part[score_names()].to_numpy()
-        told = tell(prediction(label, score, str(site)), NAMES, {}, smallest)
+        told = site_summary(prediction(label, score, str(site)), NAMES, {}, smallest)
         lines.append({"arm": arm, "seed": int(str(seed)), "site": site, "side": side, **told})
     return lines
 
@@ -50,7 +50,7 @@ def lines_of(table: pd.DataFrame, smallest: int = 1, side: str = "test") -> list
 def test_every_figure_without_ranks_is_that_of_the_predictions() -> None:
     table, groups = predictions({"fedavg": 1.5, "local": 0.7}, seeds=(1, 2), rows=300)
     exact = Scores.of(table, groups)
-    told = put_together(lines_of(table), exact.arms, exact.seeds, NAMES)
+    told = gather_summaries(lines_of(table), exact.arms, exact.seeds, NAMES)
     places = [place for place, name in enumerate(METRICS) if name not in RANKED]
     area = METRICS.index("auc")
     for arm in exact.arms:
@@ -65,7 +65,7 @@ def test_every_figure_without_ranks_is_that_of_the_predictions() -> None:
 
 def test_the_bound_of_a_mean_is_the_mean_of_the_bounds() -> None:
     table, _ = predictions({"a": 1.0}, rows=200)
-    told = put_together(lines_of(table), ["a"], [1], NAMES)
+    told = gather_summaries(lines_of(table), ["a"], [1], NAMES)
     each = [told.each[name].over_sites["a"][0][1] for name in NAMES]  # type: ignore[attr-defined]
     assert told.auc_uncertain_by("a") == pytest.approx(np.mean(each))
 
@@ -75,7 +75,7 @@ def test_one_site_alone_gives_all_its_figures() -> None:
     table, groups = predictions({"a": 1.2}, rows=90)
     table = table.assign(site="north")
     exact = Scores.of(table, groups)
-    told = put_together(lines_of(table), ["a"], [1], NAMES)
+    told = gather_summaries(lines_of(table), ["a"], [1], NAMES)
     np.testing.assert_allclose(told.overall["a"], exact.overall["a"], rtol=0, atol=1e-12)
     assert told.auc_uncertain_by("a") == 0
 
@@ -141,7 +141,7 @@ def test_thresholds_are_those_of_the_sites_own_validation_rows() -> None:
     cuts = own_thresholds(validation, SMALLEST)
     assert cuts is not None
     assert cuts.tolist() == [best_threshold(label[:70, f], score[:70, f]) for f in range(3)]
-    told = tell(prediction(label[70:], score[70:]), NAMES, {}, 1, cuts)
+    told = site_summary(prediction(label[70:], score[70:]), NAMES, {}, 1, cuts)
     for f, name in enumerate(NAMES):
         known = label[70:, f] >= 0
         wanted = finding_metrics(label[70:][known, f], score[70:][known, f], cuts[f])
@@ -162,7 +162,7 @@ def test_no_threshold_is_chosen_by_few_patients() -> None:
     found = own_thresholds(prediction(label, score), 4)
     assert found is not None
     assert found[0] == score[3, 0]
-    told = tell(prediction(label, score), ["air"], {}, 1, np.array([np.nan]))
+    told = site_summary(prediction(label, score), ["air"], {}, 1, np.array([np.nan]))
     assert told["findings"]["air"]["chosen"] is False
     assert told["findings"]["air"]["sums"]["right"] == int(((score[:, 0] >= 0.5) == (label[:, 0] == 1)).sum())
 
@@ -189,7 +189,7 @@ def test_a_curve_is_made_of_what_the_summary_tells() -> None:
     label[3:, 1] = -1  # known of three rows: suppressed
     score = rng.random((80, 3))
     made = prediction(label, score)
-    told = [one["metrics"] for one in tell(made, NAMES, {}, SMALLEST)["findings"].values() if "metrics" in one]
+    told = [one["metrics"] for one in site_summary(made, NAMES, {}, SMALLEST)["findings"].values() if "metrics" in one]
     assert len(told) == 2
     found = curve_figures(made, SMALLEST)
     assert found.pop("rows") == 80
@@ -206,7 +206,7 @@ def test_of_a_finding_that_few_have_only_the_rows_are_told() -> None:
     """A model that calls nobody ill is right in all rows but those of the ill."""
     label = (np.arange(200) < 3).astype(np.int64).reshape(-1, 1)
     score = np.full((200, 1), 0.1)
-    told = tell(prediction(label, score), ["mass"], {}, SMALLEST)["findings"]["mass"]
+    told = site_summary(prediction(label, score), ["mass"], {}, SMALLEST)["findings"]["mass"]
     assert told.pop("metrics") == dict.fromkeys(METRICS)
     assert told == {
         "rows": 200,
@@ -223,14 +223,14 @@ def test_findings_count_patients_and_not_their_images() -> None:
     score = np.random.default_rng(0).random((90, 1))
     four = np.where(np.arange(90) < 30, np.arange(90) % 4, np.arange(90))  # thirty images of four patients
     made = replace(prediction(label, score), patients=four)
-    assert tell(made, ["mass"], {}, SMALLEST)["findings"]["mass"]["sums"] is None
+    assert site_summary(made, ["mass"], {}, SMALLEST)["findings"]["mass"]["sums"] is None
     found = own_thresholds(made, SMALLEST)
     assert found is not None
     assert np.isnan(found).all()
     assert math.isnan(curve_figures(made, SMALLEST).get("auc", math.nan))
     opened = label.copy()
     opened[:30] = -1  # of four patients: one more is opened, with all of its images
-    told = tell(replace(prediction(opened, score), patients=four), ["mass"], {}, SMALLEST)["findings"]["mass"]
+    told = site_summary(replace(prediction(opened, score), patients=four), ["mass"], {}, SMALLEST)["findings"]["mass"]
     assert told["rows"] == 59
 
 
@@ -239,13 +239,13 @@ def test_few_open_labels_are_hidden_among_others() -> None:
     label = np.tile([[1, 1], [0, 0]], (30, 1))
     label[7, 1] = label[20, 1] = -1
     first, second = (np.random.default_rng(draw).random((60, 2)) for draw in (1, 2))
-    told = tell(prediction(label, first), ["mass", "air"], {}, SMALLEST)
+    told = site_summary(prediction(label, first), ["mass", "air"], {}, SMALLEST)
     assert told["findings"]["mass"]["rows"] == 60
     assert told["findings"]["air"]["rows"] == 55
-    again = tell(prediction(label, second), ["mass", "air"], {}, SMALLEST)["findings"]["air"]
+    again = site_summary(prediction(label, second), ["mass", "air"], {}, SMALLEST)["findings"]["air"]
     positives = [sum(one["sums"]["confusion"][0][c] for c in ("tp", "fn")) for one in (told["findings"]["air"], again)]
     assert positives[0] == positives[1]
-    enough = tell(prediction(label, first), ["mass", "air"], {}, 2)
+    enough = site_summary(prediction(label, first), ["mass", "air"], {}, 2)
     assert enough["findings"]["air"]["rows"] == 58
 
 
@@ -268,7 +268,7 @@ def test_nothing_that_is_told_counts_fewer_patients_than_agreed(
     label = np.array([row[:2] for row in rows], dtype=np.int64).reshape(-1, 2)
     score = np.array([[row[2], 1 - row[2]] for row in rows], dtype=np.float32).reshape(-1, 2)
     sex = np.array([row[3] for row in rows], dtype=object)
-    told = tell(prediction(label, score), ["mass", "air"], {"sex": sex}, smallest)
+    told = site_summary(prediction(label, score), ["mass", "air"], {"sex": sex}, smallest)
     assert json.loads(json.dumps(told)) == told  # plain data
     if told.get("suppressed"):
         assert len(rows) < smallest
@@ -313,9 +313,14 @@ def count(part: Mapping[str, Any], number: int) -> int:
 
 def test_sites_with_few_rows_say_so_and_nothing_else() -> None:
     label, score = np.ones((4, 2), dtype=np.int64), np.full((4, 2), 0.7)
-    assert tell(prediction(label, score), ["a", "b"], {"sex": np.full(4, "f", dtype=object)}, 5) == {"suppressed": True}
+    assert site_summary(prediction(label, score), ["a", "b"], {"sex": np.full(4, "f", dtype=object)}, 5) == {
+        "suppressed": True
+    }
     lost = np.array([[0.5, np.nan]] * 9)
-    assert tell(prediction(np.ones((9, 2), dtype=np.int64), lost), ["a", "b"], {}, 5) == {"rows": 9, "diverged": True}
+    assert site_summary(prediction(np.ones((9, 2), dtype=np.int64), lost), ["a", "b"], {}, 5) == {
+        "rows": 9,
+        "diverged": True,
+    }
 
 
 def test_one_warning_names_all_findings_of_a_site() -> None:
@@ -335,7 +340,7 @@ def test_one_warning_names_all_findings_of_a_site() -> None:
 def test_a_sites_own_figures_are_means_over_what_it_tells() -> None:
     table, _ = predictions({"a": 1.0}, rows=60)
     label, score = table[label_names()].to_numpy(), table[score_names()].to_numpy()
-    line = tell(prediction(label, score), NAMES, {}, 1)
+    line = site_summary(prediction(label, score), NAMES, {}, 1)
     found = own_metrics(line)
     assert found is not None
     assert found == pytest.approx(metrics(label, score), abs=1e-12)
@@ -385,12 +390,12 @@ def test_a_mean_pr_auc_is_of_the_same_findings_as_the_mean_auc() -> None:
     would be that of two."""
     table, _ = predictions({"a": 1.2}, rows=200)
     table.loc[table["site"] == "south", ["label_fluid", "label_air"]] = -1
-    told = put_together(lines_of(table, SMALLEST), ["a"], [1], NAMES)
+    told = gather_summaries(lines_of(table, SMALLEST), ["a"], [1], NAMES)
     area, precision = METRICS.index("auc"), METRICS.index("pr_auc")
     assert not np.isnan(told.overall["a"][0, area])
     assert np.isnan(told.overall["a"][0, precision])
     table.loc[table["site"] == "south", "label_mass"] = -1
-    alone = put_together(lines_of(table, SMALLEST), ["a"], [1], NAMES)
+    alone = gather_summaries(lines_of(table, SMALLEST), ["a"], [1], NAMES)
     assert not np.isnan(alone.overall["a"][0, precision])
 
 

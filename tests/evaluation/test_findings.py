@@ -22,9 +22,8 @@ from tests.evaluation.finding_predictions import (
     score_names,
 )
 from wardround.evaluation.findings import POINTS, describe_findings, left_out
-from wardround.evaluation.grouped import each_finding, grouped_metrics
 from wardround.evaluation.intervals import Resampling
-from wardround.evaluation.metrics import mean_auc, metrics
+from wardround.evaluation.metrics import grouped_finding_metrics, grouped_metrics, mean_auc, metrics
 from wardround.evaluation.results import results
 from wardround.evaluation.scores import Scores
 from wardround.evaluation.thresholds import best_threshold, choose_thresholds, untested
@@ -54,7 +53,7 @@ def test_every_figure_is_scikit_learns_over_known_rows(draw: int) -> None:
     assert set(found) == set(METRICS)
     assert found == pytest.approx(macro_by_scikit_learn(label, score, cuts.tolist()), abs=1e-7, nan_ok=True)
     assert found["auc"] == pytest.approx(mean_auc(label, score), abs=1e-12)
-    each = each_finding(np.zeros(len(label), dtype=int), 1, label, score, np.broadcast_to(cuts, score.shape))
+    each = grouped_finding_metrics(np.zeros(len(label), dtype=int), 1, label, score, np.broadcast_to(cuts, score.shape))
     for f in range(len(NAMES)):
         ours = dict(zip(METRICS, each[f, 0], strict=True))
         assert ours == pytest.approx(by_scikit_learn(label[:, f], score[:, f], cuts[f]), abs=1e-7, nan_ok=True)

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from sklearn import metrics as sk
 
 from tests.evaluation.synthetic_predictions import by_skill
-from wardround.evaluation.grouped import grouped_metrics
-from wardround.evaluation.metrics import PAIRS, metrics
+from wardround.evaluation.metrics import PAIRS, grouped_metrics, metrics
 from wardround.evaluation.scores import Scores
 from wardround.study.schema import METRICS
 

@@ -57,7 +57,7 @@ def test_what_is_there_is_found(world: World) -> None:
     """Hospitals that train alone do not see the risk factor: an AUC of one half against about 0.78."""
     for seed in range(5):
         content = content_of(world, np.random.default_rng(seed))
-        means = [e for e in content["across_sites"] if e["metric"] == "auc" and e["site"] is None]
+        means = [e for e in content["site_differences"] if e["metric"] == "auc" and e["site"] is None]
         assert [(entry["arm"], entry["verdict"]) for entry in means] == [("fedavg", "gains"), ("fedprox", "gains")]
         assert all(entry["verdict"] == "gains" for entry in claims_in(content))
         assert "fedavg better by" in content["answer"][0]["text"]

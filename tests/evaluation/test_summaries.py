@@ -21,8 +21,8 @@ from wardround.evaluation.deployed_results import diverged, withheld
 from wardround.evaluation.metrics import THRESHOLDS, metrics
 from wardround.evaluation.participation import participation, was_there
 from wardround.evaluation.scores import Scores
-from wardround.evaluation.summaries.merged_summaries import Summaries, together
-from wardround.evaluation.summaries.site_summary import EDGES, score_cells, summarise
+from wardround.evaluation.summaries.merged_summaries import Summaries, merge_summaries
+from wardround.evaluation.summaries.site_summary import EDGES, class_summary, score_cells
 from wardround.study.schema import METRICS
 
 RANKED = ("auc", "pr_auc")  # need the order of all sites' rows
@@ -109,7 +109,7 @@ def summaries_of(rows: Rows, smallest: int) -> tuple[list[dict[str, Any]], np.nd
     told, kept = [], np.zeros(len(rows), dtype=bool)
     for number in np.unique(site):
         mine = site == number
-        summary = summarise(prediction(label[mine], score[mine]), {}, smallest)
+        summary = class_summary(prediction(label[mine], score[mine]), {}, smallest)
         if not summary.get("suppressed"):
             told.append(summary)
             kept |= mine & (summary["histogram"] is not None)
@@ -121,7 +121,7 @@ def summaries_of(rows: Rows, smallest: int) -> tuple[list[dict[str, Any]], np.nd
 @example([(0, 1, 1.0), (1, 0, 1.0), (0, 0, 0.95), (1, 1, 0.0)], 1)
 def test_auc_is_within_its_bound_whatever_the_scores(rows: Rows, smallest: int) -> None:
     told, label, score = summaries_of(rows, smallest)
-    found, bound = together(told)
+    found, bound = merge_summaries(told)
     wanted = metrics(label, score)["auc"]
     if math.isnan(wanted):
         assert math.isnan(found["auc"])
@@ -134,7 +134,7 @@ def test_auc_is_within_its_bound_whatever_the_scores(rows: Rows, smallest: int) 
 @given(ROWS, st.integers(1, 6))
 def test_counts_add_up_whatever_the_scores(rows: Rows, smallest: int) -> None:
     told, label, score = summaries_of(rows, smallest)
-    found, wanted = together([one for one in told if one["histogram"] is not None])[0], metrics(label, score)
+    found, wanted = merge_summaries([one for one in told if one["histogram"] is not None])[0], metrics(label, score)
     for name in METRICS:
         if name not in RANKED:
             assert found[name] == pytest.approx(wanted[name], abs=1e-12, nan_ok=True)
@@ -143,24 +143,24 @@ def test_counts_add_up_whatever_the_scores(rows: Rows, smallest: int) -> None:
 def test_one_site_alone_has_its_exact_auc() -> None:
     rng = np.random.default_rng(0)
     label, score = rng.integers(0, 2, 80), rng.random(80)
-    found, bound = together([summarise(prediction(label, score), {}, SMALLEST)])
+    found, bound = merge_summaries([class_summary(prediction(label, score), {}, SMALLEST)])
     assert found["auc"] == pytest.approx(metrics(label, score)["auc"], abs=1e-12)
     assert bound == 0
 
 
 def test_the_order_in_which_sites_answer_changes_no_bit() -> None:
     rng = np.random.default_rng(1)
-    told = [summarise(prediction(rng.integers(0, 2, 60), rng.random(60)), {}, SMALLEST) for _ in range(6)]
-    assert together(told) == together(told[::-1])
+    told = [class_summary(prediction(rng.integers(0, 2, 60), rng.random(60)), {}, SMALLEST) for _ in range(6)]
+    assert merge_summaries(told) == merge_summaries(told[::-1])
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_several_classes_add_up_and_have_no_auc_over_all_sites(seed: int) -> None:
     rng = np.random.default_rng(seed)
     label, score = rng.integers(0, 3, 120), rng.dirichlet(np.ones(4), 120)  # the fourth class has no row
-    told = [summarise(prediction(label[part], score[part]), {}, SMALLEST) for part in np.split(np.arange(120), 2)]
+    told = [class_summary(prediction(label[part], score[part]), {}, SMALLEST) for part in np.split(np.arange(120), 2)]
     assert all(len(one["sums"]["confusion"]) == 4 and one["histogram"] is None for one in told)
-    found, wanted = together(told)[0], metrics(label, score)
+    found, wanted = merge_summaries(told)[0], metrics(label, score)
     assert math.isnan(found["auc"])
     for name in METRICS:
         if name not in RANKED:
@@ -169,9 +169,9 @@ def test_several_classes_add_up_and_have_no_auc_over_all_sites(seed: int) -> Non
 
 def test_a_site_that_diverged_takes_the_figures_of_its_arm_and_seed_away() -> None:
     label = np.arange(40) % 2
-    lost = summarise(prediction(label, np.full(40, np.nan)), {"sex": np.full(40, "female", dtype=object)}, SMALLEST)
+    lost = class_summary(prediction(label, np.full(40, np.nan)), {"sex": np.full(40, "female", dtype=object)}, SMALLEST)
     assert lost == {"rows": 40, "diverged": True}
-    good = summarise(prediction(label, label * 0.8), {}, SMALLEST)
+    good = class_summary(prediction(label, label * 0.8), {}, SMALLEST)
     where = {"arm": "fedavg", "side": "test"}
     lines = [
         {**where, "seed": 1, "site": "north", **lost},
@@ -236,16 +236,16 @@ def test_the_borders_of_cells_are_the_thresholds_of_decision_curves() -> None:
 def test_a_small_class_leaves_nothing_by_class() -> None:
     label = np.array([1] * 4 + [0] * 36)
     score = np.random.default_rng(2).random(40)
-    told = summarise(prediction(label, score), {}, SMALLEST)
+    told = class_summary(prediction(label, score), {}, SMALLEST)
     assert told["small_classes"] == [1]
     assert told["sums"]["confusion"] is None
     assert told["histogram"] is None
     assert {name for name, value in told["metrics"].items() if value is not None} == {"accuracy", "brier", "loss"}
     assert 4 not in numbers(told)
     assert 36 not in numbers(told)
-    enough = summarise(prediction(np.array([1] * 5 + [0] * 35), score), {}, SMALLEST)
+    enough = class_summary(prediction(np.array([1] * 5 + [0] * 35), score), {}, SMALLEST)
     assert enough["histogram"] is not None
-    none = summarise(prediction(np.zeros(40, dtype=int), score), {}, SMALLEST)  # no row is no patient
+    none = class_summary(prediction(np.zeros(40, dtype=int), score), {}, SMALLEST)  # no row is no patient
     assert none["histogram"][1] == []
 
 
@@ -253,7 +253,7 @@ def test_a_small_class_leaves_nothing_by_class() -> None:
 def test_a_small_site_says_so_and_nothing_else(rows: int) -> None:
     label = np.arange(rows) % 2
     groups = {"sex": np.full(rows, "female", dtype=object)}
-    assert summarise(prediction(label, label * 0.9), groups, SMALLEST) == {"suppressed": True}
+    assert class_summary(prediction(label, label * 0.9), groups, SMALLEST) == {"suppressed": True}
 
 
 def group_sizes(told: Mapping[str, Any], kind: str = "sex") -> dict[str, int]:
@@ -279,7 +279,7 @@ def sexes(*sizes: int, unknown: int = 0) -> np.ndarray:
 )
 def test_a_small_group_cannot_be_worked_out_from_the_rest(values: np.ndarray, expected: dict[str, int]) -> None:
     label = np.arange(len(values)) % 2
-    told = summarise(prediction(label, np.linspace(0, 1, len(values))), {"sex": values}, SMALLEST)
+    told = class_summary(prediction(label, np.linspace(0, 1, len(values))), {"sex": values}, SMALLEST)
     assert group_sizes(told) == expected
 
 
@@ -287,7 +287,7 @@ def test_a_small_class_of_a_group_cannot_be_worked_out_from_the_rest() -> None:
     """16 women with 2 positives, 30 men with 15: all rows less the men would give the women's."""
     label = np.concatenate([np.arange(16) < 2, np.arange(30) % 2]).astype(int)
     values = sexes(16, 30)
-    told = summarise(prediction(label, np.linspace(0, 1, 46)), {"sex": values}, SMALLEST)
+    told = class_summary(prediction(label, np.linspace(0, 1, 46)), {"sex": values}, SMALLEST)
     assert group_sizes(told) == {"female": 16, "male": 30}
     assert told["histogram"] is not None
     for found in told["groups"]["sex"].values():
@@ -308,7 +308,7 @@ def test_nothing_that_is_told_counts_fewer_patients_than_agreed(
     rows: list[tuple[int, float, str | None]], smallest: int
 ) -> None:
     label, score = np.array([row[0] for row in rows], dtype=int), np.array([row[1] for row in rows], dtype=np.float32)
-    told = summarise(prediction(label, score), {"sex": np.array([row[2] for row in rows], dtype=object)}, smallest)
+    told = class_summary(prediction(label, score), {"sex": np.array([row[2] for row in rows], dtype=object)}, smallest)
     assert json.loads(json.dumps(told)) == told  # plain data
     if told.get("suppressed"):
         assert len(rows) < smallest
@@ -351,12 +351,12 @@ def test_one_patient_with_many_rows_is_one_patient() -> None:
     people = np.array([0] * 12 + list(range(1, 61)))
     made = replace(prediction(label, score), patients=people)
     sex = np.array(["female"] * 12 + ["male"] * 60, dtype=object)
-    told = summarise(made, {"sex": sex}, SMALLEST)
+    told = class_summary(made, {"sex": sex}, SMALLEST)
     assert told["small_classes"] == [1]
     assert told["histogram"] is None
     assert told["groups"]["sex"] == {}  # the men are told of with all rows less the one woman
-    assert summarise(prediction(label, score), {"sex": sex}, SMALLEST)["histogram"] is not None
-    assert summarise(replace(made, patients=np.zeros(72)), {}, SMALLEST) == {"suppressed": True}
+    assert class_summary(prediction(label, score), {"sex": sex}, SMALLEST)["histogram"] is not None
+    assert class_summary(replace(made, patients=np.zeros(72)), {}, SMALLEST) == {"suppressed": True}
 
 
 def test_cells_hold_enough_patients_however_many_rows() -> None:
@@ -454,7 +454,7 @@ def test_the_decision_curve_is_exact_where_nothing_was_merged() -> None:
     label = rng.integers(0, 2, 400)
     score = np.clip(0.5 + 0.2 * (label - 0.5) + rng.normal(scale=0.3, size=400), 0, 1)
     for smallest, atol in ((1, 1e-12), (40, 0.06)):
-        line = {"arm": "a", "seed": 1, "site": "north", **summarise(prediction(label, score), {}, smallest)}
+        line = {"arm": "a", "seed": 1, "site": "north", **class_summary(prediction(label, score), {}, smallest)}
         told = Summaries.of([line], ["a"], [1]).decision_curve("a")
         wanted = decision_curve(label, score)
         assert told is not None
@@ -467,7 +467,7 @@ def test_the_decision_curve_is_exact_where_nothing_was_merged() -> None:
 def test_reliability_has_the_means_of_all_rows() -> None:
     rng = np.random.default_rng(5)
     label, score = rng.integers(0, 2, 300), rng.random(300)
-    line = {"arm": "a", "seed": 1, "site": "north", **summarise(prediction(label, score), {}, SMALLEST)}
+    line = {"arm": "a", "seed": 1, "site": "north", **class_summary(prediction(label, score), {}, SMALLEST)}
     found = Summaries.of([line], ["a"], [1]).calibration("a")
     assert found is not None
     bins = found["bins"]

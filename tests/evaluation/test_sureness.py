@@ -9,8 +9,8 @@ from scipy import stats
 from scipy.special import expit
 
 from wardround.evaluation.intervals import Resampling
-from wardround.evaluation.uncertainty.uncertainty_results import describe_arm, score_sureness
-from wardround.evaluation.uncertainty.uncertainty_rows import MEASURES, SeedRows, put_together, seeds_of
+from wardround.evaluation.uncertainty.uncertainty_results import describe_arm, score_uncertainty
+from wardround.evaluation.uncertainty.uncertainty_rows import MEASURES, SeedRows, merge_members, seeds_of
 from wardround.evaluation.uncertainty.uncertainty_scores import (
     coverage_moments,
     describe_calibration,
@@ -104,9 +104,9 @@ def test_sets_hold_what_they_promise_where_rows_are_alike() -> None:
     assert low <= told["conformal_coverage"] <= high
     assert told["sites"]["here"]["inside"] == 1
     assert told["coverage_positive"] == pytest.approx(0.9, abs=0.04)
-    assert told["one"] + told["several"] == pytest.approx(1)
+    assert told["single"] + told["multiple"] == pytest.approx(1)
     assert told["coverage"] >= told["conformal_coverage"]
-    assert told["size"] == pytest.approx(told["one"] + 2 * told["several"])
+    assert told["size"] == pytest.approx(told["single"] + 2 * told["multiple"])
     assert told["no_cut"] == 0
 
 
@@ -279,15 +279,15 @@ def test_changed_images_are_set_against_the_same_images() -> None:
 def test_an_ensemble_is_the_mean_of_its_members_whatever_their_order() -> None:
     first = table(np.array([0.9, 0.2]), np.array([1, 0]))
     second = table(np.array([0.4, 0.5]), np.array([0, 1]), seed=2, row=[1, 0])
-    made = put_together(pd.concat([first, second], ignore_index=True))
+    made = merge_members(pd.concat([first, second], ignore_index=True))
     assert made["seed"].unique().tolist() == [1]
     assert made["score"].tolist() == pytest.approx([0.7, 0.3])
     assert made["label"].tolist() == [1, 0]
     assert made["epistemic"].gt(0).all()
-    lost = put_together(pd.concat([first, second.assign(score=[np.nan, 0.5])], ignore_index=True))
+    lost = merge_members(pd.concat([first, second.assign(score=[np.nan, 0.5])], ignore_index=True))
     assert lost["score"].isna().tolist() == [False, True]
     with pytest.raises(ValueError, match="different rows"):
-        put_together(pd.concat([first, second.assign(row=[1, 5])], ignore_index=True))
+        merge_members(pd.concat([first, second.assign(row=[1, 5])], ignore_index=True))
 
 
 def test_an_arm_is_described_whole_with_classes_and_with_findings() -> None:
@@ -326,7 +326,7 @@ def test_auc_is_of_one_kind_in_all_arms_that_stand_beside_each_other() -> None:
     found = {}
     for own_models in (True, False):
         arms = {"fedavg": {"own_models": False}, "local": {"own_models": own_models}}
-        told = score_sureness({"arms": arms, "findings": []}, study, whole, FEW)["arms"]["fedavg"]["uncertainty"]
+        told = score_uncertainty({"arms": arms, "findings": []}, study, whole, FEW)["arms"]["fedavg"]["uncertainty"]
         found[own_models] = told["referral"]["at"]["figures"]["auc"]["all"]["mean"]
     alone = describe_referral([only(first)], 0.2, 0.1, ONE, within=False)["at"]["figures"]["auc"]["all"]["mean"]
     assert found[True] == pytest.approx(alone)

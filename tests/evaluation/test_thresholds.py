@@ -12,7 +12,7 @@ from tests.evaluation.finding_predictions import records_of
 from tests.evaluation.synthetic_predictions import by_skill
 from wardround.evaluation.prediction import SitePrediction
 from wardround.evaluation.results import results
-from wardround.evaluation.summaries.finding_summary import own_thresholds, tell
+from wardround.evaluation.summaries.site_summary import own_thresholds, site_summary
 from wardround.evaluation.thresholds import LEAST_EACH, LEAST_ROWS, choose_thresholds, class_threshold
 
 SKILL = {"fedavg": 2.0, "local": 0.7}
@@ -65,7 +65,7 @@ def test_the_threshold_is_where_youdens_index_is_best_on_validation_rows() -> No
             figures["f1"].append(f1_score(part["label"], part["score"] >= cut))
         for metric, values in figures.items():
             assert content["arms"][arm]["metrics"][metric]["mean"] == pytest.approx(np.mean(values))
-        calls = content["arms"][arm]["calls"]
+        calls = content["arms"][arm]["predicted_classes"]
         mean = (chosen[arm, 1] + chosen[arm, 2]) / 2
         assert calls["threshold"] == {"mean": pytest.approx(mean, abs=1e-3), "chosen": True}
         assert calls["never"] == []
@@ -77,22 +77,22 @@ def test_a_number_holds_for_every_arm_and_is_not_chosen_on_anything() -> None:
         parts = [part for _, part in test[test["arm"] == arm].groupby("seed")]
         expected = np.mean([accuracy_score(part["label"], part["score"] >= 0.1) for part in parts])
         assert content["arms"][arm]["metrics"]["accuracy"]["mean"] == pytest.approx(expected)
-        assert content["arms"][arm]["calls"]["threshold"] == {"mean": pytest.approx(0.1), "chosen": False}
+        assert content["arms"][arm]["predicted_classes"]["threshold"] == {"mean": pytest.approx(0.1), "chosen": False}
 
 
 def test_without_validation_rows_it_is_one_half_and_the_answer_says_that_nobody_is_called() -> None:
     content, test = content_of(None)
     rows = test[test["arm"] == "fedavg"]
-    calls = content["arms"]["fedavg"]["calls"]
+    calls = content["arms"]["fedavg"]["predicted_classes"]
     assert calls["threshold"] == {"mean": 0.5, "chosen": False}
     assert calls["never"] == [1]
     assert calls["rows"] == [int((rows["label"] == 0).sum()), int((rows["label"] == 1).sum())]
-    assert calls["called"] == [len(rows), 0]
+    assert calls["predicted"] == [len(rows), 0]
     assert calls["constant"] == pytest.approx((rows["label"] == 0).mean())
-    (said,) = [one for one in content["answer"] if one["about"] == "calls"]
+    (said,) = [one for one in content["answer"] if one["about"] == "predicted_classes"]
     assert said["text"].startswith("fedavg and local never predict class 1, which ")
     share = f"{100 * calls['constant']:.1f} %"
-    assert said["text"].endswith(f"is what calling everybody the most frequent class gives too ({share}).")
+    assert said["text"].endswith(f"with {share}, that of predicting the most frequent class for everybody.")
 
 
 def test_few_rows_or_scores_that_rank_wrongly_choose_nothing() -> None:
@@ -120,7 +120,7 @@ def test_across_hospitals_each_chooses_on_its_own_rows_and_keeps_the_threshold()
     chosen = own_thresholds(validation, 5)
     assert chosen is not None
     assert chosen[0] == class_threshold(validation.label, validation.score)
-    told = tell(test, ("no", "yes"), {}, 5, chosen)
+    told = site_summary(test, ("no", "yes"), {}, 5, chosen)
     assert told["metrics"]["accuracy"] == pytest.approx(accuracy_score(test.label, test.score >= chosen[0]))
     assert "threshold" not in str(told)
     few = own_thresholds(validation, 10_000)  # too few patients of a class to choose by
@@ -130,5 +130,5 @@ def test_across_hospitals_each_chooses_on_its_own_rows_and_keeps_the_threshold()
     given = own_thresholds(None, 5, 0.1)
     assert given is not None
     assert given.tolist() == [0.1]
-    halves = tell(test, ("no", "yes"), {}, 5, None)
+    halves = site_summary(test, ("no", "yes"), {}, 5, None)
     assert halves["metrics"]["accuracy"] == pytest.approx(accuracy_score(test.label, test.score >= 0.5))

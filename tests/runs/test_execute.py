@@ -129,7 +129,7 @@ def test_every_test_can_be_computed_from_the_saved_predictions(run: StudyRun) ->
                 assert test["p_value_paired"] == pytest.approx(stats.ttest_rel(a, b).pvalue, abs=1e-4)
         # with every arm's differences at each site and in the mean: one family
         everything = [
-            e for key in ("tests", "benefit", "across_sites") for e in run.results[key] if e["metric"] == name
+            e for key in ("tests", "benefit", "site_differences") for e in run.results[key] if e["metric"] == name
         ]
         distinct = {
             (round(abs(e["difference"]), 12), round(e["standard_error"], 12)) for e in everything if e["interval"]

@@ -16,7 +16,7 @@ from wardround.engines import ENGINES
 from wardround.evaluation.missing_party import (
     describe_deployed_noise,
     describe_noise,
-    predict_absent,
+    predict_missing_party,
     releases_of,
     rows_without,
 )
@@ -174,8 +174,8 @@ def test_a_run_tells_of_its_parties(tmp_path: Path) -> None:
     assert told["cost"]["exchanges"] == 2 * -(-batches // 8)
     # embeddings of four numbers, of two parties, in two epochs
     assert told["cost"]["bytes_up"] == told["cost"]["bytes_down"] == 2 * 2 * matched["train"] * 4 * 4
-    assert set(told["absent"]) == {"laboratory", "cardiology"}
-    for one in told["absent"].values():
+    assert set(told["missing_party"]) == {"laboratory", "cardiology"}
+    for one in told["missing_party"].values():
         accuracy, without = content["arms"]["split[block=8]"]["metrics"]["accuracy"], one["metrics"]["accuracy"]
         assert one["difference"]["accuracy"]["difference"] == pytest.approx(without["mean"] - accuracy["mean"])
         assert one["difference"]["accuracy"]["interval"][0] <= one["difference"]["accuracy"]["interval"][1]
@@ -186,7 +186,7 @@ def test_predictions_without_a_party_are_of_all_test_rows() -> None:
     plan = planned()
     trial = plan.trial(plan.study.arms[0], 42)
     run = ENGINES["split"].start([trial])
-    made = predict_absent(trial, run)
+    made = predict_missing_party(trial, run)
     assert set(made) == {"laboratory", "cardiology"}
     for sites in made.values():
         assert [len(one.rows) for one in sites] == [len(site.test) for site in trial.scored]

@@ -58,15 +58,15 @@ def test_sets_and_referral_that_no_bundle_would_have_are_not_shown() -> None:
 def test_calls_that_were_added_to_their_sets_are_told_of_where_there_are_any() -> None:
     """At 60 % few scores fit both answers, and some fit neither: calls near one half are then added."""
     added, usual = told_of(400, alpha=0.4), told_of(400)
-    share = added["sets"]["call_added"] + added["sets"]["empty"]
+    share = added["sets"]["prediction_added"] + added["sets"]["empty"]
     said = sure._sets(evidence_of(added), "fedavg", added)
     assert share > 0
     assert f"In {100 * share:.1f} % of sets the score would have ruled out the call itself; it was added" in said
-    assert usual["sets"]["call_added"] + usual["sets"]["empty"] == 0
+    assert usual["sets"]["prediction_added"] + usual["sets"]["empty"] == 0
     assert "was added" not in sure._sets(evidence_of(usual), "fedavg", usual)
     for told in (added, usual):
         at, sets = told["referral"]["at"], told["sets"]
-        assert sets["one"] + sets["several"] == 1
+        assert sets["single"] + sets["multiple"] == 1
         assert at["referred"] >= max(at["reasons"].values())
-        assert at["reasons"]["call-added"] == sets["call_added"]  # of two classes a row has one call
+        assert at["reasons"]["call-added"] == sets["prediction_added"]  # of two classes a row has one call
         assert at["reasons"]["no-answer-fits"] == sets["empty"]

@@ -86,8 +86,8 @@ def decision_curve(label: np.ndarray, score: np.ndarray) -> dict[str, list[float
         return None
     positive = label == 1
     odds = THRESHOLDS / (1 - THRESHOLDS)
-    called = score[:, None] >= THRESHOLDS
-    hits, false_alarms = (called & positive[:, None]).mean(axis=0), (called & ~positive[:, None]).mean(axis=0)
+    predicted = score[:, None] >= THRESHOLDS
+    hits, false_alarms = (predicted & positive[:, None]).mean(axis=0), (predicted & ~positive[:, None]).mean(axis=0)
     rate = positive.mean()
     return {
         "threshold": THRESHOLDS.tolist(),

@@ -46,7 +46,7 @@ class StackCurves:
         predicted: list[tuple[torch.Tensor, torch.Tensor]] = []  # labels and scores, where rows have findings
         with torch.no_grad():
             for part in torch.split(torch.arange(self.rows.shape[1]), max(1, CELLS // per_row)):
-                x, y = self._taken(part, dtype)
+                x, y = self._rows_of(part, dtype)
                 scores = trial.model.stacked_logits(leaves, x)
                 real = self.real[:, part]
                 flat, truth = scores.flatten(0, 1), y.flatten(0, 1)
@@ -72,13 +72,13 @@ class StackCurves:
         from wardround.evaluation.metrics import mean_auc  # SciPy, which the heart studies need only at their end
 
         lanes = len(self.rows) // len(self.trials)
-        found = []
+        aucs = []
         for labels, scores, real in zip(*(torch.split(p, lanes) for p in (label, score, self.real)), strict=True):
             own = scores[real].numpy()
-            found.append(float("nan") if np.isnan(own).any() else mean_auc(labels[real].numpy(), own))
-        return found
+            aucs.append(float("nan") if np.isnan(own).any() else mean_auc(labels[real].numpy(), own))
+        return aucs
 
-    def _taken(self, part: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    def _rows_of(self, part: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         """The rows of a piece; fetched once for all rounds where one piece is all there is."""
         if len(part) < self.rows.shape[1]:
             return self.pool.take(self.rows[:, part], dtype)
@@ -112,4 +112,5 @@ class Curves:
             if side not in self.stacks:
                 self.stacks[side] = StackCurves(self.trials, side)
         parts = [self.stacks[side].figures(state) for side in sides]
-        return [{name: value for part in one for name, value in part.items()} for one in zip(*parts, strict=True)]
+        of_trials = zip(*parts, strict=True)
+        return [{name: value for part in of_trial for name, value in part.items()} for of_trial in of_trials]

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from wardround.evaluation.grouped import grouped_finding_metrics
 from wardround.evaluation.intervals import Resampling, summarise_metrics
-from wardround.evaluation.metrics import THRESHOLD
+from wardround.evaluation.metrics import THRESHOLD, grouped_finding_metrics
 from wardround.evaluation.scores import Scores
 from wardround.study.schema import METRICS
 
@@ -28,24 +27,24 @@ def describe_findings(scores: Scores, arm: str, resampling: Resampling) -> dict[
     by_site = by_site.reshape(len(scores.findings), len(scores.sites), seeds, len(METRICS))
     there = np.unique(site)
     # with a seed whose model has diverged nothing is called, and it counts in no curve
-    kept = ~np.isin(seed, seed[np.isnan(score).any(axis=1)])
-    calling = max(1, len(np.unique(seed[kept])))
-    found = {}
+    converged = ~np.isin(seed, seed[np.isnan(score).any(axis=1)])
+    converged_seeds = max(1, len(np.unique(seed[converged])))
+    described = {}
     for f, name in enumerate(scores.findings):
         known, positive = label[:, f] >= 0, label[:, f] == 1
-        called, counted = score[:, f] >= cut[:, f], known & kept
-        found[name] = {
+        predicted, counted = score[:, f] >= cut[:, f], known & converged
+        described[name] = {
             "rows": int(known.sum()) / seeds,
             "positives": int(positive.sum()) / seeds,
             "threshold": {
-                "mean": float(cut[kept, f].mean()) if kept.any() else THRESHOLD,
-                "chosen": bool(kept.any() and scores.chosen[places[kept], f].all()),
+                "mean": float(cut[converged, f].mean()) if converged.any() else THRESHOLD,
+                "chosen": bool(converged.any() and scores.chosen[places[converged], f].all()),
             },
             "confusion": {
-                "tp": int((counted & positive & called).sum()) / calling,
-                "fp": int((counted & ~positive & called).sum()) / calling,
-                "fn": int((counted & positive & ~called).sum()) / calling,
-                "tn": int((counted & ~positive & ~called).sum()) / calling,
+                "tp": int((counted & positive & predicted).sum()) / converged_seeds,
+                "fp": int((counted & ~positive & predicted).sum()) / converged_seeds,
+                "fn": int((counted & positive & ~predicted).sum()) / converged_seeds,
+                "tn": int((counted & ~positive & ~predicted).sum()) / converged_seeds,
             },
             "metrics": summarise_metrics(overall[f], resampling),
             "sites": {
@@ -57,7 +56,7 @@ def describe_findings(scores: Scores, arm: str, resampling: Resampling) -> dict[
             },
             **curves_of(positive[counted], score[counted, f]),
         }
-    return found
+    return described
 
 
 def left_out(described: dict[str, Any]) -> list[str]:

@@ -45,13 +45,13 @@ class Resampling:
 def mean_interval(values: Numbers, resampling: Resampling) -> tuple[float, float] | None:
     """None where it cannot be had: fewer than two seeds, or figures that are all the same (see `tells_nothing`)."""
     x = np.asarray(values, dtype=float)
-    if len(x) < 2 or tells_nothing(x, resampling):
+    if len(x) < 2 or is_uninformative(x, resampling):
         return None
     half = _quantile(len(x) - 1) * standard_error(x, resampling)
     return float(x.mean() - half), float(x.mean() + half)
 
 
-def tells_nothing(x: np.ndarray, resampling: Resampling) -> bool:
+def is_uninformative(x: np.ndarray, resampling: Resampling) -> bool:
     """Whether new splits gave one and the same figure, other than 0, every time. Patients differ, so that this is a
     coincidence of a few seeds or of a coarse figure (3 of 60 rows, twice), and no sign of certainty."""
     return bool(resampling.extra) and bool(np.ptp(x) == 0) and bool(x[0] != 0)
@@ -60,7 +60,7 @@ def tells_nothing(x: np.ndarray, resampling: Resampling) -> bool:
 def p_value(differences: Numbers, resampling: Resampling) -> float | None:
     """Two-sided, of paired differences against no difference."""
     x = np.asarray(differences, dtype=float)
-    if len(x) < 2 or tells_nothing(x, resampling):
+    if len(x) < 2 or is_uninformative(x, resampling):
         return None
     error = standard_error(x, resampling)
     if error == 0:
@@ -89,12 +89,12 @@ def summarise_metrics(
     figures: np.ndarray, resampling: Resampling, names: Collection[str] = METRICS
 ) -> dict[str, dict[str, Any]]:
     """`figures` is (seeds, metrics). An interval ends where the metric does."""
-    found = {name: summarise(figures[:, place], resampling) for place, name in enumerate(METRICS) if name in names}
-    for name, figure in found.items():
+    summaries = {name: summarise(figures[:, place], resampling) for place, name in enumerate(METRICS) if name in names}
+    for name, figure in summaries.items():
         if figure["interval"] is not None:
             low, high = figure["interval"]
             figure["interval"] = [max(0.0, low), high if name in UNBOUNDED else min(1.0, high)]
-    return found
+    return summaries
 
 
 @lru_cache(maxsize=256)

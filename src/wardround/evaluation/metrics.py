@@ -54,37 +54,37 @@ def _each_finding(label: np.ndarray, score: np.ndarray, threshold: np.ndarray | 
 
 
 def finding_metrics(label: np.ndarray, score: np.ndarray, threshold: float) -> dict[str, float]:
-    found = _binary(label, score, threshold)
-    return found if (label == 1).any() else found | dict.fromkeys(NEED_POSITIVES, float("nan"))
+    figures = _binary(label, score, threshold)
+    return figures if (label == 1).any() else figures | dict.fromkeys(NEED_POSITIVES, float("nan"))
 
 
 def mean_auc(label: np.ndarray, score: np.ndarray) -> float:
     """Over findings that some rows have and others have not."""
     known = label >= 0
-    return _mean([auc(label[known[:, f], f] == 1, score[known[:, f], f]) for f in range(label.shape[1])])
+    return defined_mean([auc(label[known[:, f], f] == 1, score[known[:, f], f]) for f in range(label.shape[1])])
 
 
 def _binary(label: np.ndarray, score: np.ndarray, threshold: float = THRESHOLD) -> dict[str, float]:
     positive = label == 1
-    called = score >= threshold
+    predicted = score >= threshold
     p = np.clip(score.astype(np.float64), CLIP, 1 - CLIP)
     return {
-        "accuracy": float((called == positive).mean()),
+        "accuracy": float((predicted == positive).mean()),
         "auc": auc(positive, score),
         "pr_auc": pr_auc(positive, score),
-        **rates(count(positive, called)),
+        **rates(count(positive, predicted)),
         "brier": float(((score.astype(np.float64) - positive) ** 2).mean()),
         "loss": float(-np.log(np.where(positive, p, 1 - p)).mean()),
     }
 
 
 def _multiclass(label: np.ndarray, score: np.ndarray) -> dict[str, float]:
-    called = calls(score)
+    predicted = predicted_classes(score)
     each = [
         {
             "auc": auc(label == c, score[:, c]),
             "pr_auc": pr_auc(label == c, score[:, c]),
-            **rates(count(label == c, called == c)),
+            **rates(count(label == c, predicted == c)),
         }
         for c in range(score.shape[1])
         if (label == c).any()
@@ -92,21 +92,21 @@ def _multiclass(label: np.ndarray, score: np.ndarray) -> dict[str, float]:
     p = score.astype(np.float64)
     truth = np.eye(score.shape[1])[label]
     return {
-        "accuracy": float((called == label).mean()),
+        "accuracy": float((predicted == label).mean()),
         **macro(each),
         "brier": float(((p - truth) ** 2).sum(axis=1).mean()),
         "loss": float(-np.log(np.clip(p[np.arange(len(label)), label], CLIP, 1)).mean()),
     }
 
 
-def calls(score: np.ndarray, threshold: float = THRESHOLD) -> np.ndarray:
+def predicted_classes(score: np.ndarray, threshold: float = THRESHOLD) -> np.ndarray:
     """The class that each row is called. With several classes the highest score decides."""
     return (score >= threshold).astype(np.int64) if score.ndim == 1 else score.argmax(axis=1)
 
 
 def macro(each: Sequence[dict[str, float]]) -> dict[str, float]:
     """Averages over classes, of those in which a figure is defined."""
-    return {name: _mean([one[name] for one in each]) for name in each[0]}
+    return {name: defined_mean([figures[name] for figures in each]) for name in each[0]}
 
 
 def auc(positive: np.ndarray, score: np.ndarray) -> float:
@@ -131,14 +131,14 @@ def pr_auc(positive: np.ndarray, score: np.ndarray) -> float:
         return float("nan")
     order = np.argsort(-score, kind="stable")
     last = np.append(score[order][1:] != score[order][:-1], True)  # of the rows that share a score
-    found = np.cumsum(positive[order])[last]
-    called = np.flatnonzero(last) + 1
-    return float((np.diff(found, prepend=0) * found / called).sum() / hits)
+    hits_so_far = np.cumsum(positive[order])[last]
+    predicted = np.flatnonzero(last) + 1
+    return float((np.diff(hits_so_far, prepend=0) * hits_so_far / predicted).sum() / hits)
 
 
-def count(positive: np.ndarray, called: np.ndarray) -> Counts:
-    tp = int((positive & called).sum())
-    fp = int(called.sum()) - tp
+def count(positive: np.ndarray, predicted: np.ndarray) -> Counts:
+    tp = int((positive & predicted).sum())
+    fp = int(predicted.sum()) - tp
     fn = int(positive.sum()) - tp
     return Counts(tp, fp, fn, len(positive) - tp - fp - fn)
 
@@ -155,10 +155,127 @@ def rates(counts: Counts) -> dict[str, float]:
     }
 
 
+def defined_mean(values: Sequence[float] | np.ndarray) -> float:
+    """Mean of the values that are defined; NaN where none is."""
+    x = np.asarray(values, dtype=float)
+    known = x[~np.isnan(x)]
+    return float(known.mean()) if len(known) else float("nan")
+
+
+def mean_or_none(values: Sequence[float] | np.ndarray) -> float | None:
+    mean = defined_mean(values)
+    return None if np.isnan(mean) else mean
+
+
 def _ratio(part: int, whole: int) -> float:
     return part / whole if whole else float("nan")
 
 
-def _mean(values: list[float]) -> float:
-    defined = [value for value in values if not np.isnan(value)]
-    return float(np.mean(defined)) if defined else float("nan")
+def grouped_metrics(
+    group: np.ndarray, count: int, label: np.ndarray, score: np.ndarray, threshold: np.ndarray | None = None
+) -> np.ndarray:
+    """(count, metrics). `group` numbers each row's group from 0; a group without rows is NaN throughout.
+
+    `threshold` says for each row from which score on the positive class, or each finding, is called. With several
+    classes the highest score decides.
+    """
+    cut = np.full(score.shape, THRESHOLD) if threshold is None else threshold
+    if label.ndim == 2:
+        return average(grouped_finding_metrics(group, count, label, score, cut))
+    if score.ndim > 1:
+        return _group_by_group(group, count, label, score)
+    return _grouped_figures(group, count, label == 1, score, score >= cut)
+
+
+def grouped_finding_metrics(
+    group: np.ndarray, count: int, label: np.ndarray, score: np.ndarray, threshold: np.ndarray
+) -> np.ndarray:
+    """(findings, count, metrics), of each finding over the rows in which it is known.
+
+    A group in which any score is not a number has no figures at all: its model has diverged.
+    """
+    needy = [METRICS.index(name) for name in NEED_POSITIVES]
+    each = np.empty((score.shape[1], count, len(METRICS)))
+    for f in range(score.shape[1]):
+        known = label[:, f] >= 0
+        positive, own = label[known, f] == 1, group[known]
+        of_finding = _grouped_figures(own, count, positive, score[known, f], score[known, f] >= threshold[known, f])
+        without = np.bincount(own, weights=positive, minlength=count) == 0
+        of_finding[np.ix_(without, needy)] = np.nan
+        each[f] = of_finding
+    each[:, np.bincount(group, weights=np.isnan(score).any(axis=1), minlength=count) > 0] = np.nan
+    return each
+
+
+def average(each: np.ndarray) -> np.ndarray:
+    """Over findings, of those in which a figure is defined."""
+    known = ~np.isnan(each)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.where(known, each, 0).sum(axis=0) / known.sum(axis=0))
+
+
+def _grouped_figures(
+    group: np.ndarray, count: int, positive: np.ndarray, score: np.ndarray, predicted: np.ndarray
+) -> np.ndarray:
+    """Of a class or finding that a row has or has not."""
+
+    def total(values: np.ndarray) -> np.ndarray:
+        return np.bincount(group, weights=values, minlength=count)
+
+    p = score.astype(np.float64)
+    clipped = np.clip(p, CLIP, 1 - CLIP)
+    rows = np.bincount(group, minlength=count).astype(float)
+    positives, predictions, hits = total(positive), total(predicted), total(positive & predicted)
+    fp, fn = predictions - hits, positives - hits
+    tn = rows - hits - fp - fn
+    with np.errstate(divide="ignore", invalid="ignore"):  # 0 / 0 is the NaN that is meant
+        auc, pr_auc = _areas(group, count, positive, score, positives, rows - positives)
+        made = {
+            "accuracy": (hits + tn) / rows,
+            "auc": auc,
+            "pr_auc": pr_auc,
+            "f1": 2 * hits / (2 * hits + fp + fn),
+            "sensitivity": hits / (hits + fn),
+            "specificity": tn / (tn + fp),
+            "ppv": hits / (hits + fp),
+            "npv": tn / (tn + fn),
+            "brier": total((p - positive) ** 2) / rows,
+            "loss": total(-np.log(np.where(positive, clipped, 1 - clipped))) / rows,
+        }
+    figures = np.stack([made[name] for name in METRICS], axis=1)
+    figures[total(np.isnan(p)) > 0] = np.nan  # a model that has diverged has no score
+    return figures
+
+
+def _areas(
+    group: np.ndarray, count: int, positive: np.ndarray, score: np.ndarray, hits: np.ndarray, misses: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Under the ROC curve, as the rank-sum statistic: rows of one group with one score share the mean of their ranks.
+    Under the precision-recall curve, as average precision: such rows are called together."""
+    order = np.lexsort((score, group))
+    g, s, there = group[order], score[order], positive[order]
+    place = np.arange(len(order), dtype=float)
+    new_tie = np.ones(len(order), dtype=bool)
+    new_tie[1:] = (g[1:] != g[:-1]) | (s[1:] != s[:-1])
+    tie = np.cumsum(new_tie) - 1
+    mean_place = np.bincount(tie, weights=place) / np.bincount(tie) if len(order) else place
+    first = np.searchsorted(g, np.arange(count + 1))  # where each group begins, and the end of the last
+    rank = mean_place[tie] - first[g] + 1
+    ranks = np.bincount(g, weights=rank * there, minlength=count)
+    # rows from the start of a tie to the end of its group are those called when its score is the threshold
+    before = np.concatenate(([0], np.cumsum(there)))
+    start = np.flatnonzero(new_tie)[tie]
+    end = first[g + 1]
+    precision = (before[end] - before[start]) / (end - start)
+    precisions = np.bincount(g, weights=precision * there, minlength=count)
+    return np.asarray((ranks - hits * (hits + 1) / 2) / (hits * misses)), np.asarray(precisions / hits)
+
+
+def _group_by_group(group: np.ndarray, count: int, label: np.ndarray, score: np.ndarray) -> np.ndarray:
+    order = np.argsort(group, kind="stable")
+    ends = np.searchsorted(group[order], np.arange(1, count + 1))
+    figures = np.full((count, len(METRICS)), np.nan)
+    for number, rows in enumerate(np.split(order, ends)[:count]):
+        if len(rows):
+            figures[number] = [metrics(label[rows], score[rows])[name] for name in METRICS]
+    return figures

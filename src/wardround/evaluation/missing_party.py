@@ -1,5 +1,5 @@
-"""Parties with different features of the same patients: how a model predicts while one of them is missing, what the
-exchange cost, and what clipping and noise on embeddings give."""
+"""Parties with different features of the same patients: predictions while one of them is missing, the cost of the
+exchange, and the privacy that clipping and noise on embeddings give."""
 
 import math
 from collections.abc import Sequence
@@ -9,21 +9,18 @@ from typing import Any
 import pandas as pd
 
 from wardround.data.site import Block, Rows, Site
-from wardround.evaluation.comparisons.benefit import origin_of
-from wardround.evaluation.comparisons.paired import compare_pairs
-from wardround.evaluation.comparisons.patients import Resamples, is_over_patients
-from wardround.evaluation.intervals import Resampling
+from wardround.evaluation.comparisons.paired import compare_predictions
 from wardround.evaluation.prediction import SitePrediction, predict
 from wardround.evaluation.scores import Scores
 from wardround.privacy.dp.accountant import Charge, epsilon
 from wardround.study.schema import Arm, EmbeddingNoise, Study
 from wardround.training.trial import Run, Trial
 
-DELTA = 1e-5  # at which epsilon of embeddings is told
+DELTA = 1e-5  # of the epsilon of embeddings
 
 
-def predict_absent(trial: Trial, run: Run) -> dict[str, list[SitePrediction]]:
-    """Test rows as they are predicted while a party is missing, for each party that may be."""
+def predict_missing_party(trial: Trial, run: Run) -> dict[str, list[SitePrediction]]:
+    """Predictions for test rows while a party is missing, for each party that may be."""
     parts = () if trial.model.cut is None else trial.model.cut.parts
     return {
         part.party: predict(replace(trial, scored=tuple(without(site, part) for site in trial.scored)), run)
@@ -33,7 +30,7 @@ def predict_absent(trial: Trial, run: Run) -> dict[str, list[SitePrediction]]:
 
 
 def without(site: Site, part: Block) -> Site:
-    """The site's test rows as if the party knew none of their patients, and nothing of theirs had come."""
+    """The site's test rows as if the party knew none of their patients and had sent nothing."""
     return replace(site, test=rows_without(site.test, part))
 
 
@@ -49,7 +46,7 @@ def rows_without(rows: Rows, part: Block) -> Rows:
 
 
 def describe_exchange(arm: Arm, records: pd.DataFrame) -> dict[str, Any]:
-    """An arm's parties and what went between them, of one seed on average."""
+    """An arm's parties and what they exchanged, for one seed on average."""
     seeds, topology = records["seed"].nunique(), arm.topology
     labels = topology.labels or next(iter(topology.parties))
     exchanges = records["exchanges"] if "exchanges" in records else pd.Series([0])
@@ -64,7 +61,7 @@ def describe_exchange(arm: Arm, records: pd.DataFrame) -> dict[str, Any]:
             "bytes_down": float(records["bytes_down"].sum()) / seeds,  # their gradients
         },
         "embeddings": describe_noise(topology.embeddings, releases_of(arm)),
-        "absent": {},
+        "missing_party": {},
         "matched": None,
     }
 
@@ -77,69 +74,68 @@ def releases_of(arm: Arm) -> int:
 def describe_noise(settings: EmbeddingNoise | None, releases: int) -> dict[str, Any] | None:
     """What clipping and noise give: local differential privacy of a row's released embeddings, given the party's model.
 
-    A row's embedding exchanged for any other moves by at most two clips, as where a patient is replaced. It holds for
-    what leaves of this row's numbers; that they also shaped the party's weights, and so the embeddings of others, is
-    not covered, and neither are the gradients that come back, which tell of labels.
+    Replacing a row's embedding by any other moves it by at most two clips, as where a patient is replaced. The
+    guarantee covers what is released of this row's values. It does not cover their influence on the party's weights,
+    and so on the embeddings of other rows, nor the gradients that come back, which depend on labels.
     """
-    return None if settings is None else _told(settings, [(settings.noise, releases)], "one seed")
+    return None if settings is None else _noise_entry(settings, [(settings.noise, releases)], "one seed")
 
 
 def describe_deployed_noise(study: Study, arm: Arm) -> dict[str, Any] | None:
-    """As `describe_noise`, where embeddings really left: all arms and seeds release the same party's rows, and whoever
-    holds the labels has them all. A row that is tested on with one seed trains with another, and leaves less often for
-    it: once, at the end. So what is told holds for every row."""
+    """As `describe_noise`, for embeddings that really left: all arms and seeds release the same rows, and the party
+    with the labels has them all. A row that is a test row with one seed trains with another. As a test row it is
+    released less often: once, at the end. So the guarantee holds for every row."""
     settings, seeds = arm.topology.embeddings, len(list(study.evaluation.seeds))
     if settings is None:
         return None
-    left = [(other.topology.embeddings, seeds * releases_of(other)) for other in study.trained_arms]
-    return _told(settings, [(0.0 if one is None else one.noise, count) for one, count in left], "all arms and seeds")
+    releases = [(other.topology.embeddings, seeds * releases_of(other)) for other in study.trained_arms]
+    return _noise_entry(
+        settings, [(0.0 if noise is None else noise.noise, count) for noise, count in releases], "all arms and seeds"
+    )
 
 
-def _told(settings: EmbeddingNoise, left: Sequence[tuple[float, int]], covers: str) -> dict[str, Any]:
-    """`left`: how often embeddings left with which noise. One of them without any leaves nothing to tell."""
-    charges = [Charge(1.0, noise, count) for noise, count in left]
-    told = epsilon(charges, DELTA, "replace") if all(noise for noise, _ in left) else math.inf
+def _noise_entry(settings: EmbeddingNoise, releases: Sequence[tuple[float, int]], covers: str) -> dict[str, Any]:
+    """`releases`: noise and number of releases. A single release without noise removes the guarantee."""
+    charges = [Charge(1.0, noise, count) for noise, count in releases]
+    spent = epsilon(charges, DELTA, "replace") if all(noise for noise, _ in releases) else math.inf
     return {
         "clip": settings.clip,
         "noise": settings.noise,
-        "releases": sum(count for _, count in left),
+        "releases": sum(count for _, count in releases),
         "covers": covers,
         "delta": DELTA,
-        "epsilon": told if math.isfinite(told) else None,
+        "epsilon": spent if math.isfinite(spent) else None,
     }
 
 
-def score_absent(
+def score_missing_party(
     content: dict[str, Any],
     study: Study,
     predictions: pd.DataFrame,
-    absent: pd.DataFrame,
+    incomplete: pd.DataFrame,
     groups: pd.DataFrame | None,
     thresholds: pd.DataFrame | None,
 ) -> dict[str, Any]:
-    """`content` with each party's absence: the figures without it, and their paired difference from those with it."""
-    arms = {
-        name: found["topology"]
-        for name, found in content["arms"].items()
-        if found["topology"] is not None and found["topology"]["kind"] == "vertical"
+    """`content` with the figures while each party is missing, and their paired difference from those of all parties.
+
+    `incomplete` are predictions made without the party in its column `party`.
+    """
+    topologies = {
+        name: arm["topology"]
+        for name, arm in content["arms"].items()
+        if arm["topology"] is not None and arm["topology"]["kind"] == "vertical"
     }
-    missing = absent[absent["arm"].isin(list(arms))]
-    if not len(missing):
+    incomplete = incomplete[incomplete["arm"].isin(list(topologies))]
+    if not len(incomplete):
         return content
-    whole = [
+    complete = [
         predictions[predictions["arm"] == arm].assign(site=party)
-        for arm, party in missing[["arm", "party"]].drop_duplicates().itertuples(index=False)
+        for arm, party in incomplete[["arm", "party"]].drop_duplicates().itertuples(index=False)
     ]
-    lone = Scores.of(missing.assign(site=missing["party"]).drop(columns="party"), groups, thresholds)
-    full = Scores.of(pd.concat(whole, ignore_index=True), groups, thresholds)
-    drawn: tuple[Resamples, Resamples] | None = None
-    for name, topology in arms.items():
-        evaluation = study.evaluation_of(origin_of(study, name))
-        fixed = is_over_patients(evaluation, lone.seeds)
-        if fixed and drawn is None:
-            drawn = Resamples(lone), Resamples(full)
-        pairs = {party: (figures, full.by_site[name][party]) for party, figures in lone.by_site.get(name, {}).items()}
-        over = {p: (drawn[0].drawn(name, p), drawn[1].drawn(name, p)) for p in pairs} if drawn and fixed else None
-        for party, found in compare_pairs(pairs, Resampling.of(evaluation), evaluation.metric, over).items():
-            topology["absent"][party] = {"metrics": found.one, "difference": found.difference}
+    lone = Scores.of(incomplete.assign(site=incomplete["party"]).drop(columns="party"), groups, thresholds)
+    full = Scores.of(pd.concat(complete, ignore_index=True), groups, thresholds)
+    parties = {name: list(lone.by_site.get(name, {})) for name in topologies}
+    for name, party, comparison in compare_predictions(study, parties, lone, full):
+        entry = {"metrics": comparison.first, "difference": comparison.difference}
+        topologies[name]["missing_party"][party] = entry
     return content

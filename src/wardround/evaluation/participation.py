@@ -37,11 +37,11 @@ def not_finite(records: pd.DataFrame) -> list[str]:
     """A line for each hospital and arm with updates that were no numbers, and counted for nothing."""
     if "not_finite" not in records:
         return []
-    found = records[["arm", "not_finite"]].explode("not_finite").dropna()
+    refused = records[["arm", "not_finite"]].explode("not_finite").dropna()
     return [
         f"{site}: its update of {arm} had numbers that are not finite in {rounds} "
         f"round{'s' if rounds > 1 else ''}, and counted for nothing there"
-        for site, arm, rounds in found.groupby(["not_finite", "arm"]).size().reset_index(name="rounds").to_numpy()
+        for site, arm, rounds in refused.groupby(["not_finite", "arm"]).size().reset_index(name="rounds").to_numpy()
     ]
 
 

@@ -31,34 +31,33 @@ class SitePrediction:
 
 
 def predict(trial: Trial, run: Run, side: Literal["train", "validation", "test"] = "test") -> list[SitePrediction]:
-    """Training rows have no numbers: what is said of them is said of all together."""
+    """Training rows have no row numbers: they are only used together."""
     rows = [getattr(site, side) for site in trial.scored]
     numbers = [getattr(site, f"{side}_rows", np.array([], dtype=np.int64)) for site in trial.scored]
     own_models = trial.algorithm.personal or trial.model.private or any(m.buffers for m in run.memories.values())
     if own_models and not trial.algorithm.pools:
-        made = [scores_of(trial, site_model(trial, run, number), one) for number, one in enumerate(rows)]
+        arrays = [scores_of(trial, site_model(trial, run, number), of_site) for number, of_site in enumerate(rows)]
     else:  # one model for all: one pass over all rows
-        ends = np.cumsum([len(one) for one in rows])[:-1]
+        ends = np.cumsum([len(of_site) for of_site in rows])[:-1]
         whole = scores_of(trial, site_model(trial, run, 0), join(rows))
-        made = list(zip(*(np.split(array, ends) for array in whole), strict=True))
+        arrays = list(zip(*(np.split(array, ends) for array in whole), strict=True))
     return [
-        SitePrediction(site.name, places, *arrays)
-        for site, places, arrays in zip(trial.scored, numbers, made, strict=True)
+        SitePrediction(site.name, places, *of_site)
+        for site, places, of_site in zip(trial.scored, numbers, arrays, strict=True)
     ]
 
 
-def scores_of(trial: Trial, model: tuple[Tree, Tree], rows: Rows) -> tuple[np.ndarray, ...]:
-    """Labels, scores, losses and hits of all rows, in pieces."""
-    params, buffers = model
-    made: list[tuple[torch.Tensor, ...]] = []
-    pieces = max(1, min(4096, CELLS // max(1, math.prod(rows.inputs))))
+def scores_of(trial: Trial, weights: tuple[Tree, Tree], rows: Rows) -> tuple[np.ndarray, ...]:
+    """Labels, scores, losses and hits of all rows, computed in batches."""
+    params, buffers = weights
+    model, batches = trial.model, []
+    size = max(1, min(4096, CELLS // max(1, math.prod(rows.inputs))))
     with torch.no_grad():
-        for part in torch.split(torch.arange(len(rows)), pieces):
+        for part in torch.split(torch.arange(len(rows)), size):
             x, y = rows.take(part, trial.dtype)
-            logits, _ = trial.model.logits(params, buffers, x, None)
-            model_of = trial.model
-            made.append((y, model_of.probabilities(logits), model_of.row_losses(logits, y), model_of.right(logits, y)))
-    return tuple(torch.cat(pieces).cpu().numpy() for pieces in zip(*made, strict=True))
+            logits, _ = model.logits(params, buffers, x, None)
+            batches.append((y, model.probabilities(logits), model.row_losses(logits, y), model.right(logits, y)))
+    return tuple(torch.cat(arrays).cpu().numpy() for arrays in zip(*batches, strict=True))
 
 
 def quick_figures(predictions: list[SitePrediction]) -> dict[str, float]:
@@ -66,11 +65,11 @@ def quick_figures(predictions: list[SitePrediction]) -> dict[str, float]:
     label, score, loss, right = (
         np.concatenate([getattr(p, name) for p in predictions]) for name in ("label", "score", "loss", "right")
     )
-    found = {"loss": float(loss.mean(dtype=np.float64)), "accuracy": float(right.mean(dtype=np.float64))}
+    figures = {"loss": float(loss.mean(dtype=np.float64)), "accuracy": float(right.mean(dtype=np.float64))}
     if label.ndim == 2:
         from wardround.evaluation.metrics import mean_auc  # SciPy, which the heart studies need only at their end
 
-        found["auc"] = mean_auc(label, score)
+        figures["auc"] = mean_auc(label, score)
     if np.isnan(score).any():  # diverged: a call from such a score would be an accuracy of nothing
-        return dict.fromkeys(found, float("nan"))
-    return found
+        return dict.fromkeys(figures, float("nan"))
+    return figures

@@ -1,6 +1,6 @@
-"""Regions of a hierarchical federation: each region's own model beside the model of all, and what every link carried.
+"""Regions of a hierarchical federation: each region's own model next to the global model, and the cost of every link.
 
-A region's own model is the one that it had before the last average over regions. Both are scored on the test rows of
+A region's own model is the one it had before the last average over regions. Both are scored on the test rows of
 the region's sites, so that they are compared on the same patients.
 """
 
@@ -12,8 +12,7 @@ import pandas as pd
 
 from wardround.algorithms.regions import region_of_each, with_only
 from wardround.evaluation.comparisons.benefit import origin_of
-from wardround.evaluation.comparisons.paired import Comparison, compare_pairs
-from wardround.evaluation.comparisons.patients import Resamples, is_over_patients
+from wardround.evaluation.comparisons.paired import Comparison, compare_pairs, compare_predictions
 from wardround.evaluation.intervals import Resampling
 from wardround.evaluation.prediction import SitePrediction, scores_of
 from wardround.evaluation.scores import Figures, Scores
@@ -22,8 +21,8 @@ from wardround.study.schema import Arm, Study
 from wardround.training.rounds import site_model
 from wardround.training.trial import Run, Trial
 
-REGIONAL = "regional"  # the side of what a site tells of its test rows by its region's own model
-SCORED = ("test", "metrics", "auc_uncertain_by", "difference")  # what is not known before models were scored
+REGIONAL = "regional"  # the `side` of a site's summary of its test rows by its region's own model
+SCORED = ("test", "metrics", "auc_uncertain_by", "difference")  # not known before models are scored
 LINK = ("messages_down", "messages_up", "bytes_down", "bytes_up")
 
 
@@ -47,8 +46,8 @@ def describe_regions(arm: Arm, records: pd.DataFrame, sites: Sequence[Mapping[st
     """An arm's regions with their sites and training rows, and its cost. `sites` describes each set of sites."""
     described: Mapping[str, Any] = next((way["sites"] for way in sites if arm.name in way["arms"]), {})
     where = f"arms: {arm.name}: topology: regions"
-    there = with_only(arm.topology.regions, list(described))  # in a deployment a site may have stayed away
-    region_of = region_of_each(there, list(described), where) if described else {}
+    present = with_only(arm.topology.regions, list(described))  # in a deployment a site may be missing
+    region_of = region_of_each(present, list(described), where) if described else {}
     trains = {site: region for site, region in region_of.items() if not arm.train_at or site in arm.train_at}
     regions = {}
     for name in arm.topology.regions:
@@ -68,7 +67,7 @@ def describe_regions(arm: Arm, records: pd.DataFrame, sites: Sequence[Mapping[st
 def cost_of_links(records: pd.DataFrame) -> dict[str, dict[str, float]]:
     """Of one seed, on average: what each kind of link carried, and what a flat federation would have carried.
 
-    In a flat one with as many rounds the same messages go between the sites and the one coordinator.
+    In a flat federation with as many rounds the same messages travel between the sites and the one coordinator.
     """
     seeds = records["seed"].nunique()
     worked = records["sites"].map(len)
@@ -83,7 +82,7 @@ def cost_of_links(records: pd.DataFrame) -> dict[str, dict[str, float]]:
 
 
 def _pairs(records: pd.DataFrame, name: str) -> np.ndarray:
-    """The sum over rounds of what went down and of what came up."""
+    """The sums over rounds of what went down and of what came up."""
     if name not in records:
         return np.zeros(2)
     return np.asarray(np.sum([np.asarray(pair, dtype=float) for pair in records[name]], axis=0))
@@ -99,65 +98,60 @@ def score_regions(
 ) -> dict[str, Any]:
     """`content` with the figures of both models in each region, and their paired difference.
 
-    `predictions` are of the model of all, `regional` of the regions' own; both have the selected arms already. Both
-    models call from the same threshold.
+    `predictions` are of the global model, `regional` of the regions' own; both have the selected arms already. Both
+    models use the same threshold.
     """
-    arms = {name: found["topology"] for name, found in content["arms"].items() if _has_regions(found["topology"])}
-    own, of_all = (_by_region(table, arms, groups, thresholds) for table in (regional, predictions))
+    topologies = _topologies(content)
+    own, of_all = (_by_region(table, topologies, groups, thresholds) for table in (regional, predictions))
     if own is None or of_all is None:
         return content
-    drawn: tuple[Resamples, Resamples] | None = None
-    for name, topology in arms.items():
-        evaluation = study.evaluation_of(origin_of(study, name))
-        fixed = is_over_patients(evaluation, own.seeds)
-        if fixed and drawn is None:
-            drawn = Resamples(own), Resamples(of_all)
-        known = [region for region in topology["regions"] if region in own.by_site.get(name, {})]
-        pairs = {region: (own.by_site[name][region], of_all.by_site[name][region]) for region in known}
-        over = {r: (drawn[0].drawn(name, r), drawn[1].drawn(name, r)) for r in known} if drawn and fixed else None
-        for region, found in compare_pairs(pairs, Resampling.of(evaluation), evaluation.metric, over).items():
-            topology["regions"][region] |= {"test": _rows(own, name, region), **_told(found)}
+    regions = {
+        name: [region for region in topology["regions"] if region in own.by_site.get(name, {})]
+        for name, topology in topologies.items()
+    }
+    for name, region, comparison in compare_predictions(study, regions, own, of_all):
+        topologies[name]["regions"][region] |= {"test": _rows(own, name, region), **_scored(comparison)}
     return content
 
 
-def score_told_regions(
+def score_region_summaries(
     content: dict[str, Any],
     study: Study,
     tested: Sequence[Summary],
     regional: Sequence[Summary],
     gather: Callable[[Sequence[Summary]], Summaries],
 ) -> dict[str, Any]:
-    """As `score_regions`, from what sites told of both models: no interval over patients, but one over seeds.
+    """As `score_regions`, from sites' summaries of both models: no interval over patients, but one over seeds.
 
-    `tested` are sites' lines about the model of all, `regional` those about their regions' own; `gather` puts lines
-    together, with the selected arms. A site counts with both models or with neither.
+    `tested` are sites' summaries of the global model, `regional` those of their regions' own; `gather` merges
+    summaries, with the selected arms. A site counts with both models or with neither.
     """
     both = {_key(line) for line in regional} & {_key(line) for line in tested}
-    silent = {line["site"] for line in regional if line.get("suppressed")}
-    gathered: dict[tuple[str, ...], list[Summaries]] = {}  # arms mostly have the same regions
-    arms = {name: found["topology"] for name, found in content["arms"].items() if _has_regions(found["topology"])}
-    for name, topology in arms.items():
+    suppressed = {line["site"] for line in regional if line.get("suppressed")}
+    gathered: dict[tuple[str, ...], list[Summaries]] = {}  # most arms have the same regions
+    for name, topology in _topologies(content).items():
         pairs: dict[str, tuple[Figures, Figures]] = {}
-        unsure: dict[str, float] = {}
-        for region, told in topology["regions"].items():
-            members = tuple(told["sites"])
+        auc_bounds: dict[str, float] = {}
+        for region, entry in topology["regions"].items():
+            members = tuple(entry["sites"])
             if members not in gathered:
                 gathered[members] = [
                     gather([line for line in lines if line["site"] in members and _key(line) in both])
                     for lines in (regional, tested)
                 ]
             own, of_all = gathered[members]
-            told["withheld"] = [site for site in told["sites"] if site in silent]
-            rows = [one["rows"] for seed in own.seeds for one in own.given.get((name, seed), {}).values()]
+            entry["withheld"] = [site for site in members if site in suppressed]
+            rows = [line["rows"] for seed in own.seeds for line in own.at(name, seed)]
             if rows:
                 pairs[region] = own.overall[name], of_all.overall[name]
-                told["test"] = sum(rows) / len(own.seeds)
+                entry["test"] = sum(rows) / len(own.seeds)
                 bounds = own.auc_uncertain_by(name), of_all.auc_uncertain_by(name)
-                told["auc_uncertain_by"] = dict(zip(("regional", "global"), bounds, strict=True))
-                unsure[region] = sum(bound or 0.0 for bound in bounds)
+                entry["auc_uncertain_by"] = dict(zip(("regional", "global"), bounds, strict=True))
+                auc_bounds[region] = sum(bound or 0.0 for bound in bounds)
         resampling = Resampling.of(study.evaluation_of(origin_of(study, name)))
-        for region, found in compare_pairs(pairs, resampling, study.evaluation.metric, unsure=unsure).items():
-            topology["regions"][region] |= _told(found)
+        comparisons = compare_pairs(pairs, resampling, study.evaluation.metric, auc_bounds=auc_bounds)
+        for region, comparison in comparisons.items():
+            topology["regions"][region] |= _scored(comparison)
     return content
 
 
@@ -165,24 +159,31 @@ def _key(line: Summary) -> tuple[str, int, str]:
     return line["arm"], line["seed"], line["site"]
 
 
-def _told(found: Comparison) -> dict[str, Any]:
-    return {"metrics": {"regional": found.one, "global": found.other}, "difference": found.difference}
+def _scored(comparison: Comparison) -> dict[str, Any]:
+    metrics = {"regional": comparison.first, "global": comparison.second}
+    return {"metrics": metrics, "difference": comparison.difference}
 
 
-def _has_regions(topology: Mapping[str, Any] | None) -> bool:
-    return topology is not None and topology["kind"] == "hierarchical"
+def _topologies(content: Mapping[str, Any]) -> dict[str, Any]:
+    """By arm, of the arms that have regions."""
+    topologies = {name: arm["topology"] for name, arm in content["arms"].items()}
+    return {
+        name: topology
+        for name, topology in topologies.items()
+        if topology is not None and topology["kind"] == "hierarchical"
+    }
 
 
 def _by_region(
     table: pd.DataFrame,
-    arms: Mapping[str, Mapping[str, Any]],
+    topologies: Mapping[str, Mapping[str, Any]],
     groups: pd.DataFrame | None,
     thresholds: pd.DataFrame | None,
 ) -> Scores | None:
     """Rows of regions' sites, with the region in the place of the site."""
     parts = []
-    for name, topology in arms.items():
-        region_of = {site: region for region, told in topology["regions"].items() for site in told["sites"]}
+    for name, topology in topologies.items():
+        region_of = {site: region for region, entry in topology["regions"].items() for site in entry["sites"]}
         mine = table[(table["arm"] == name) & table["site"].isin(list(region_of))]
         parts.append(mine.assign(site=mine["site"].map(region_of)))
     whole = pd.concat(parts, ignore_index=True) if parts else table.iloc[:0]

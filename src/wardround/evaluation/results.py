@@ -1,9 +1,9 @@
 """`results.json` as a pure function of saved predictions and records. Described in docs/reference/results.md.
 
-Where predictions stay at their hospital, `deployed.py` computes the same from summaries of them.
+Where predictions stay at their hospital, `deployed_results.py` computes the same from summaries of them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,27 +12,33 @@ import pandas as pd
 
 from wardround.evaluation.answer import answer
 from wardround.evaluation.claims.verdicts import judge
-from wardround.evaluation.comparisons.benefit import benefit, best_single, by_number_of_sites, compared_metrics, spread
+from wardround.evaluation.comparisons.benefit import (
+    benefit,
+    best_single,
+    by_number_of_sites,
+    compared_metrics,
+    site_differences,
+    spread,
+)
 from wardround.evaluation.comparisons.compare import RANKED, Pair, compare_arms, sentence
 from wardround.evaluation.comparisons.differences import RULE, correct
 from wardround.evaluation.comparisons.patients import by_patients, is_over_patients
 from wardround.evaluation.comparisons.selection import choose, compose
-from wardround.evaluation.comparisons.site_differences import across_sites
 from wardround.evaluation.findings import describe_findings, left_out
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
 from wardround.evaluation.metrics import SMALLEST_GROUP
-from wardround.evaluation.missing_party import describe_exchange, score_absent
-from wardround.evaluation.predicted_classes import describe_calls
+from wardround.evaluation.missing_party import describe_exchange, score_missing_party
+from wardround.evaluation.predicted_classes import describe_predicted_classes
 from wardround.evaluation.regional import describe_regions, score_regions
 from wardround.evaluation.scores import Scored, Scores, within_sites
-from wardround.evaluation.summaries.merged_finding_summaries import FindingSummaries, describe_told
+from wardround.evaluation.summaries.merged_summaries import FindingSummaries, describe_finding_summaries
 from wardround.evaluation.thresholds import choose_thresholds, fixed_thresholds, untested
 from wardround.evaluation.training_notices import training_problems
-from wardround.evaluation.uncertainty.uncertainty_results import score_sureness
+from wardround.evaluation.uncertainty.uncertainty_results import score_uncertainty
 from wardround.study.schema import FINAL, Arm, Study, anonymous
 
 SCHEMA_VERSION = 1
-WITHIN = ("accuracy", "auc", "pr_auc", "brier")  # whose mean over sites is told, beside the primary metric's
+WITHIN = ("accuracy", "auc", "pr_auc", "brier")  # their means over sites are reported, with the primary metric's
 CURVES = (
     *(f"{side}_{figure}" for side in ("test", "validation", "training") for figure in ("accuracy", "loss", "auc")),
     "loss",
@@ -50,50 +56,50 @@ def results(
     sites: Sequence[Mapping[str, Any]] = (),
     validation: pd.DataFrame | None = None,
     regional: pd.DataFrame | None = None,
-    absent: pd.DataFrame | None = None,
-    unsure: pd.DataFrame | None = None,
+    incomplete: pd.DataFrame | None = None,
+    uncertainty: pd.DataFrame | None = None,
 ) -> dict[str, Any]:
     """`groups` gives sex and age band of rows; `records` are the rounds as `records.jsonl` has them.
 
     `selection` are the predictions on which values are chosen, `validation` those on which thresholds are; `regional`
-    are those of regions' own models, `absent` those made while a party was missing, `unsure` says how sure models are
-    of each row; `sites` describes each set of sites.
+    are those of regions' own models, `incomplete` those made while a party was missing, `uncertainty` has the
+    uncertainty of each row; `sites` describes each set of sites.
     """
     choices = choose(study, selection) if selection is not None else []
     predictions = compose(predictions, choices)
-    given = study.evaluation.threshold
-    if not isinstance(given, str):
-        thresholds = fixed_thresholds(predictions, given)
+    fixed = study.evaluation.threshold
+    if not isinstance(fixed, str):
+        thresholds = fixed_thresholds(predictions, fixed)
     elif validation is not None:
         thresholds = choose_thresholds(untested(compose(validation, choices), predictions, groups))
     else:
         thresholds = None
-    scores = Scores.of(predictions, groups, thresholds, given=not isinstance(given, str))
+    scores = Scores.of(predictions, groups, thresholds, given=not isinstance(fixed, str))
     content = assemble(study, scores, choices, records, sites)
     content["training_problems"] = training_problems(records, predictions)
-    fixed = {
+    over_patients = {
         name
         for name, arm in origins(study, choices).items()
         if name in content["arms"] and is_over_patients(study.evaluation_of(arm), scores.seeds)
     }
-    content = by_patients(content, scores, fixed)
+    content = by_patients(content, scores, over_patients)
     if regional is not None:
         content = score_regions(content, study, predictions, compose(regional, choices), groups, thresholds)
-    if absent is not None:
-        content = score_absent(content, study, predictions, compose(absent, choices), groups, thresholds)
-    if unsure is not None:
-        content = score_sureness(content, study, compose(unsure, choices), groups)
+    if incomplete is not None:
+        content = score_missing_party(content, study, predictions, compose(incomplete, choices), groups, thresholds)
+    if uncertainty is not None:
+        content = score_uncertainty(content, study, compose(uncertainty, choices), groups)
     return conclude(content)
 
 
 def conclude(content: dict[str, Any]) -> dict[str, Any]:
     """Verdicts, once all standard errors are known, and the answer that follows from them.
 
-    All differences in one metric that the arms of one variant show are one family: those of arms from the reference, of
-    each hospital, and of the mean over hospitals.
+    All differences in one metric between arms of one variant are one family: those from the reference, those at each
+    hospital, and those of the mean over hospitals.
     """
     families: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for entry in (*content["tests"], *content["benefit"], *content["across_sites"]):
+    for entry in (*content["tests"], *content["benefit"], *content["site_differences"]):
         families.setdefault((content["arms"][entry["arm"]]["variant"], entry["metric"]), []).append(entry)
     for family in families.values():
         correct(family)
@@ -105,7 +111,7 @@ def conclude(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def origins(study: Study, choices: Sequence[Mapping[str, Any]]) -> dict[str, Arm]:
-    """Every arm by its name; of one that a selection put together, the first of its family."""
+    """Every arm by its name; for a selected arm, the first of its family."""
     return {arm.name: arm for arm in study.arms} | {
         choice["arm"]: next(
             arm for arm in study.arms if (arm.family, arm.variant) == (choice["family"], choice["variant"])
@@ -122,13 +128,12 @@ def assemble(
     sites: Sequence[Mapping[str, Any]],
     deployed: bool = False,
 ) -> dict[str, Any]:
-    """`scores` has the selected arms already, `records` has not."""
+    """`scores` includes the selected arms, `records` does not."""
     origin = origins(study, choices)
     of_arm = {str(arm): part for arm, part in compose(records, choices).groupby("arm", sort=False)}
     subgroups = _subgroups(scores, {name: Resampling.of(study.evaluation_of(a)) for name, a in origin.items()})
     selected = {choice["arm"] for choice in choices}
     primary = study.evaluation.metric
-    within = primary in RANKED and ranks_within_sites(scores, origin)
     arms = {
         name: _arm(study, arm, name in selected, name, scores, subgroups[name], of_arm[name])
         | {"topology": _topology(arm, of_arm[name], sites), "uncertainty": None, "model": None}  # known to its caller
@@ -139,25 +144,19 @@ def assemble(
     for name in arms:
         by_variant.setdefault(origin[name].variant, []).append(name)
     main = Resampling.of(study.evaluation)
-    metrics = compared_metrics(primary)
     return {
         "schema_version": SCHEMA_VERSION,
         "deployed": deployed,
         "findings": list(scores.findings),
         "classes": list(next(iter(sites[0]["sites"].values()))["classes"]) if sites else [],
         "primary_metric": primary,
-        "primary_within_sites": within,
+        "primary_within_sites": primary in RANKED and ranks_within_sites(scores, origin),
         "study": {"name": study.name, "question": study.question, "hash": study.hash},
         "seeds": list(study.evaluation.seeds),
         "interval": {"confidence": CONFIDENCE, "method": main.method, "covers": main.covers, "correction": RULE},
         "variants": _variants(study, by_variant),
         "arms": arms,
-        "tests": [test for names in by_variant.values() for test in _tests(study, scores, names, origin)],
-        "benefit": [entry for names in by_variant.values() for entry in benefit(study, scores, names, metrics)],
-        "across_sites": [
-            entry for names in by_variant.values() for entry in across_sites(study, scores, names, metrics)
-        ],
-        "best_single": [entry for names in by_variant.values() for entry in best_single(study, scores, names, primary)],
+        **_comparisons(study, scores, origin, by_variant.values()),
         "by_number_of_sites": by_number_of_sites(study, scores, by_variant.get("", []), primary),
         "curves": _curves(of_arm, list(arms)),
         "selection": choices,
@@ -175,7 +174,7 @@ def _arm(
     if isinstance(scores, Scores) and scores.findings:
         described = describe_findings(scores, name, resampling)
     elif isinstance(scores, FindingSummaries):
-        described = describe_told(scores, name, resampling)
+        described = describe_finding_summaries(scores, name, resampling)
     algorithm = {"name": arm.algorithm.name, **({} if selected else arm.algorithm.options)}
     return {
         "family": arm.family,
@@ -191,7 +190,7 @@ def _arm(
         "own_models": has_own_models(arm),
         "within_sites": summarise_metrics(within_sites(by_site), resampling, {*WITHIN, study.evaluation.metric}),
         "spread": spread(by_site, study.evaluation.metric),
-        "calls": describe_calls(scores, name),
+        "predicted_classes": describe_predicted_classes(scores, name),
         "subgroups": subgroups,
         "calibration": scores.calibration(name),
         "decision_curve": scores.decision_curve(name),
@@ -204,55 +203,67 @@ def _arm(
 
 
 def _topology(arm: Arm, records: pd.DataFrame, sites: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """None where sites and one coordinator are all there is, or where there is no coordinator."""
+    """None without regions or parties."""
     if arm.topology.kind == "vertical":
         return describe_exchange(arm, records)
     federated = arm.algorithm.facts.federated
     return describe_regions(arm, records, sites) if arm.topology.kind == "hierarchical" and federated else None
 
 
+def _comparisons(
+    study: Study, scores: Scored, origin: Mapping[str, Arm], variants: Iterable[Sequence[str]]
+) -> dict[str, list[dict[str, Any]]]:
+    """Differences between the arms of each variant."""
+    primary = study.evaluation.metric
+    metrics = compared_metrics(primary)
+    entries: dict[str, list[dict[str, Any]]] = {"tests": [], "benefit": [], "site_differences": [], "best_single": []}
+    for names in variants:
+        entries["tests"] += _tests(study, scores, names, origin)
+        entries["benefit"] += benefit(study, scores, names, metrics)
+        entries["site_differences"] += site_differences(study, scores, names, metrics)
+        entries["best_single"] += best_single(study, scores, names, primary)
+    return entries
+
+
 def ranks_within_sites(scores: Scored, origin: Mapping[str, Arm]) -> bool:
     """Whether metrics that rank rows are compared within sites, in every arm alike.
 
-    Scores of models that differ from site to site are not of one scale, and an AUC over all rows rewards such a model
-    for knowing the site. An AUC over all sites from histograms may be off by more than arms differ, and with several
+    Scores of models that differ from site to site are not on one scale, and an AUC over all rows rewards such a model
+    for knowing the site. An AUC over all sites from histograms may be wrong by more than arms differ, and with several
     classes there is none.
     """
     own = any(has_own_models(arm) for name, arm in origin.items() if name in scores.arms)
-    off = [scores.auc_uncertain_by(name) for name in scores.arms]
-    return own or any(off) or all(one is None for one in off)
+    bounds = [scores.auc_uncertain_by(name) for name in scores.arms]
+    return own or any(bounds) or all(bound is None for bound in bounds)
 
 
 def _variants(study: Study, by_variant: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """What each variant is, and what its intervals speak of."""
+    """What each variant is, and what its intervals cover."""
     text = {"": "the study as it stands"} | {variant.name: variant.text for variant in study.variants}
-    found = {}
+    described = {}
     for name in by_variant:
         arm = next(arm for arm in study.arms if arm.variant == name)
         resampling = Resampling.of(study.evaluation_of(arm))
-        found[name] = {"text": text[name], "method": resampling.method, "covers": resampling.covers}
-    return found
+        described[name] = {"text": text[name], "method": resampling.method, "covers": resampling.covers}
+    return described
 
 
 def _subgroups(scores: Scored, resampling: Mapping[str, Resampling]) -> dict[str, dict[str, Any]]:
     """Seeds in which a group has fewer test rows than SMALLEST_GROUP do not count; none left means suppressed."""
-    found: dict[str, dict[str, Any]] = {arm: {} for arm in scores.arms}
+    described: dict[str, dict[str, Any]] = {arm: {} for arm in scores.arms}
     for kind, values, figures, rows in scores.subgroups():
         for a, arm in enumerate(scores.arms):
-            found[arm][kind] = {}
+            described[arm][kind] = {}
             for v, value in enumerate(values):
                 large = rows[a, :, v] >= SMALLEST_GROUP
-                if not rows[a, :, v].any():
-                    continue
-                found[arm][kind][value] = (
-                    {
+                if large.any():
+                    described[arm][kind][value] = {
                         "rows": float(rows[a, large, v].mean()),
                         "metrics": summarise_metrics(figures[a, large, v], resampling[arm]),
                     }
-                    if large.any()
-                    else {"suppressed": True}
-                )
-    return found
+                elif rows[a, :, v].any():
+                    described[arm][kind][value] = {"suppressed": True}
+    return described
 
 
 def _tests(study: Study, scores: Scored, names: Sequence[str], origin: Mapping[str, Arm]) -> list[dict[str, Any]]:
@@ -304,7 +315,7 @@ def _convergence(records: pd.DataFrame) -> dict[str, Any]:
 
 
 def _final(records: pd.DataFrame) -> dict[str, float | None]:
-    """Loss and accuracy after the last round on rows that are not test rows, as far as the study asks for them."""
+    """Loss and accuracy after the last round on other rows than test rows, where the study asks for them."""
     last = records[records["round"] == records["round"].max()]
     return {name: _mean(last[name]) for name in FINAL if name in last}
 
@@ -318,14 +329,14 @@ def _rounds_needed(records: pd.DataFrame, name: str) -> np.ndarray:
 
 
 def _curves(of_arm: Mapping[str, pd.DataFrame], arms: Sequence[str]) -> dict[str, dict[str, list[float | None]]]:
-    """Means over seeds, round by round, of what a figure shows; null where a round was not evaluated."""
-    found = {}
+    """Means over seeds, round by round; null where a round was not evaluated."""
+    curves = {}
     for arm in arms:
         shown = [name for name in CURVES if name in of_arm[arm]]
         means = of_arm[arm].groupby("round")[shown].mean()
         lines = {name: [None if np.isnan(v) else float(v) for v in means[name]] for name in shown}
-        found[arm] = {"round": means.index.tolist(), **lines}
-    return found
+        curves[arm] = {"round": means.index.tolist(), **lines}
+    return curves
 
 
 def _cost(records: pd.DataFrame) -> dict[str, Any]:

@@ -12,8 +12,7 @@ import numpy as np
 import pandas as pd
 
 from wardround.evaluation.calibration_curves import calibration, decision_curve
-from wardround.evaluation.grouped import grouped_metrics
-from wardround.evaluation.metrics import THRESHOLD
+from wardround.evaluation.metrics import THRESHOLD, average, grouped_metrics
 from wardround.study.schema import METRICS
 
 Figures = np.ndarray  # (seeds, metrics); NaN where a metric is not defined
@@ -58,17 +57,14 @@ class Scored(Protocol):
 
 
 def within_sites(by_site: Mapping[str, Figures]) -> Figures:
-    """Each metric's mean over sites, of those where it is defined; every site counts alike.
+    """Each metric's mean over the sites where it is defined; every site counts the same.
 
     Where sites predict with models of their own, scores of two sites cannot be ranked against each other: an AUC over
-    all rows then also rewards a model for knowing which site, with which prevalence, a patient is at.
+    all rows would also reward a model for knowing which site, with which prevalence, a patient is at.
     """
-    if not by_site:  # sites that tell nothing
+    if not by_site:  # all sites withhold their figures
         return np.full((1, len(METRICS)), np.nan)
-    stacked = np.stack(list(by_site.values()))
-    known = ~np.isnan(stacked)
-    with np.errstate(invalid="ignore"):
-        return np.asarray(np.where(known, stacked, 0).sum(axis=0) / known.sum(axis=0))
+    return average(np.stack(list(by_site.values())))
 
 
 def in_order(values: Iterable[str]) -> list[str]:
@@ -77,8 +73,8 @@ def in_order(values: Iterable[str]) -> list[str]:
 
 
 def score_columns(predictions: pd.DataFrame) -> list[str]:
-    several = [name for name in predictions.columns if name.startswith("score_")]
-    return several or ["score"]
+    by_class = [name for name in predictions.columns if name.startswith("score_")]
+    return by_class or ["score"]
 
 
 def label_columns(predictions: pd.DataFrame) -> list[str]:
@@ -158,13 +154,13 @@ class Scores:
     def right(self) -> np.ndarray:
         """Whether each row is called right; where rows have findings, the share of those known that are."""
         if not self.findings:
-            return np.asarray(self.called == self.label)
+            return np.asarray(self.predicted == self.label)
         known = self.label >= 0
         hits = ((self.score >= self.thresholds) == (self.label == 1)) & known
         return np.asarray(hits.sum(axis=1) / np.maximum(known.sum(axis=1), 1))
 
     @cached_property
-    def called(self) -> np.ndarray:
+    def predicted(self) -> np.ndarray:
         """The class that each row is called; of findings, whether each is."""
         if self.score.ndim == 1 or self.findings:
             return np.asarray(self.score >= self.thresholds).astype(np.int64)
@@ -194,15 +190,15 @@ class Scores:
 
     @cached_property
     def overall(self) -> dict[str, Figures]:
-        found = self._figures(self.trial, len(self.arms) * len(self.seeds))
-        return dict(zip(self.arms, found.reshape(len(self.arms), len(self.seeds), -1), strict=True))
+        figures = self._figures(self.trial, len(self.arms) * len(self.seeds))
+        return dict(zip(self.arms, figures.reshape(len(self.arms), len(self.seeds), -1), strict=True))
 
     @cached_property
     def by_site(self) -> dict[str, dict[str, Figures]]:
         """Arm, then site; sites without a row of the arm are left out."""
-        found, rows = self._within(self.site, len(self.sites))
+        figures, rows = self._within(self.site, len(self.sites))
         return {
-            arm: {site: found[a, :, s] for s, site in enumerate(self.sites) if rows[a, :, s].any()}
+            arm: {site: figures[a, :, s] for s, site in enumerate(self.sites) if rows[a, :, s].any()}
             for a, arm in enumerate(self.arms)
         }
 
@@ -211,8 +207,8 @@ class Scores:
         number = {value: place for place, value in enumerate(values)}
         of_row = pd.Series(value_of_row).map(number)
         group = of_row.reindex(self.row).fillna(len(values)).to_numpy(dtype=np.int64)
-        found, rows = self._within(group, len(values) + 1)  # the last: rows of no known group
-        return found[:, :, :-1], rows[:, :, :-1]
+        figures, rows = self._within(group, len(values) + 1)  # the last: rows of no known group
+        return figures[:, :, :-1], rows[:, :, :-1]
 
     def subgroups(self) -> Iterator[Subgroups]:
         groups = pd.DataFrame() if self.groups is None else self.groups
@@ -235,15 +231,15 @@ class Scores:
 
     def hits_by_patient(self, arms: Iterable[str]) -> dict[str, tuple[np.ndarray, np.ndarray] | None]:
         patients, number = np.unique(self.patient, return_inverse=True)
-        found: dict[str, tuple[np.ndarray, np.ndarray] | None] = {}
+        hits_of_arm: dict[str, tuple[np.ndarray, np.ndarray] | None] = {}
         for arm in arms:
             places = self.of_arm(arm)
             hits = np.bincount(number[places], weights=self.right[places], minlength=len(patients))
             tested = np.bincount(number[places], minlength=len(patients)).astype(float)
             # accuracy is a mean over findings, and no mean over rows where rows know different ones
             uneven = bool(self.findings) and bool((self.label[places] < 0).any())
-            found[arm] = None if uneven or np.isnan(self.score[places]).any() else (hits, tested)
-        return found
+            hits_of_arm[arm] = None if uneven or np.isnan(self.score[places]).any() else (hits, tested)
+        return hits_of_arm
 
     def _within(self, group: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
         shape = (len(self.arms), len(self.seeds), count)
@@ -258,5 +254,5 @@ class Scores:
 
 def _for_rows(thresholds: pd.DataFrame, predictions: pd.DataFrame, findings: bool) -> np.ndarray:
     wanted = pd.MultiIndex.from_frame(predictions[["arm", "seed"]])
-    found = thresholds.reindex(wanted).to_numpy(dtype=np.float64)
-    return found if findings else found[:, 0]
+    of_rows = thresholds.reindex(wanted).to_numpy(dtype=np.float64)
+    return of_rows if findings else of_rows[:, 0]

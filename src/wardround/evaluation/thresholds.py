@@ -66,8 +66,8 @@ def class_threshold(label: np.ndarray, score: np.ndarray) -> float:
     """Of the positive class of two, by Youden's index; NaN where a class has too few rows or scores rank wrongly."""
     positives = int((label == 1).sum())
     enough = len(label) >= LEAST_ROWS and min(positives, len(label) - positives) >= LEAST_EACH
-    found = youden(label, score) if enough and not np.isnan(score).any() else None
-    return float("nan") if found is None else found
+    threshold = youden(label, score) if enough and not np.isnan(score).any() else None
+    return float("nan") if threshold is None else threshold
 
 
 def best_threshold(label: np.ndarray, score: np.ndarray) -> float:
@@ -78,8 +78,8 @@ def best_threshold(label: np.ndarray, score: np.ndarray) -> float:
         return float("nan")
     order = np.argsort(-s, kind="stable")
     last = np.append(s[order][1:] != s[order][:-1], True)  # rows with one score are called together
-    hits, called = np.cumsum(positive[order])[last], np.flatnonzero(last) + 1
-    return float(s[order][last][(2 * hits / (called + positive.sum())).argmax()])
+    hits, predicted = np.cumsum(positive[order])[last], np.flatnonzero(last) + 1
+    return float(s[order][last][(2 * hits / (predicted + positive.sum())).argmax()])
 
 
 def youden(label: np.ndarray, score: np.ndarray) -> float | None:

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wardround.evaluation.claims.claim_text import Written, figure_text
-from wardround.evaluation.claims.verdicts import by_group, count_outcomes
+from wardround.evaluation.claims.verdicts import FigureFormat, by_group, count_outcomes, figure_text
 from wardround.report.evidence import Evidence
 from wardround.report.table import NONE, Table, make_table
 
@@ -45,7 +44,7 @@ def _subject(title: str, claims: Sequence[Mapping[str, Any]]) -> Subject:
 
 def _shown(claim: Mapping[str, Any]) -> dict[str, Any]:
     """A claim with its figures in words."""
-    written = Written(claim["metric"], claim["statistic"], claim["compare"], bool(claim["against"]))
+    written = FigureFormat(claim["metric"], claim["statistic"], claim["compare"], bool(claim["against"]))
 
     def text(value: float | None) -> str:
         return NONE if value is None else figure_text(value, written)

@@ -197,7 +197,7 @@ class Evidence:
     def across(self, arm: str, kind: str) -> list[dict[str, Any]]:
         """An arm against training alone (`alone`, the mean over sites only) or against the `reference`."""
         wanted = (arm, kind, self.headline.metric)
-        return [e for e in self.results.get("across_sites", ()) if (e["arm"], e["kind"], e["metric"]) == wanted]
+        return [e for e in self.results.get("site_differences", ()) if (e["arm"], e["kind"], e["metric"]) == wanted]
 
     def benefit(self, variant: str = "") -> list[dict[str, Any]]:
         return [

@@ -73,7 +73,7 @@ def _exchanged(arm: str, topology: dict[str, Any]) -> str:
 def _absent(evidence: Evidence, arm: str, topology: dict[str, Any]) -> list[str]:
     metric, word = evidence.headline.metric, evidence.headline.word
     made = []
-    for party, found in topology["absent"].items():
+    for party, found in topology["missing_party"].items():
         entry = found["difference"][metric]
         if entry["difference"] is None:
             continue
@@ -119,7 +119,7 @@ def absent_table(evidence: Evidence) -> Table:
     headline, rows = evidence.headline, []
     for name, topology in with_parties(evidence).items():
         whole = evidence.arms[name]["metrics"][headline.metric]["mean"]
-        for party, found in topology["absent"].items():
+        for party, found in topology["missing_party"].items():
             entry = found["difference"][headline.metric]
             limits = entry["interval"] or [None, None]
             without = found["metrics"][headline.metric]["mean"]

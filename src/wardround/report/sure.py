@@ -118,7 +118,7 @@ def _sets(evidence: Evidence, arm: str, told: dict[str, Any]) -> str:
         f"left in {100 * found['one']:.0f} % of sets, and that is the call; several in "
         f"{100 * found['several']:.0f} %: there the score alone does not settle it."
     )
-    added = found["call_added"] + found["empty"]
+    added = found["prediction_added"] + found["empty"]
     if added:
         said += (
             f" In {100 * added:.1f} % of sets the score would have ruled out the call itself; it was added, and the "

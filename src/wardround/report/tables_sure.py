@@ -105,7 +105,7 @@ def sure_sites_table(evidence: Evidence) -> Table:
                 sets["conformal_coverage"],
                 _between(sets["expected"]),
                 among_positive(sets),
-                sets["one"],
+                sets["single"],
                 one["referral"]["at"]["sites"].get(site),
             ]
             rows.append(
@@ -146,7 +146,7 @@ def sure_findings_table(evidence: Evidence) -> Table | None:
     one, rows = told[arm], []
     for finding, found in one["calibration"]["findings"].items():
         sets, errors = one["sets"]["findings"][finding], one["errors"]["findings"][finding]
-        shares = [sets["coverage"], among_positive(sets), sets["one"]]
+        shares = [sets["coverage"], among_positive(sets), sets["single"]]
         small = is_small(evidence.arms[arm]["findings"][finding])
         doubt = [None] * 3 if small else [errors["hits"], errors["errors"], errors["auc"]["mean"]]
         rows.append([finding, *_calibration(found), *shares, *doubt, *_parts(one, finding)])
@@ -192,11 +192,11 @@ def _calibration(found: dict[str, Any]) -> list[Any]:
 
 
 def _sets(found: dict[str, Any]) -> list[Any]:
-    return [found["coverage"], among_positive(found), found["one"], found["several"], _added(found)]
+    return [found["coverage"], among_positive(found), found["single"], found["multiple"], _added(found)]
 
 
 def _added(found: dict[str, Any]) -> float | None:
-    return None if found["empty"] is None else found["call_added"] + found["empty"]
+    return None if found["empty"] is None else found["prediction_added"] + found["empty"]
 
 
 def among_positive(found: dict[str, Any]) -> float | None:

@@ -158,7 +158,7 @@ def _drawn_anew(evaluation: Mapping[str, Any]) -> str:
 
 def _threshold(evidence: Evidence) -> str:
     """From which score on the positive class of two is called, for the metrics that need a call."""
-    calls = evidence.arms[evidence.main_arm].get("calls")
+    calls = evidence.arms[evidence.main_arm].get("predicted_classes")
     fixed = evidence.study["evaluation"].get("threshold", CHOSEN)
     if evidence.findings or len(evidence.classes) != 2:
         return ""

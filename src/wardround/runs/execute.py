@@ -18,7 +18,7 @@ from wardround.core.processes import can_fork, side_by_side
 from wardround.core.registry import Members
 from wardround.core.threads import torch_threads
 from wardround.evaluation.curves import Curves
-from wardround.evaluation.missing_party import predict_absent
+from wardround.evaluation.missing_party import predict_missing_party
 from wardround.evaluation.prediction import predict
 from wardround.evaluation.regional import predict_regional
 from wardround.runs.audit import BEGUN, FINISHED, RESUMED, AuditLog, file_hash
@@ -229,7 +229,7 @@ def keep_unit(plan: Plan, number: int, trials: Sequence[Trial], runs: Sequence[R
         prediction_table([(trial.arm, trial.seed)], [made], plan.classes).assign(party=party)
         for trial, run in pairs
         if trial.topology.kind == "vertical"
-        for party, made in predict_absent(trial, run).items()
+        for party, made in predict_missing_party(trial, run).items()
     ]
     if lone:
         folder.keep_predictions("absent", number, pd.concat(lone, ignore_index=True))

@@ -16,7 +16,7 @@ from scipy.optimize import brentq
 from scipy.special import expit, log_expit, logit, softmax
 
 from wardround.evaluation.calibration_curves import BINS, CLIP, reliability
-from wardround.evaluation.metrics import calls
+from wardround.evaluation.metrics import predicted_classes
 
 Bins = Literal["adaptive", "equal-width"]
 Slope = Callable[[float], np.ndarray]  # of each row's loss, by 1 / temperature
@@ -34,7 +34,7 @@ def events(label: np.ndarray, score: np.ndarray) -> list[tuple[np.ndarray, np.nd
         return [(label[known[:, f], f], score[known[:, f], f]) for f in range(label.shape[1])]
     if score.ndim == 1:
         return [(label, score)]
-    called = calls(score)
+    called = predicted_classes(score)
     return [((called == label).astype(np.int64), score[np.arange(len(called)), called])]
 
 

@@ -26,7 +26,7 @@ from wardround.deployment.flat.site_session import Body, Session
 from wardround.engines.serial import order_of, work
 from wardround.evaluation.prediction import SitePrediction, scores_of
 from wardround.evaluation.regional import REGIONAL
-from wardround.evaluation.summaries.finding_summary import curve_figures, own_thresholds, tell
+from wardround.evaluation.summaries.site_summary import curve_figures, own_thresholds, site_summary
 from wardround.privacy.dp.protection import Streams
 from wardround.runs.folder import write_atomically
 from wardround.runs.ledger import Entry
@@ -207,7 +207,7 @@ def evaluate(session: Session, body: Body, tensors: Tree) -> dict[str, Any]:
             if made is None or not len(made.rows):
                 continue
             groups = groups_in(session.plan.cohort_of(session.study.arm(trial.arm)), made)
-            sides[side] = tell(made, classes, groups, smallest, cut if side == "test" else None)
+            sides[side] = site_summary(made, classes, groups, smallest, cut if side == "test" else None)
             if side == "test":
                 names.append((trial.arm, trial.seed))
                 predictions.append(made)
@@ -216,7 +216,7 @@ def evaluate(session: Session, body: Body, tensors: Tree) -> dict[str, Any]:
             of_region = {**shared[number], "params": _regions_own(session, trial, shared[number])}
             made = own_prediction(session, trial, of_region, memories[number], "test")
             if made is not None and len(made.rows):  # without groups: results have none of a region's own model
-                sides[REGIONAL] = tell(made, classes, {}, smallest, cut)
+                sides[REGIONAL] = site_summary(made, classes, {}, smallest, cut)
         summaries[str(number)] = sides
         keep_model(session, trial, shared.get(number, {}), memories[number])
     keep_predictions(session.folder, wave, names, predictions, classes, thresholds)

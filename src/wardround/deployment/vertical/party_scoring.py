@@ -25,7 +25,7 @@ from wardround.deployment.vertical.patient_matching import as_bytes, as_tensor
 from wardround.engines.split.exchange import protection
 from wardround.engines.split.split import threads_for
 from wardround.evaluation.prediction import CELLS, SitePrediction
-from wardround.evaluation.summaries.finding_summary import curve_figures, own_thresholds, tell
+from wardround.evaluation.summaries.site_summary import curve_figures, own_thresholds, site_summary
 from wardround.models.joined import below, numbers_of, prefixed, presence
 from wardround.protocol.messages import tensor_bytes
 from wardround.runs.folder import write_atomically
@@ -78,13 +78,15 @@ def judged(wave: Wave, tensors: Tree) -> dict[str, Any]:
         for side in sides_told(study):
             if side in made:
                 groups = groups_in(session.plan.cohort_of(study.arm(one.trial.arm)), made[side])
-                sides[side] = tell(made[side], classes, groups, smallest, cut if side == "test" else None)
+                sides[side] = site_summary(made[side], classes, groups, smallest, cut if side == "test" else None)
         if "test" in made:
             names.append((one.trial.arm, one.trial.seed))
             predictions.append(made["test"])
             thresholds.append(cut)
             lone = {party: prediction(one, "test", sent["test"], party) for party in given}
-            without[str(place)] = {party: tell(alone, classes, {}, smallest, cut) for party, alone in lone.items()}
+            without[str(place)] = {
+                party: site_summary(alone, classes, {}, smallest, cut) for party, alone in lone.items()
+            }
         summaries[str(place)] = sides
         figures[str(place)] = {side: told for side, found in made.items() if (told := quick(found, smallest))}
     keep_predictions(session.folder, wave.number, names, predictions, classes, thresholds)

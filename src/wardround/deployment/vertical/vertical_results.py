@@ -10,7 +10,7 @@ from wardround.evaluation.comparisons.benefit import compared_metrics
 from wardround.evaluation.comparisons.differences import correct, difference_of
 from wardround.evaluation.intervals import Resampling, summarise_metrics
 from wardround.evaluation.missing_party import describe_deployed_noise
-from wardround.evaluation.summaries.merged_finding_summaries import own_metrics
+from wardround.evaluation.summaries.merged_summaries import own_metrics
 from wardround.runs.folder import RunFolder, write_atomically
 from wardround.study.schema import METRICS, Study
 from wardround.training.trial import Trial
@@ -39,14 +39,14 @@ def topology_facts(
     return {
         arm.name: {
             "matched": dict(matched),
-            "absent": _absent(study, arm.name, without, whole),
+            "missing_party": _missing_party(study, arm.name, without, whole),
             "embeddings": describe_deployed_noise(study, arm),
         }
         for arm in study.arms
     }
 
 
-def _absent(
+def _missing_party(
     study: Study, arm: str, without: Sequence[Mapping[str, Any]], whole: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     resampling = Resampling.of(study.evaluation_of(study.arm(arm)))

@@ -54,8 +54,8 @@ def possible(formula: str, values: Sequence[float], rounded: float) -> tuple[flo
         (value,) if name == "runs" or not rounded else (value - rounded, value + rounded)
         for name, value in zip(names, values, strict=True)
     ]
-    found = [compute(values), *(compute(corner) for corner in product(*ends))]
-    return min(found), max(found)
+    figures = [compute(values), *(compute(corner) for corner in product(*ends))]
+    return min(figures), max(figures)
 
 
 MEANS_AND_SDS = "means and SDs"

@@ -13,6 +13,7 @@ import numpy as np
 from scipy import stats
 
 from wardround.evaluation.intervals import CONFIDENCE
+from wardround.evaluation.metrics import defined_mean
 from wardround.evaluation.scores import Scored
 from wardround.study.schema import FINAL, METRICS, Study
 
@@ -66,7 +67,7 @@ def _scored(material: Material, arms: Sequence[str], site: str, metric: str) -> 
     by_site = {name: figures[:, place] for name, figures in material.scores.by_site[arm].items()}
     if site and site not in by_site:
         return Measured(unknown=_no_site(site))
-    parts = tuple(_mean(line) for line in by_site.values())
+    parts = tuple(defined_mean(line) for line in by_site.values())
     return Measured(by_site[site] if site else material.scores.overall[arm][:, place], parts)
 
 
@@ -150,9 +151,9 @@ def _gini(material: Material, arms: Sequence[str], site: str) -> Measured:
 
 
 def _between_sites(material: Material, arms: Sequence[str], site: str, measure: str) -> Measured:
-    found = _described(material, arms)["heterogeneity"]
-    pairs = [pair[measure] for pair in found.get("pairs", ())]
-    return Measured(value=found[measure], parts=() if None in pairs else tuple(pairs))
+    heterogeneity = _described(material, arms)["heterogeneity"]
+    pairs = [pair[measure] for pair in heterogeneity.get("pairs", ())]
+    return Measured(value=heterogeneity[measure], parts=() if None in pairs else tuple(pairs))
 
 
 def _of_sites(
@@ -181,11 +182,6 @@ def _prevalence(counts: Mapping[str, Any]) -> float | None:
 
 def _no_site(site: str) -> str:
     return f"no site is called {site}"
-
-
-def _mean(line: np.ndarray) -> float:
-    known = line[~np.isnan(line)]
-    return float(known.mean()) if len(known) else float("nan")
 
 
 MEASURES: dict[str, Measure] = {

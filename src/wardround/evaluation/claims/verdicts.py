@@ -1,27 +1,73 @@
-"""What was published, what we found, and a verdict.
+"""Figures of claims as they are written: per cent, points, years, rounds."""
 
-* reproduced                  ours is within the claim's tolerance of the published figure
-* not reproduced              it is not; the verdict says by how much
-* contradicted by its source  figures that the source gives for one thing differ, or do not follow from one another
-* cannot be computed          there is no figure of ours
-* no verdict                  the study says why the two are only set side by side
-
-What ours is stands in `claim_metrics.py`, what follows from a source's other figures in `claim_formulas.py`.
-"""
-
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from wardround.evaluation.claims.claim_formulas import FORMULAS, possible
 from wardround.evaluation.claims.claim_metrics import MEASURES, Material, Measured, statistic_of
-from wardround.evaluation.claims.claim_text import Written, figure_text, off_text
+from wardround.evaluation.comparisons.compare import IN_POINTS
 from wardround.evaluation.intervals import Resampling, mean_interval
 from wardround.evaluation.scores import Scored
 from wardround.study.claims import METRIC, QUANTITIES, Claim
 from wardround.study.schema import Study, in_variant
+
+
+class FigureFormat(NamedTuple):
+    """What of a claim decides how its figures are written."""
+
+    metric: str
+    statistic: str
+    compare: str
+    compared: bool  # with other arms
+
+
+def figure_text(value: float, figure_format: FigureFormat) -> str:
+    metric, statistic, compare, compared = figure_format
+    if compared and compare == "ratio":
+        return f"{value:.3f}"
+    if compared and compare == "change":
+        return f"{100 * value:+.1f} %"
+    if metric in AS_FRACTIONS and not compared and statistic != "sd":
+        return f"{value:.3f}"
+    if in_points(metric):
+        if metric in LIMITS or (compared and statistic == "mean"):
+            return f"{100 * value:+.2f} points"
+        over_seeds_or_sites = statistic in ("sd", "spread", "range")
+        return f"{100 * value:.2f} {'points' if over_seeds_or_sites else '%'}"
+    return UNITS.get(metric, "{:.3f}".format)(value)
+
+
+def off_text(difference: float, figure_format: FigureFormat) -> str:
+    """By how much ours is off."""
+    if figure_format.compared and figure_format.compare == "ratio":
+        return f"{difference:+.3f}"
+    if in_points(figure_format.metric) or (figure_format.compared and figure_format.compare == "change"):
+        return f"{100 * difference:+.2f} points"
+    return f"{difference / 1000:+,.1f} KB" if figure_format.metric == "bytes" else f"{difference:+.3g}"
+
+
+def in_points(metric: str) -> bool:
+    return metric in (*IN_POINTS, *LIMITS, "prevalence") or metric.endswith("_accuracy")
+
+
+def _p_value(value: float) -> str:
+    return f"{value:.4f}" if value >= 0.00005 else f"{value:.1e}"
+
+
+AS_FRACTIONS = ("auc", "f1")  # are written as parts of one
+LIMITS = ("interval_low", "interval_high")  # of a difference in accuracy
+UNITS: dict[str, Callable[[float], str]] = {
+    "bytes": lambda value: f"{value / 1000:,.1f} KB",
+    "rows": "{:,.0f}".format,
+    "seconds": "{:.3g} s".format,
+    "rounds": "{:.1f} rounds".format,
+    "age": "{:.1f} years".format,
+    "p_value": _p_value,
+}
+
 
 OUTCOMES = ("reproduced", "not reproduced", "contradicted by its source", "cannot be computed", "no verdict")
 ROUNDING = 0.006  # relative: figures that a source prints to two or three places may differ so far by rounding
@@ -71,31 +117,31 @@ def judge(
 
 def count_outcomes(claims: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """How many claims have each outcome, in the order of OUTCOMES."""
-    found = [claim["outcome"] for claim in claims]
-    return {outcome: found.count(outcome) for outcome in OUTCOMES}
+    outcomes = [claim["outcome"] for claim in claims]
+    return {outcome: outcomes.count(outcome) for outcome in OUTCOMES}
 
 
 def by_group(claims: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
     """Claims by the subject that the study gives them, in the order in which subjects are first named."""
-    found: dict[str, list[Mapping[str, Any]]] = {}
+    groups: dict[str, list[Mapping[str, Any]]] = {}
     for claim in claims:
-        found.setdefault(claim["group"], []).append(claim)
-    return found
+        groups.setdefault(claim["group"], []).append(claim)
+    return groups
 
 
 def _ours(claim: Claim, material: Material) -> Ours:
     quantity, measure = QUANTITIES.get(claim.metric, METRIC), MEASURES[claim.metric]
     lacking = [arm for arm in (*claim.arms, *claim.against) if arm not in material.arms]
     if quantity.of == "sites":
-        return _one(measure(material, claim.arms, claim.site), claim)
+        return _single_figure(measure(material, claim.arms, claim.site), claim)
     if not claim.arms or lacking:
         return Ours(None)
     if quantity.of == "pair":
-        return _one(measure(material, (*claim.arms, *claim.against), claim.site), claim)
+        return _single_figure(measure(material, (*claim.arms, *claim.against), claim.site), claim)
     measured, others = (
         [measure(material, (arm,), claim.site) for arm in group] for group in (claim.arms, claim.against)
     )
-    unknown = next((one.unknown for one in (*measured, *others) if one.unknown), "")
+    unknown = next((part.unknown for part in (*measured, *others) if part.unknown), "")
     if unknown:
         return Ours(None, unknown=unknown)
     if claim.statistic == "mean" and claim.compare == "difference" and measured[0].seeds is not None:
@@ -103,13 +149,13 @@ def _ours(claim: Claim, material: Material) -> Ours:
     return _of_statistics(claim, measured, others)
 
 
-def _one(measured: Measured, claim: Claim) -> Ours:
+def _single_figure(measured: Measured, claim: Claim) -> Ours:
     return Ours(statistic_of(measured, claim.statistic), unknown=measured.unknown)
 
 
 def _over_seeds(claim: Claim, material: Material, measured: Sequence[Measured], others: Sequence[Measured]) -> Ours:
     """A mean over seeds with its interval; a difference is taken seed by seed."""
-    lines = [np.asarray(one.seeds) for one in measured]
+    lines = [np.asarray(part.seeds) for part in measured]
     if others:
         lines = [line - np.asarray(other.seeds) for line, other in zip(lines, others, strict=True)]
     mean = np.mean(lines, axis=0)
@@ -127,7 +173,7 @@ def _over_seeds(claim: Claim, material: Material, measured: Sequence[Measured], 
 def _of_statistics(claim: Claim, measured: Sequence[Measured], others: Sequence[Measured]) -> Ours:
     """Each arm has one figure; those of `arms` and of `against` are averaged, then compared."""
     names = (*claim.arms, *claim.against)
-    figures = [statistic_of(one, claim.statistic) for one in (*measured, *others)]
+    figures = [statistic_of(part, claim.statistic) for part in (*measured, *others)]
     each = dict(zip(names, figures, strict=True))
     known = [figure for figure in figures if figure is not None]
     if len(known) < len(figures):
@@ -145,48 +191,52 @@ def _of_statistics(claim: Claim, measured: Sequence[Measured], others: Sequence[
 
 def _in_variants(claim: Claim, material: Material) -> dict[str, float | None]:
     """The same figure in every variant of the study that has these arms; "" is the study as it stands."""
-    found = {}
+    figures = {}
     for variant in dict.fromkeys(arm.variant for arm in material.study.arms) if claim.arms else ():
         arms, against = (tuple(in_variant(arm, variant) for arm in group) for group in (claim.arms, claim.against))
         if all(name in material.arms for name in (*arms, *against)):
-            found[variant] = _ours(replace(claim, arms=arms, against=against), material).value
-    return found
+            figures[variant] = _ours(replace(claim, arms=arms, against=against), material).value
+    return figures
 
 
 def _verdict(claim: Claim, ours: Ours, recomputed: Sequence[float]) -> tuple[str, str, str]:
     """The outcome, what is to be said of it beyond the two figures, and the whole verdict in words."""
     reproduced, not_reproduced, contradicted, unknown, side_by_side = OUTCOMES
-    written = Written(claim.metric, claim.statistic, claim.compare, bool(claim.against))
-    reason = "; ".join(_contradictions(claim, written, recomputed))
+    figure_format = FigureFormat(claim.metric, claim.statistic, claim.compare, bool(claim.against))
+    reason = "; ".join(_contradictions(claim, figure_format, recomputed))
     if reason:
-        beside = "" if ours.value is None else f"; ours {figure_text(ours.value, written)}"
-        return contradicted, reason, f"{contradicted}: {reason}{beside}"
+        suffix = "" if ours.value is None else f"; ours {figure_text(ours.value, figure_format)}"
+        return contradicted, reason, f"{contradicted}: {reason}{suffix}"
     if ours.value is None or claim.published is None:
         return unknown, ours.unknown, f"{unknown}: {ours.unknown}" if ours.unknown else unknown
-    both = f"{figure_text(ours.value, written)}, published {figure_text(claim.published, written)}"
+    both = f"{figure_text(ours.value, figure_format)}, published {figure_text(claim.published, figure_format)}"
     if claim.no_verdict:
         return side_by_side, claim.no_verdict, f"{side_by_side}: {both}; {claim.no_verdict}"
     off = ours.value - claim.published
     if abs(off) <= claim.tolerance + 1e-9:  # but for rounding
         return reproduced, "", f"{reproduced}: {both}"
-    reason = f"off by {off_text(off, written)}"
+    reason = f"off by {off_text(off, figure_format)}"
     return not_reproduced, reason, f"{not_reproduced}: {both} ({reason})"
 
 
-def _contradictions(claim: Claim, written: Written, recomputed: Sequence[float]) -> list[str]:
+def _contradictions(claim: Claim, figure_format: FigureFormat, recomputed: Sequence[float]) -> list[str]:
     """Figures for one thing that differ, and a figure that follows from none of the others that are given."""
-    found = []
+    reasons = []
     if len({round(value, 6) for value in claim.stated.values()}) > 1:
-        found.append(", ".join(f"{figure_text(value, written)} ({where})" for where, value in claim.stated.items()))
+        reasons.append(
+            ", ".join(f"{figure_text(value, figure_format)} ({where})" for where, value in claim.stated.items())
+        )
     wrong = [number for number in range(len(recomputed)) if not _follows(claim, number)]
     if wrong and len(wrong) == len(recomputed) and claim.published is not None:
-        several = len(set(claim.formulas)) > 1
+        many_formulas = len(set(claim.formulas)) > 1
         figures = [
-            figure_text(value, written) + (f" (from its {FORMULAS[name].words})" if several else "")
+            figure_text(value, figure_format) + (f" (from its {FORMULAS[name].words})" if many_formulas else "")
             for name, value in zip(claim.formulas, recomputed, strict=True)
         ]
-        found.append(f"it prints {figure_text(claim.published, written)}, its own figures give {' or '.join(figures)}")
-    return found
+        reasons.append(
+            f"it prints {figure_text(claim.published, figure_format)}, its own figures give {' or '.join(figures)}"
+        )
+    return reasons
 
 
 def _follows(claim: Claim, number: int) -> bool:

@@ -1,13 +1,14 @@
 """Whom federation helped: each hospital with the others against itself alone, and against any one of them alone."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from wardround.evaluation.comparisons.differences import difference_of
 from wardround.evaluation.intervals import Resampling, summarise
-from wardround.evaluation.scores import Figures, Scored
+from wardround.evaluation.metrics import mean_or_none
+from wardround.evaluation.scores import Figures, Scored, within_sites
 from wardround.study.schema import LOWER_IS_BETTER, METRICS, Arm, Study
 
 BENEFIT = ("accuracy", "auc", "brier")  # beside the primary metric
@@ -18,11 +19,11 @@ def compared_metrics(primary: str, others: Sequence[str] = BENEFIT) -> tuple[str
 
 
 def benefit(study: Study, scores: Scored, names: Sequence[str], metrics: Sequence[str]) -> list[dict[str, Any]]:
-    """Each arm's figure at each site less that of the same site's own model, paired over seeds.
+    """Each arm's figure at each site minus that of the same site's own model, paired over seeds.
 
-    `names` are all arms of one variant that were scored, selected ones among them.
+    `names` are all arms of one variant that were scored, selected ones included.
     """
-    found = []
+    entries = []
     for name in (name for name in names if not trains_at_some(study, name)):
         alone = alone_arm(study, name, names)
         if alone is None or alone.name == name:
@@ -30,20 +31,15 @@ def benefit(study: Study, scores: Scored, names: Sequence[str], metrics: Sequenc
         resampling = Resampling.of(study.evaluation_of(alone))
         for site, figures in scores.by_site[name].items():
             own = scores.by_site[alone.name].get(site)
-            if own is None:
-                continue
-            for metric in metrics:
-                place = METRICS.index(metric)
-                difference = figures[:, place] - own[:, place]
-                entry = difference_of(difference, metric, resampling)
-                found.append({"arm": name, "against": alone.name, "site": site, **entry})
-    return found
+            if own is not None:
+                about = {"arm": name, "against": alone.name, "site": site}
+                entries += [about | _difference(figures - own, metric, resampling) for metric in metrics]
+    return entries
 
 
 def spread(by_site: Mapping[str, Figures], metric: str = "accuracy") -> dict[str, Any]:
-    """How unlike the sites' mean figures are: SD over sites, lowest and highest."""
-    place = METRICS.index(metric)
-    means = {site: summarise(figures[:, place], Resampling(0.0))["mean"] for site, figures in by_site.items()}
+    """How much the sites' mean figures differ: SD over sites, lowest and highest."""
+    means = {site: mean_or_none(_column(figures, metric)) for site, figures in by_site.items()}
     known = {site: mean for site, mean in means.items() if mean is not None}
     if not known:
         return {"sd": None, "lowest": None, "highest": None}
@@ -56,48 +52,45 @@ def spread(by_site: Mapping[str, Figures], metric: str = "accuracy") -> dict[str
 
 
 def best_single(study: Study, scores: Scored, names: Sequence[str], metric: str) -> list[dict[str, Any]]:
-    """Each federated arm at each site against the best model that any one hospital could have trained alone.
+    """Each federated arm at each site against the best model that any single hospital could have trained alone.
 
     That model is picked by its mean test figure there, which flatters it: a hospital could not have known.
     """
-    place = METRICS.index(metric)
     singles = [arm for arm in _partial_arms(study, names) if len(arm.train_at) == 1]
     if not singles:
         return []
-    found = []
+    resampling = Resampling.of(study.evaluation_of(singles[0]))
+    entries = []
     for name in names:
         arm = _arm(study, name)
         if trains_at_some(study, name) or (arm is not None and not arm.algorithm.facts.federated):
             continue
         alone = alone_arm(study, name, names)
         for site, figures in scores.by_site[name].items():
-            rivals = {single.name: scores.by_site[single.name].get(site) for single in singles}
-            titles = {single.name: single.train_at[0] for single in singles}
+            rivals = {single.name: single.train_at[0] for single in singles}
             if alone is not None:
-                rivals[alone.name] = scores.by_site[alone.name].get(site)
-                titles[alone.name] = f"{site} ({alone.name})"
-            means = {rival: _mean(line[:, place]) for rival, line in rivals.items() if line is not None}
-            known = {rival: mean for rival, mean in means.items() if mean is not None}
-            if not known:
-                continue
-            sign = -1 if metric in LOWER_IS_BETTER else 1
-            rival = max(known, key=lambda name: sign * known[name])
-            line = rivals[rival]
-            assert line is not None  # noqa: S101 - only lines that are there have a mean
-            difference = figures[:, place] - line[:, place]
-            entry = difference_of(difference, metric, Resampling.of(study.evaluation_of(singles[0])))
-            at_least = entry["difference"] is not None and sign * entry["difference"] >= -1e-12
-            found.append(
-                {
-                    "arm": name,
-                    "site": site,
-                    "best": titles[rival],
-                    f"best_{metric}": known[rival],
-                    **entry,
-                    "as_good": at_least,
-                }
-            )
-    return found
+                rivals[alone.name] = f"{site} ({alone.name})"
+            best = _best_at(scores, rivals, site, metric)
+            if best is not None:
+                entry = _difference(figures - scores.by_site[best][site], metric, resampling)
+                mean = mean_or_none(_column(scores.by_site[best][site], metric))
+                about = {"arm": name, "site": site, "best": rivals[best], f"best_{metric}": mean}
+                entries.append({**about, **entry, "as_good": _is_as_good(entry)})
+    return entries
+
+
+def _best_at(scores: Scored, arms: Iterable[str], site: str, metric: str) -> str | None:
+    """The arm with the best mean figure at a site; None where none has any."""
+    lines = {arm: scores.by_site[arm].get(site) for arm in arms}
+    means = {arm: mean_or_none(_column(line, metric)) for arm, line in lines.items() if line is not None}
+    known = {arm: mean for arm, mean in means.items() if mean is not None}
+    sign = -1 if metric in LOWER_IS_BETTER else 1
+    return max(known, key=lambda arm: sign * known[arm], default=None)
+
+
+def _is_as_good(entry: Mapping[str, Any]) -> bool:
+    sign = -1 if entry["metric"] in LOWER_IS_BETTER else 1
+    return entry["difference"] is not None and sign * entry["difference"] >= -1e-12
 
 
 def by_number_of_sites(
@@ -107,36 +100,19 @@ def by_number_of_sites(
 
     Over all arms with `train_at` that share an algorithm, and the arm of that algorithm in which all sites train.
     """
-    partial = _partial_arms(study, names)
-    found = []
-    for first in {repr(_way(arm)): arm for arm in partial}.values():
-        same = [arm for arm in (_arm(study, name) for name in names) if arm and _way(arm) == _way(first)]
-        sizes: dict[int, list[Arm]] = {}
-        seen: set[frozenset[str]] = set()
+    entries = []
+    for first in {repr(_recipe(arm)): arm for arm in _partial_arms(study, names)}.values():
+        same = [arm for arm in (_arm(study, name) for name in names) if arm and _recipe(arm) == _recipe(first)]
+        sizes: dict[int, dict[frozenset[str], Arm]] = {}
         for arm in same:
             trains = frozenset(arm.train_at or scores.by_site[arm.name])
-            if trains not in seen:  # all sites named are the same as none named
-                seen.add(trains)
-                sizes.setdefault(len(trains), []).append(arm)
+            sizes.setdefault(len(trains), {}).setdefault(trains, arm)  # all sites named are the same as none named
         for size, arms in sorted(sizes.items()):
-            entry: dict[str, Any] = {"algorithm": first.algorithm.name, "sites": size, "combinations": len(arms)}
-            entry["metric"] = metric
-            for key, wanted in (("inside", True), ("outside", False)):
-                lines = [
-                    figures[:, METRICS.index(metric)]
-                    for arm in arms
-                    for site, figures in scores.by_site[arm.name].items()
-                    if (not arm.train_at or site in arm.train_at) == wanted
-                ]
-                resampling = Resampling.of(study.evaluation_of(arms[0]))
-                entry[key] = summarise(np.mean(lines, axis=0), resampling) if lines else None
-            found.append(entry)
-    return found
-
-
-def _way(arm: Arm) -> tuple[Any, ...]:
-    """All that makes an arm, but for who trains."""
-    return arm.algorithm, arm.model, arm.training, arm.data, arm.sites
+            entry = {"algorithm": first.algorithm.name, "sites": size, "combinations": len(arms), "metric": metric}
+            for key, inside in (("inside", True), ("outside", False)):
+                entry[key] = _mean_at(study, scores, list(arms.values()), metric, inside)
+            entries.append(entry)
+    return entries
 
 
 def alone_arm(study: Study, name: str, names: Sequence[str]) -> Arm | None:
@@ -149,15 +125,31 @@ def alone_arm(study: Study, name: str, names: Sequence[str]) -> Arm | None:
     return None
 
 
+def _mean_at(study: Study, scores: Scored, arms: Sequence[Arm], metric: str, inside: bool) -> dict[str, Any] | None:
+    """The metric's mean over arms at the sites that train (`inside`) or do not; None where there are no such sites."""
+    lines = [
+        _column(figures, metric)
+        for arm in arms
+        for site, figures in scores.by_site[arm.name].items()
+        if (not arm.train_at or site in arm.train_at) == inside
+    ]
+    return summarise(np.mean(lines, axis=0), Resampling.of(study.evaluation_of(arms[0]))) if lines else None
+
+
+def _recipe(arm: Arm) -> tuple[Any, ...]:
+    """All that defines an arm except who trains."""
+    return arm.algorithm, arm.model, arm.training, arm.data, arm.sites
+
+
 def origin_of(study: Study, name: str) -> Arm:
-    """The arm itself; of one that a selection put together, the first of its family."""
+    """The arm itself; for a selected arm, the first of its family."""
     family, _, variant = name.partition("@")
     same = (arm for arm in study.arms if arm.family == family.split("[")[0] and arm.variant == variant)
     return _arm(study, name) or next(same)
 
 
 def _arm(study: Study, name: str) -> Arm | None:
-    """None for an arm that a selection put together."""
+    """None for a selected arm, which is composed of several."""
     return next((arm for arm in study.arms if arm.name == name), None)
 
 
@@ -170,6 +162,52 @@ def _partial_arms(study: Study, names: Sequence[str]) -> list[Arm]:
     return [arm for arm in study.arms if arm.name in names and arm.train_at]
 
 
-def _mean(values: np.ndarray) -> float | None:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else None
+def site_differences(
+    study: Study, scores: Scored, names: Sequence[str], metrics: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Arms compared hospital by hospital with the study's reference, and on average over hospitals.
+
+    A figure over all test rows is mostly about the large hospitals. Here each hospital counts the same: the mean over
+    hospitals of the paired differences, with its interval over seeds. `names` are all arms of one variant that were
+    scored. An entry without a `site` is the mean over sites.
+    """
+    entries = []
+    for name in (name for name in names if not trains_at_some(study, name)):
+        alone = alone_arm(study, name, names)
+        reference = study.reference_of(name.partition("@")[2])
+        rivals = {"alone": alone.name if alone is not None else None, "reference": reference}
+        for kind, rival in rivals.items():
+            if rival is None or rival == name or rival not in scores.by_site:
+                continue
+            if kind == "reference" and rival == rivals["alone"]:
+                continue  # the same comparison
+            entries += _against(study, scores, name, rival, kind, metrics)
+    return entries
+
+
+def _against(
+    study: Study, scores: Scored, name: str, rival: str, kind: str, metrics: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Against the site alone, each site's own difference is in `benefit` already."""
+    ours, theirs = scores.by_site[name], scores.by_site[rival]
+    differences = {site: ours[site] - theirs[site] for site in ours if site in theirs}
+    if not differences:
+        return []
+    resampling = Resampling.of(study.evaluation_of(origin_of(study, rival)))
+
+    def entries(site: str | None, difference: Figures) -> list[dict[str, Any]]:
+        about = {"arm": name, "against": rival, "kind": kind, "site": site}
+        return [about | _difference(difference, metric, resampling) for metric in metrics]
+
+    mean = entries(None, within_sites(differences)) if len(differences) > 1 else []
+    if kind != "reference":
+        return mean
+    return mean + [entry for site, difference in differences.items() for entry in entries(site, difference)]
+
+
+def _difference(difference: Figures, metric: str, resampling: Resampling) -> dict[str, Any]:
+    return difference_of(_column(difference, metric), metric, resampling)
+
+
+def _column(figures: Figures, metric: str) -> np.ndarray:
+    return np.asarray(figures[:, METRICS.index(metric)])

@@ -50,16 +50,16 @@ def compare_arms(
             (_figures(scores, pair.arm, inside)[:, place], _figures(scores, pair.reference, inside)[:, place])
             for pair in pairs
         ]
-        found = [
+        of_metric = [
             _test(pair, metric, arm, reference, resampling) | {"within_sites": inside}
             for pair, (arm, reference) in zip(pairs, lines, strict=True)
         ]
         bootstraps = _over_seeds(lines)
         if metric == "accuracy":
             bootstraps = [a or b for a, b in zip(_over_patients(scores, pairs), bootstraps, strict=True)]
-        for test, bootstrap in zip(found, bootstraps, strict=True):
+        for test, bootstrap in zip(of_metric, bootstraps, strict=True):
             test["bootstrap"] = bootstrap
-        tests += found
+        tests += of_metric
     return tests
 
 
@@ -85,8 +85,8 @@ def _independent(a: np.ndarray, b: np.ndarray) -> dict[str, float | None]:
     """Student's t for two independent samples of equal variance."""
     if len(a) < 2 or a.std() + b.std() < NO_SPREAD:
         return {"t_independent": None, "p_value_independent": None}
-    found = stats.ttest_ind_from_stats(a.mean(), a.std(ddof=1), len(a), b.mean(), b.std(ddof=1), len(b))
-    return {"t_independent": float(found.statistic), "p_value_independent": float(found.pvalue)}
+    test = stats.ttest_ind_from_stats(a.mean(), a.std(ddof=1), len(a), b.mean(), b.std(ddof=1), len(b))
+    return {"t_independent": float(test.statistic), "p_value_independent": float(test.pvalue)}
 
 
 def _effect(a: np.ndarray, b: np.ndarray) -> dict[str, float | None]:
@@ -121,8 +121,8 @@ def _over_patients(scores: Scored, pairs: Sequence[Pair]) -> list[dict[str, Any]
         def accuracy(gained: np.ndarray, count: np.ndarray, axis: int) -> np.ndarray:
             return np.asarray(gained.sum(axis=axis) / count.sum(axis=axis))
 
-        found = _bca((np.stack(whole)[:, there], np.stack(counts)[:, there]), accuracy, "patients")
-        for place, bootstrap in zip(places_of, found, strict=True):
+        intervals = _bca((np.stack(whole)[:, there], np.stack(counts)[:, there]), accuracy, "patients")
+        for place, bootstrap in zip(places_of, intervals, strict=True):
             made[place] = bootstrap
     return made
 
@@ -198,7 +198,7 @@ def sentence(test: dict[str, Any]) -> str:
     return f"{name}: {verdict}: {amount}, {interval_words(test)}."
 
 
-def why_unknown(entry: dict[str, Any]) -> str:
+def why_unknown(entry: Mapping[str, Any]) -> str:
     """Why a difference has no interval."""
     if entry["seeds"] == 1:
         return "one seed gives no interval, so that this may be chance"
@@ -207,7 +207,7 @@ def why_unknown(entry: dict[str, Any]) -> str:
     return "there is no interval, so that this may be chance"
 
 
-def interval_words(entry: dict[str, Any]) -> str:
+def interval_words(entry: Mapping[str, Any]) -> str:
     """The interval that the verdict follows from."""
     count = entry["comparisons"]
     return f"95 % CI {limit_words(entry)}" + (f", corrected for {count} comparisons" if count > 1 else "")

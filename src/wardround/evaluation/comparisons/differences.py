@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from wardround.evaluation.intervals import CONFIDENCE, UNBOUNDED, Resampling, standard_error, tells_nothing
+from wardround.evaluation.intervals import CONFIDENCE, UNBOUNDED, Resampling, is_uninformative, standard_error
 from wardround.study.schema import LOWER_IS_BETTER
 
 ALPHA = 1 - CONFIDENCE
@@ -44,7 +44,7 @@ def difference_of(difference: np.ndarray, metric: str, resampling: Resampling) -
         "freedom": None,
         "method": resampling.method,
     }
-    if len(x) > 1 and resampling.extra and not tells_nothing(x, resampling):
+    if len(x) > 1 and resampling.extra and not is_uninformative(x, resampling):
         entry |= {"standard_error": standard_error(x, resampling), "freedom": len(x) - 1}
     correct([entry])
     return entry

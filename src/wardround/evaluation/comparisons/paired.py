@@ -1,24 +1,44 @@
-"""Two ways to predict the same rows, compared at several places: regions, or parties that are missing."""
+"""Two models for the same rows, compared at several places: regions, or missing parties."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wardround.evaluation.comparisons.benefit import compared_metrics
+from wardround.evaluation.comparisons.benefit import compared_metrics, origin_of
 from wardround.evaluation.comparisons.differences import correct, difference_of
-from wardround.evaluation.comparisons.patients import Drawn, compare_drawn, fill_drawn
+from wardround.evaluation.comparisons.patients import Drawn, Resamples, compare_drawn, fill_drawn, is_over_patients
 from wardround.evaluation.intervals import Resampling, summarise_metrics
-from wardround.evaluation.scores import Figures
-from wardround.study.schema import METRICS
+from wardround.evaluation.scores import Figures, Scores
+from wardround.study.schema import METRICS, Study
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Each metric of both ways, and of some metrics how much the one is above the other."""
+    """Each metric of both models, and for some metrics their difference."""
 
-    one: dict[str, dict[str, Any]]
-    other: dict[str, dict[str, Any]]
+    first: dict[str, dict[str, Any]]
+    second: dict[str, dict[str, Any]]
     difference: dict[str, dict[str, Any]]
+
+
+def compare_predictions(
+    study: Study, arms: Mapping[str, Sequence[str]], first: Scores, second: Scores
+) -> Iterator[tuple[str, str, Comparison]]:
+    """Arm, place and comparison of two sets of predictions for the same rows, in which a place stands for the site.
+
+    `arms` has the places of each arm.
+    """
+    resamples: tuple[Resamples, Resamples] | None = None
+    for arm, places in arms.items():
+        evaluation = study.evaluation_of(origin_of(study, arm))
+        pairs = {place: (first.by_site[arm][place], second.by_site[arm][place]) for place in places}
+        drawn = None
+        if is_over_patients(evaluation, first.seeds):
+            resamples = resamples or (Resamples(first), Resamples(second))
+            drawn = {place: (resamples[0].drawn(arm, place), resamples[1].drawn(arm, place)) for place in places}
+        comparisons = compare_pairs(pairs, Resampling.of(evaluation), evaluation.metric, drawn)
+        for place, comparison in comparisons.items():
+            yield arm, place, comparison
 
 
 def compare_pairs(
@@ -26,34 +46,34 @@ def compare_pairs(
     resampling: Resampling,
     primary: str,
     drawn: Mapping[str, tuple[Drawn, Drawn]] | None = None,
-    unsure: Mapping[str, float] | None = None,
+    auc_bounds: Mapping[str, float] | None = None,
 ) -> dict[str, Comparison]:
-    """By place. Several places are several questions, and one family: intervals and verdicts are corrected for them.
+    """By place. All places together are one family: intervals and verdicts are corrected for their number.
 
-    Differences are paired over seeds. With one seed, or one split for all, there is no interval over these; `drawn`
-    then gives one over patients, where rows are at hand. `unsure` says by how much both AUCs together may be off: by so
-    much their difference's interval is wider on either side.
+    Differences are paired over seeds. With one seed, or one split for all, there is no interval over seeds; `drawn`
+    then gives one over patients, where rows are at hand. `auc_bounds` says by how much both AUCs together may be wrong:
+    the interval of their difference is wider by that on either side.
     """
     metrics = compared_metrics(primary)
-    found = {
+    comparisons = {
         place: Comparison(
-            summarise_metrics(one, resampling),
-            summarise_metrics(other, resampling),
+            summarise_metrics(first, resampling),
+            summarise_metrics(second, resampling),
             {
-                metric: {"site": place, **difference_of((one - other)[:, METRICS.index(metric)], metric, resampling)}
+                metric: {"site": place, **difference_of((first - second)[:, METRICS.index(metric)], metric, resampling)}
                 for metric in metrics
             },
         )
-        for place, (one, other) in pairs.items()
+        for place, (first, second) in pairs.items()
     }
-    for place, (one, other) in (drawn or {}).items():
-        comparison = found[place]
-        fill_drawn(comparison.one, one.figures)
-        fill_drawn(comparison.other, other.figures)
+    for place, both in (drawn or {}).items():
+        comparison = comparisons[place]
+        fill_drawn(comparison.first, both[0].figures)
+        fill_drawn(comparison.second, both[1].figures)
         for entry in comparison.difference.values():
-            compare_drawn(entry, one, other)
-    for place, most in (unsure or {}).items():
-        found[place].difference["auc"]["off_by"] = most
+            compare_drawn(entry, *both)
+    for place, bound in (auc_bounds or {}).items():
+        comparisons[place].difference["auc"]["off_by"] = bound
     for metric in metrics:
-        correct([comparison.difference[metric] for comparison in found.values()])
-    return found
+        correct([comparison.difference[metric] for comparison in comparisons.values()])
+    return comparisons

@@ -14,7 +14,7 @@ import numpy as np
 from scipy import stats
 
 from wardround.evaluation.intervals import CONFIDENCE, Resampling
-from wardround.evaluation.metrics import CLIP, NEED_POSITIVES, calls
+from wardround.evaluation.metrics import CLIP, NEED_POSITIVES, average, predicted_classes
 from wardround.evaluation.scores import Scores, within_sites
 from wardround.study.schema import METRICS, Evaluation
 
@@ -47,30 +47,13 @@ def by_patients(content: dict[str, Any], scores: Scores, names: set[str]) -> dic
         return content
     drawn = Resamples(scores)
     for name in names:
-        arm = content["arms"][name]
-        fill_drawn(arm["metrics"], drawn.of(name))
-        for site, figures in arm["sites"].items():
-            fill_drawn(figures, drawn.of(name, site))
-        fill_drawn(arm["within_sites"], drawn.within_sites(name).figures)
-        for kind, groups in arm["subgroups"].items():
-            for value, found in groups.items():
-                if "metrics" in found:
-                    fill_drawn(found["metrics"], drawn.of(name, group=(kind, value)))
-        for finding, described in arm["findings"].items():
-            fill_drawn(described["metrics"], drawn.of_finding(name, finding))
+        _fill_arm(content["arms"][name], name, drawn)
     for test in (test for test in content["tests"] if test["arm"] in names):
         of = drawn.within_sites if test["within_sites"] else drawn.drawn
         compare_drawn(test, of(test["arm"]), of(test["reference"]))
-    for entry in (*content["benefit"], *content["across_sites"]):
+    for entry in (*content["benefit"], *content["site_differences"]):
         if entry["arm"] in names:
-            pair = (entry["arm"], entry["against"])
-            if entry["site"] is None:
-                sites = [
-                    site for site in content["arms"][pair[0]]["sites"] if site in content["arms"][pair[1]]["sites"]
-                ]
-                compare_drawn(entry, *(drawn.within_sites(name, sites) for name in pair))
-            else:
-                compare_drawn(entry, *(drawn.drawn(name, entry["site"]) for name in pair))
+            _compare_sites(entry, content["arms"], drawn)
     covers = COVERS if len(scores.seeds) == 1 else COVERS_TRAINING
     for variant, described in content["variants"].items():
         if any(content["arms"][name]["variant"] == variant for name in names):
@@ -78,6 +61,28 @@ def by_patients(content: dict[str, Any], scores: Scores, names: set[str]) -> dic
             if not variant:
                 content["interval"] |= {"method": METHOD, "covers": covers}
     return content
+
+
+def _fill_arm(arm: Mapping[str, Any], name: str, drawn: "Resamples") -> None:
+    fill_drawn(arm["metrics"], drawn.of(name))
+    for site, figures in arm["sites"].items():
+        fill_drawn(figures, drawn.of(name, site))
+    fill_drawn(arm["within_sites"], drawn.within_sites(name).figures)
+    for kind, groups in arm["subgroups"].items():
+        for value, group in groups.items():
+            if "metrics" in group:
+                fill_drawn(group["metrics"], drawn.of(name, group=(kind, value)))
+    for finding, described in arm["findings"].items():
+        fill_drawn(described["metrics"], drawn.of_finding(name, finding))
+
+
+def _compare_sites(entry: dict[str, Any], arms: Mapping[str, Any], drawn: "Resamples") -> None:
+    pair = (entry["arm"], entry["against"])
+    if entry["site"] is None:
+        sites = [site for site in arms[pair[0]]["sites"] if site in arms[pair[1]]["sites"]]
+        compare_drawn(entry, *(drawn.within_sites(name, sites) for name in pair))
+    else:
+        compare_drawn(entry, *(drawn.drawn(name, entry["site"]) for name in pair))
 
 
 class Resamples:
@@ -96,13 +101,9 @@ class Resamples:
         self.known: dict[tuple[str, str | None, Group | None], np.ndarray] = {}
 
     def of(self, arm: str, site: str | None = None, group: Group | None = None) -> np.ndarray:
-        """(resamples, metrics), over all rows of the arm, or one site's, or one subgroup's."""
+        """(resamples, metrics), over all rows of the arm, or of one site, or of one subgroup."""
         each = self._each(arm, site, group)
-        if self.scores.findings:
-            known = ~np.isnan(each)
-            with np.errstate(invalid="ignore"):
-                return np.asarray(np.where(known, each, 0).sum(axis=0) / known.sum(axis=0))
-        return np.asarray(each[0])
+        return average(each) if self.scores.findings else np.asarray(each[0])
 
     def drawn(self, arm: str, site: str | None = None) -> Drawn:
         return Drawn(self.of(arm, site), self._freedom(self._places(arm, site, None)))
@@ -112,8 +113,8 @@ class Resamples:
         there = np.unique(self.scores.site[self.scores.of_arm(arm)]).tolist()
         names = [self.scores.sites[s] for s in there] if sites is None else sites
         each = {site: self.drawn(arm, site) for site in names}
-        freedom = np.sum([one.freedom for one in each.values()], axis=0)
-        return Drawn(within_sites({site: one.figures for site, one in each.items()}), np.asarray(freedom))
+        freedom = np.sum([of_site.freedom for of_site in each.values()], axis=0)
+        return Drawn(within_sites({site: of_site.figures for site, of_site in each.items()}), np.asarray(freedom))
 
     def of_finding(self, arm: str, finding: str) -> np.ndarray:
         return np.asarray(self._each(arm, None, None)[self.scores.findings.index(finding)])
@@ -138,15 +139,13 @@ class Resamples:
         return places
 
     def _each(self, arm: str, site: str | None, group: Group | None) -> np.ndarray:
-        """(findings, or 1; resamples; metrics): the mean over seeds, of those with figures."""
+        """(findings, or 1; resamples; metrics): the mean over the seeds that have figures."""
         key = (arm, site, group)
         if key not in self.known:
             places = self._places(arm, site, group)
             seeds = self.scores.seed[places]
             each = np.stack([self._figures(places[seeds == s]) for s in np.unique(seeds)] or [self._figures(places)])
-            known = ~np.isnan(each)
-            with np.errstate(invalid="ignore"):
-                self.known[key] = np.where(known, each, 0).sum(axis=0) / known.sum(axis=0)
+            self.known[key] = average(each)
         return self.known[key]
 
     def _figures(self, places: np.ndarray) -> np.ndarray:
@@ -180,14 +179,17 @@ class _Ranking:
             return np.full(len(weights), np.nan), np.full(len(weights), np.nan)
         sorted_weights = weights[:, self.order]
         hits = np.add.reduceat(sorted_weights * self.positive, self.begins, axis=1)
-        called = np.add.reduceat(sorted_weights, self.begins, axis=1)
-        all_hits, all_called = np.cumsum(hits, axis=1, dtype=np.float64), np.cumsum(called, axis=1, dtype=np.float64)
-        total_hits, total = all_hits[:, -1], all_called[:, -1]
-        misses = called - hits
+        predicted = np.add.reduceat(sorted_weights, self.begins, axis=1)
+        all_hits, all_predicted = (
+            np.cumsum(hits, axis=1, dtype=np.float64),
+            np.cumsum(predicted, axis=1, dtype=np.float64),
+        )
+        total_hits, total = all_hits[:, -1], all_predicted[:, -1]
+        misses = predicted - hits
         with np.errstate(divide="ignore", invalid="ignore"):
             # a miss is below every hit that is called before it, and half below those called with it
             roc = (misses * (all_hits - hits / 2)).sum(axis=1) / (total_hits * (total - total_hits))
-            precision = np.where(all_called > 0, all_hits / all_called, 0)
+            precision = np.where(all_predicted > 0, all_hits / all_predicted, 0)
             return roc, (hits * precision).sum(axis=1) / total_hits
 
 
@@ -198,13 +200,13 @@ class _Finding:
         self.known = label >= 0
         self.needs_positives = () if is_class else NEED_POSITIVES
         positive, p = label[self.known] == 1, score[self.known].astype(np.float64)
-        called = p >= threshold[self.known]
+        predicted = p >= threshold[self.known]
         inside = np.clip(p, CLIP, 1 - CLIP)
         self.ranking = _Ranking(positive, p)
         columns = (
             positive,
-            called,
-            positive & called,
+            predicted,
+            positive & predicted,
             (p - positive) ** 2,
             -np.log(np.where(positive, inside, 1 - inside)),
         )
@@ -213,8 +215,8 @@ class _Finding:
     def figures(self, weights: np.ndarray) -> dict[str, np.ndarray]:
         w = weights if self.known.all() else weights[:, self.known]
         rows = w.sum(axis=1, dtype=np.float64)
-        positives, called, tp, brier, loss = (w @ self.sums).astype(np.float64).T
-        fp, fn = called - tp, positives - tp
+        positives, predicted, tp, brier, loss = (w @ self.sums).astype(np.float64).T
+        fp, fn = predicted - tp, positives - tp
         auc, pr_auc = self.ranking.areas(w)
         with np.errstate(divide="ignore", invalid="ignore"):
             made = {
@@ -237,21 +239,21 @@ class _Classes:
         self.binary = _Finding(label, score, threshold, is_class=True) if score.ndim == 1 else None
         if self.binary is not None:
             return
-        called, p = calls(score), score.astype(np.float64)
+        predicted, p = predicted_classes(score), score.astype(np.float64)
         there = [c for c in range(score.shape[1]) if (label == c).any()]
         self.rankings = [_Ranking(label == c, p[:, c]) for c in there]
-        truth, said = (np.stack([which == c for c in there], axis=1) for which in (label, called))
+        truth, predicted_as = (np.stack([which == c for c in there], axis=1) for which in (label, predicted))
         right = np.clip(p[np.arange(len(label)), label], CLIP, 1)
         brier = ((p - np.eye(score.shape[1])[label]) ** 2).sum(axis=1)
-        self.counts = [columns.astype(np.float32) for columns in (truth, said, truth & said)]
-        self.sums = np.stack([called == label, brier, -np.log(right)], axis=1).astype(np.float32)
+        self.counts = [columns.astype(np.float32) for columns in (truth, predicted_as, truth & predicted_as)]
+        self.sums = np.stack([predicted == label, brier, -np.log(right)], axis=1).astype(np.float32)
 
     def figures(self, weights: np.ndarray) -> dict[str, np.ndarray]:
         if self.binary is not None:
             return self.binary.figures(weights)
         rows = weights.sum(axis=1, dtype=np.float64)
-        positives, called, tp = ((weights @ columns).astype(np.float64) for columns in self.counts)
-        fp, fn = called - tp, positives - tp
+        positives, predicted, tp = ((weights @ columns).astype(np.float64) for columns in self.counts)
+        fp, fn = predicted - tp, positives - tp
         areas = np.stack([np.stack(ranking.areas(weights)) for ranking in self.rankings])  # classes, 2, resamples
         with np.errstate(divide="ignore", invalid="ignore"):
             accuracy, brier, loss = ((weights @ self.sums) / rows[:, None]).T
@@ -309,13 +311,13 @@ def fill_drawn(figures: Mapping[str, dict[str, Any]], drawn: np.ndarray) -> None
             figures[name]["interval"] = _limits(figures[name], drawn[:, place])
 
 
-def compare_drawn(entry: dict[str, Any], one: Drawn, other: Drawn) -> None:
+def compare_drawn(entry: dict[str, Any], first: Drawn, second: Drawn) -> None:
     """The standard error of a difference. Its interval and p-value follow once its family is known."""
     place = METRICS.index(entry["metric"])
-    differences = one.figures[:, place] - other.figures[:, place]
+    differences = first.figures[:, place] - second.figures[:, place]
     error = None if entry["difference"] is None else _spread(differences, entry["sd"], entry["seeds"])
     if not error and entry["difference"]:
         error = None  # the same in every resample: too few patients to differ, and no sign of certainty
     entry["standard_error"] = error
-    entry["freedom"] = None if entry["standard_error"] is None else int(one.freedom[place])
+    entry["freedom"] = None if entry["standard_error"] is None else int(first.freedom[place])
     entry["method"] = METHOD

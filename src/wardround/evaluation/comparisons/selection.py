@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from wardround.evaluation.metrics import mean_or_none
 from wardround.evaluation.scores import Scored, Scores
 from wardround.study.schema import LOWER_IS_BETTER, METRICS, SELECTED, Arm, Selection, Study, in_variant
 
@@ -48,7 +49,7 @@ def _choice(selection: Selection, family: str, variant: str, arms: list[Arm], sc
         "on": selection.on,
         "site": selection.site,
         "metric": metric,
-        "scores": {arm.name: _mean(line) for arm, line in zip(arms, table, strict=True)},
+        "scores": {arm.name: mean_or_none(line) for arm, line in zip(arms, table, strict=True)},
         "chosen": {
             str(seed): arms[number].name
             for seed, number, ok in zip(scores.seeds, best.tolist(), decided.tolist(), strict=True)
@@ -67,8 +68,3 @@ def compose(table: pd.DataFrame, choices: list[dict[str, Any]]) -> pd.DataFrame:
         chosen = table[pd.MultiIndex.from_frame(table[["arm", "seed"]]).isin(wanted)]
         parts.append(chosen.assign(arm=choice["arm"]))
     return pd.concat(parts, ignore_index=True) if len(parts) > 1 else table
-
-
-def _mean(values: np.ndarray) -> float | None:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else None

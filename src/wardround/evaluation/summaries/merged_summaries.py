@@ -1,9 +1,12 @@
-"""Sites' summaries of their predictions, put together: figures over all sites without a row of any.
+"""Sites' summaries of their predictions, merged: figures over all sites without a row of any.
 
 Counts and sums add up, so that every metric but AUC is what the predictions themselves would give, over the sites that
-told what it needs. AUC asks of each pair of a positive and a negative row which has the higher score. Pairs of one
-site's rows are in that site's own AUC; for rows of two sites, their cells in the histograms decide. Where those overlap
-it is estimated from the cells' means, with the least and the most that it can be: by so much the figure can be wrong.
+send what it needs. AUC compares the scores of each pair of a positive and a negative row. Pairs of one site's rows are
+in that site's own AUC; for rows of two sites, their histogram cells decide. Where cells overlap, the comparison is
+estimated from their means, with a lower and an upper bound: the figure can be wrong by that much.
+
+Where a row may have several findings, each finding is merged as two classes are, then averaged as in a simulation. A
+finding that no test row has, or that every site withholds because too few patients have it, is left out of averages.
 """
 
 import math
@@ -15,7 +18,9 @@ from typing import Any
 import numpy as np
 
 from wardround.evaluation.calibration_curves import decision_curve, reliability
-from wardround.evaluation.metrics import THRESHOLDS, Counts, macro, rates
+from wardround.evaluation.findings import SHOWN_AT_SITES, curves_of
+from wardround.evaluation.intervals import Resampling, summarise_metrics
+from wardround.evaluation.metrics import NEED_POSITIVES, THRESHOLDS, Counts, average, macro, rates
 from wardround.evaluation.scores import Figures, Subgroups, in_order
 from wardround.study.schema import METRICS
 
@@ -30,70 +35,74 @@ class Summaries:
 
     arms: tuple[str, ...]
     seeds: tuple[int, ...]
-    given: Mapping[tuple[str, int], Mapping[str, Summary]]
+    lines: Mapping[tuple[str, int], Mapping[str, Summary]]
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """None: `finding_summaries.py` has them."""
+        """None: `FindingSummaries` has them."""
         return ()
 
     @classmethod
     def of(cls, lines: Iterable[Summary], arms: Sequence[str], seeds: Iterable[int]) -> "Summaries":
         """`lines` have `arm`, `seed` and `site` beside a summary. An arm without any line has no figures."""
-        given: dict[tuple[str, int], dict[str, Summary]] = {}
+        by_key: dict[tuple[str, int], dict[str, Summary]] = {}
         for line in lines:
             if line["arm"] in arms and not line.get("suppressed"):
-                given.setdefault((line["arm"], line["seed"]), {})[line["site"]] = line
-        return cls(tuple(arms), tuple(seeds), given)
+                by_key.setdefault((line["arm"], line["seed"]), {})[line["site"]] = line
+        return cls(tuple(arms), tuple(seeds), by_key)
 
     def with_choices(self, choices: Iterable[Mapping[str, Any]]) -> "Summaries":
-        """With the selected arms added: with each seed, what was told of the chosen value."""
-        found, arms = dict(self.given), list(self.arms)
+        """With the selected arms added: with each seed, the summaries of the chosen value."""
+        lines, arms = dict(self.lines), list(self.arms)
         for choice in choices:
             for seed, arm in choice["chosen"].items():
-                found[choice["arm"], int(seed)] = self.given.get((arm, int(seed)), {})
+                lines[choice["arm"], int(seed)] = self.lines.get((arm, int(seed)), {})
             if choice["chosen"]:
                 arms.append(choice["arm"])
-        return replace(self, arms=tuple(arms), given=found)
+        return replace(self, arms=tuple(arms), lines=lines)
 
     def at(self, arm: str, seed: int) -> list[Summary]:
-        return list(self.given.get((arm, seed), {}).values())
+        return list(self.lines.get((arm, seed), {}).values())
 
     @cached_property
     def over_sites(self) -> dict[str, list[tuple[dict[str, float], float]]]:
-        return {arm: [together(self.at(arm, seed)) for seed in self.seeds] for arm in self.arms}
+        return {arm: [merge_summaries(self.at(arm, seed)) for seed in self.seeds] for arm in self.arms}
 
     @cached_property
     def overall(self) -> dict[str, Figures]:
-        return {arm: np.array([_line(found) for found, _ in lines]) for arm, lines in self.over_sites.items()}
+        return {arm: np.array([_line(figures) for figures, _ in lines]) for arm, lines in self.over_sites.items()}
 
     @cached_property
     def by_site(self) -> dict[str, dict[str, Figures]]:
-        """Each site's own figures; sites that told nothing of the arm are left out."""
-        found: dict[str, dict[str, Figures]] = {}
+        """Each site's own figures; sites that sent nothing about the arm are left out."""
+        figures: dict[str, dict[str, Figures]] = {}
         for arm in self.arms:
-            sites = dict.fromkeys(site for seed in self.seeds for site in self.given.get((arm, seed), {}))
-            found[arm] = {
-                site: np.array(
-                    [_line(self.given.get((arm, s), {}).get(site, {}).get("metrics", {})) for s in self.seeds]
-                )
-                for site in sites
+            of_seeds = [self.lines.get((arm, seed), {}) for seed in self.seeds]
+            figures[arm] = {
+                site: np.array([_line(lines.get(site, {}).get("metrics", {})) for lines in of_seeds])
+                for site in self.sites_of(arm)
             }
-        return found
+        return figures
+
+    def sites_of(self, arm: str) -> list[str]:
+        return list(dict.fromkeys(site for seed in self.seeds for site in self.lines.get((arm, seed), {})))
+
+    def group_values(self) -> Iterator[tuple[str, list[str]]]:
+        """Each kind of subgroup, such as sex, with the values that any site sent."""
+        groups = [line.get("groups", {}) for sites in self.lines.values() for line in sites.values()]
+        for kind in dict.fromkeys(kind for of_line in groups for kind in of_line):
+            yield kind, in_order({value for of_line in groups for value in of_line.get(kind, {})})
 
     def subgroups(self) -> Iterator[Subgroups]:
-        told = [summary for sites in self.given.values() for summary in sites.values()]
-        for kind in dict.fromkeys(kind for summary in told for kind in summary.get("groups", {})):
-            values = in_order({value for summary in told for value in summary.get("groups", {}).get(kind, {})})
+        for kind, values in self.group_values():
             shape = (len(self.arms), len(self.seeds), len(values))
             figures, rows = np.full((*shape, len(METRICS)), np.nan), np.zeros(shape, dtype=np.int64)
-            for a, arm in enumerate(self.arms):
-                for s, seed in enumerate(self.seeds):
-                    of_kind = [summary.get("groups", {}).get(kind, {}) for summary in self.at(arm, seed)]
-                    for v, value in enumerate(values):
-                        parts = [groups[value] for groups in of_kind if value in groups]
-                        figures[a, s, v] = _line(together(parts)[0])
-                        rows[a, s, v] = sum(part["rows"] for part in parts)
+            for a, s in np.ndindex(shape[:2]):
+                of_kind = [line.get("groups", {}).get(kind, {}) for line in self.at(self.arms[a], self.seeds[s])]
+                for v, value in enumerate(values):
+                    parts = [groups[value] for groups in of_kind if value in groups]
+                    figures[a, s, v] = _line(merge_summaries(parts)[0])
+                    rows[a, s, v] = sum(part["rows"] for part in parts)
             yield Subgroups(kind, values, figures, rows)
 
     def auc_uncertain_by(self, arm: str) -> float | None:
@@ -117,20 +126,20 @@ class Summaries:
         curve = None if rows is None else decision_curve(*rows)
         return None if curve is None else {**curve, "interpolated": self._merged(arm)}
 
-    def _with_cells(self, arm: str, every_seed: bool = True) -> list[Summary]:
-        """Over all seeds; none where the arm diverged with any, unless it is about the other seeds then."""
-        told = [self.at(arm, seed) for seed in self.seeds]
-        sound = [lines for lines in told if not any(summary["diverged"] for summary in lines)]
-        if every_seed and len(sound) < len(told):
+    def _with_cells(self, arm: str, all_seeds: bool = True) -> list[Summary]:
+        """Over all seeds; none where the arm diverged with any, unless `all_seeds` is false."""
+        of_seeds = [self.at(arm, seed) for seed in self.seeds]
+        sound = [lines for lines in of_seeds if not any(summary["diverged"] for summary in lines)]
+        if all_seeds and len(sound) < len(of_seeds):
             return []
         return [summary for lines in sound for summary in lines if summary["histogram"] is not None]
 
-    def rows_of_cells(self, arm: str, every_seed: bool = True) -> tuple[np.ndarray, np.ndarray] | None:
+    def rows_of_cells(self, arm: str, all_seeds: bool = True) -> tuple[np.ndarray, np.ndarray] | None:
         """Labels, and scores that each row would have if a cell's rows were evenly spread around their mean."""
-        told = self._with_cells(arm, every_seed)
-        if not told:
+        summaries = self._with_cells(arm, all_seeds)
+        if not summaries:
             return None
-        scores = [_spread_rows(_columns(told, number)) for number in (0, 1)]
+        scores = [_spread_rows(_columns(summaries, number)) for number in (0, 1)]
         return np.repeat([0, 1], [len(part) for part in scores]), np.concatenate(scores)
 
     def _merged(self, arm: str) -> bool:
@@ -142,33 +151,25 @@ class Summaries:
         return False
 
 
-def together(summaries: Collection[Summary]) -> tuple[dict[str, float], float]:
-    """Each metric over all these sites' rows, and by how much the AUC may be wrong. NaN where it cannot be had."""
+def merge_summaries(summaries: Collection[Summary]) -> tuple[dict[str, float], float]:
+    """Each metric over all these sites' rows, and by how much the AUC may be wrong. NaN where it cannot be computed."""
     if not summaries or any(summary["diverged"] for summary in summaries):
         return NOTHING, math.nan
-    if len(summaries) == 1:  # its own figures, of which it knows every row
+    if len(summaries) == 1:  # its own figures, for which it has every row
         (only,) = summaries
         own = dict(zip(METRICS, _line(only["metrics"]), strict=True))
         return own, math.nan if math.isnan(own["auc"]) else 0.0
     counted = [summary for summary in summaries if summary["sums"] is not None]
-    rows, sums = sum(summary["rows"] for summary in counted), [summary["sums"] for summary in counted]
+    rows = sum(summary["rows"] for summary in counted)
     if not rows:
         return NOTHING, math.nan
-    counts = [one["confusion"] for one in sums if one["confusion"] is not None]
-    auc, uncertain = _auc([summary for summary in summaries if summary["histogram"] is not None])
-    return {
-        **NOTHING,
-        "accuracy": sum(one["right"] for one in sums) / rows,
-        "brier": math.fsum(one["brier"] for one in sums) / rows,  # whatever the order of the sites
-        "loss": math.fsum(one["loss"] for one in sums) / rows,
-        **(_rates(counts) if counts else {}),
-        "auc": auc,
-    }, uncertain
+    auc, auc_bound = _auc([summary for summary in summaries if summary["histogram"] is not None])
+    return {**NOTHING, **_from_sums([summary["sums"] for summary in counted], rows), "auc": auc}, auc_bound
 
 
 def _rates(of_sites: Sequence[Sequence[Mapping[str, int]]]) -> dict[str, float]:
     of_classes = [
-        Counts(*(sum(one[name] for one in of_class) for name in Counts._fields))
+        Counts(*(sum(of_site[name] for of_site in of_class) for name in Counts._fields))
         for of_class in zip(*of_sites, strict=True)
     ]
     if len(of_classes) == 1:
@@ -183,14 +184,14 @@ def _auc(summaries: Sequence[Summary]) -> tuple[float, float]:
         return math.nan, math.nan
     between = positive[4][:, None] != negative[4]  # pairs of two sites
     above = positive[0][:, None] >= negative[1]
-    unsure = ~above & (positive[1][:, None] > negative[0])
+    overlap = ~above & (positive[1][:, None] > negative[0])
     within = [
         summary["metrics"]["auc"] * math.prod(sum(cell["rows"] for cell in cells) for cells in summary["histogram"])
         for summary in summaries
         if all(summary["histogram"])
     ]
     certain = math.fsum([*within, (pairs * (between & above)).sum()])
-    guess = [math.fsum(pairs[between & unsure] * part[between & unsure]) for part in _chances(positive, negative)]
+    guess = [math.fsum(pairs[between & overlap] * part[between & overlap]) for part in _chances(positive, negative)]
     least, likely, most = (float((certain + part) / pairs.sum()) for part in guess)
     return likely, max(likely - least, most - likely)
 
@@ -246,3 +247,200 @@ def _columns(summaries: Sequence[Summary], number: int) -> tuple[np.ndarray, ...
 
 def _line(figures: Mapping[str, float | None]) -> list[float]:
     return [math.nan if (value := figures.get(name)) is None else value for name in METRICS]
+
+
+NEEDY = [METRICS.index(name) for name in NEED_POSITIVES]
+SENSITIVITY, AUC, PR_AUC = (METRICS.index(name) for name in ("sensitivity", "auc", "pr_auc"))
+
+
+@dataclass(frozen=True)
+class FindingSummaries(Summaries):
+    """`lines` are whole lines, with a part for each finding."""
+
+    names: tuple[str, ...] = ()
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        return self.names
+
+    @cached_property
+    def each(self) -> dict[str, Summaries]:
+        """The summaries of each finding, in the form of those of two classes. Sites that withheld it are left out."""
+        summaries = {}
+        for name in self.names:
+            by_key = {}
+            for key, sites in self.lines.items():
+                parts = {site: _part(line, name) for site, line in sites.items()}
+                by_key[key] = {site: part for site, part in parts.items() if "suppressed" not in part}
+            summaries[name] = Summaries(self.arms, self.seeds, by_key)
+        return summaries
+
+    @cached_property
+    def overall(self) -> dict[str, Figures]:
+        return {arm: _averaged(np.stack([self.of_finding(name, arm) for name in self.names])) for arm in self.arms}
+
+    def of_finding(self, name: str, arm: str) -> Figures:
+        return _defined(self.each[name].overall[arm])
+
+    @cached_property
+    def by_site(self) -> dict[str, dict[str, Figures]]:
+        """Each site's own means over the findings that it sends; sites that send none are left out."""
+        nothing = np.full((len(self.seeds), len(METRICS)), np.nan)
+        figures: dict[str, dict[str, Figures]] = {}
+        for arm in self.arms:
+            parts = [summaries.by_site[arm] for summaries in self.each.values()]
+            figures[arm] = {
+                site: average(np.stack([part.get(site, nothing) for part in parts]))
+                for site in self.sites_of(arm)
+                if any(site in part for part in parts)
+            }
+        return figures
+
+    def subgroups(self) -> Iterator[Subgroups]:
+        parts = [{part.kind: part for part in summaries.subgroups()} for summaries in self.each.values()]
+        for kind, values in self.group_values():
+            rows = self._group_rows(kind, values)
+            figures = np.full((len(self.names), *rows.shape, len(METRICS)), np.nan)
+            for f, part in enumerate(parts):
+                if kind in part:
+                    for v, value in enumerate(part[kind].values):
+                        figures[f, :, :, values.index(value)] = _defined(part[kind].figures[:, :, v])
+            yield Subgroups(kind, values, _averaged(figures), rows)
+
+    def _group_rows(self, kind: str, values: Sequence[str]) -> np.ndarray:
+        """(arms, seeds, values)"""
+        rows = np.zeros((len(self.arms), len(self.seeds), len(values)), dtype=np.int64)
+        for (arm, seed), sites in self.lines.items():
+            for line in sites.values():
+                for value, group in line.get("groups", {}).get(kind, {}).items():
+                    rows[self.arms.index(arm), self.seeds.index(seed), values.index(value)] += group["rows"]
+        return rows
+
+    def auc_uncertain_by(self, arm: str) -> float | None:
+        """The mean of the findings' bounds: their mean AUC is wrong by this at most."""
+        bounds = np.array([[bound for _, bound in summaries.over_sites[arm]] for summaries in self.each.values()])
+        known = ~np.isnan(bounds)
+        if not known.any():
+            return None
+        means = np.where(known, bounds, 0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+        return float(means.max())
+
+    def calibration(self, arm: str) -> dict[str, Any] | None:
+        """None, as in a simulation: findings have scores of their own."""
+        return None
+
+    def decision_curve(self, arm: str) -> dict[str, Any] | None:
+        return None
+
+
+def _from_sums(sums: Sequence[Mapping[str, Any]], rows: int) -> dict[str, float]:
+    """The metrics that are computed from sums over rows."""
+    counts = [of_site["confusion"] for of_site in sums if of_site["confusion"] is not None]
+    return {
+        "accuracy": sum(of_site["right"] for of_site in sums) / rows,
+        "brier": math.fsum(of_site["brier"] for of_site in sums) / rows,  # whatever the order of the sites
+        "loss": math.fsum(of_site["loss"] for of_site in sums) / rows,
+        **(_rates(counts) if counts else {}),
+    }
+
+
+def gather_summaries(
+    lines: Iterable[Summary], arms: Sequence[str], seeds: Iterable[int], findings: Sequence[str] = ()
+) -> Summaries:
+    """`findings` are named where rows may have several."""
+    summaries = Summaries.of(lines, arms, seeds)
+    if not findings:
+        return summaries
+    return FindingSummaries(summaries.arms, summaries.seeds, summaries.lines, tuple(findings))
+
+
+def own_metrics(line: Summary) -> Mapping[str, float | None] | None:
+    """A site's own figures, for findings their means; None where it sends none."""
+    if "findings" not in line:
+        return line.get("metrics")
+    of_findings = [part["metrics"] for part in line["findings"].values() if "metrics" in part]
+    if not of_findings:
+        return None
+    known = {name: [figures[name] for figures in of_findings if figures[name] is not None] for name in METRICS}
+    return {name: math.fsum(values) / len(values) if values else None for name, values in known.items()}
+
+
+def describe_finding_summaries(scores: FindingSummaries, arm: str, resampling: Resampling) -> dict[str, Any]:
+    """As `describe_findings`, over the sites that send figures; None for what none of them sends. Thresholds stay at
+    the sites, and curves are drawn from histograms. Rows and predictions are of the same sites: those of one seed, on
+    average over the seeds in which any site sends them."""
+    return {
+        name: _describe_finding(summaries, arm, scores.of_finding(name, arm), resampling)
+        for name, summaries in scores.each.items()
+    }
+
+
+def _describe_finding(summaries: Summaries, arm: str, figures: Figures, resampling: Resampling) -> dict[str, Any]:
+    of_seeds = [summaries.at(arm, seed) for seed in summaries.seeds]
+    converged = [lines for lines in of_seeds if not any(line["diverged"] for line in lines)]
+    with_sums = [lines for lines in ([line for line in lines if line["sums"]] for lines in converged) if lines]
+    lines = [line for of_seed in with_sums for line in of_seed]
+    confusion = _counted(lines, len(with_sums))
+    rows = summaries.rows_of_cells(arm, all_seeds=False)
+    return {
+        "rows": sum(line["rows"] for line in lines) / max(1, len(with_sums)),
+        "positives": _positives(confusion),
+        "threshold": {"mean": None, "chosen": bool(lines) and all(line["chosen"] for line in lines)},
+        "confusion": confusion,
+        "metrics": summarise_metrics(figures, resampling),
+        "sites": {
+            site: {
+                "positives": _positives(_at_site(summaries, arm, site)),
+                "metrics": summarise_metrics(of_site, resampling, SHOWN_AT_SITES),
+            }
+            for site, of_site in summaries.by_site[arm].items()
+        },
+        **({"roc": None, "pr": None} if rows is None else curves_of(rows[0] == 1, rows[1])),
+    }
+
+
+def _part(line: Summary, name: str) -> Summary:
+    """A line reduced to one finding."""
+    if line["diverged"]:
+        return {"rows": line["rows"], "diverged": True}
+    groups = {
+        kind: {value: part for value, group in values.items() if "suppressed" not in (part := group["findings"][name])}
+        for kind, values in line["groups"].items()
+    }
+    return {**line["findings"][name], "groups": groups}
+
+
+def _defined(figures: np.ndarray) -> np.ndarray:
+    """Without the metrics that are meaningless for a finding that no row has."""
+    made = figures.copy()
+    without = np.isnan(figures[..., SENSITIVITY])
+    for place in NEEDY:
+        made[..., place] = np.where(without, np.nan, made[..., place])
+    return made
+
+
+def _averaged(each: np.ndarray) -> np.ndarray:
+    """Over findings. PR-AUC is only known for findings that a single site sends: its mean would be over other findings
+    than the mean AUC, so there is none unless all findings have one."""
+    made = average(each)
+    lacking = (np.isnan(each[..., PR_AUC]) & ~np.isnan(each[..., AUC])).any(axis=0)
+    made[..., PR_AUC] = np.where(lacking, np.nan, made[..., PR_AUC])
+    return made
+
+
+def _at_site(summaries: Summaries, arm: str, site: str) -> dict[str, float] | None:
+    """Counts of predictions at a site, on average over the seeds in which it sends them."""
+    lines = [summaries.lines.get((arm, seed), {}).get(site) for seed in summaries.seeds]
+    sent = [line for line in lines if line is not None and not line["diverged"] and line["sums"]]
+    return _counted(sent, len(sent))
+
+
+def _counted(lines: Sequence[Summary], seeds: int) -> dict[str, float] | None:
+    """Right and wrong predictions with one seed."""
+    if not lines:
+        return None
+    return {cell: sum(line["sums"]["confusion"][0][cell] for line in lines) / seeds for cell in Counts._fields}
+
+
+def _positives(confusion: Mapping[str, float] | None) -> float | None:
+    return None if confusion is None else confusion["tp"] + confusion["fn"]

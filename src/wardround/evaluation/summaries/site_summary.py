@@ -1,43 +1,54 @@
-"""What a site tells of its own predictions, which stay with it: counts, sums, and histograms without small cells.
+"""A site's summary of its own predictions, which stay there: counts, sums, and histograms without small cells.
 
-What is counted is patients: one with many rows is one.
+Patients are counted, not rows.
 
-* A site with fewer than `smallest` tells nothing.
-* Where a class has some, but fewer than `smallest`, nothing by class is told: no counts of calls, no histogram, and of
-  the metrics only those that are means over all rows.
-* A subgroup is told of by the same rules where it has SMALLEST_GROUP or more. What is told must not give away what is
-  not: all rows less the groups that are told of must again be no small cell.
+* A site with fewer than `smallest` patients sends nothing.
+* Where a class has some patients, but fewer than `smallest`, nothing by class is sent: no confusion counts, no
+  histogram, and of the metrics only those that are means over all rows.
+* A subgroup is summarised by the same rules if it has SMALLEST_GROUP patients or more. What is sent must not give away
+  what is withheld: all rows minus the groups that are sent must not be a small cell either.
 
-Where rows may have several findings, `finding_summary.py` tells the same of each of them.
+Where rows may have several findings, each finding is summarised as two classes are, over the rows in which it is known:
+
+* Where few patients have a finding, or do not have it, only the number of rows is sent.
+* The number of patients in whom a finding is unknown must not be a small cell either: where they are few, others, drawn
+  at random, count as unknown too.
+* The threshold of a finding is the best one on the site's own validation rows. It may be the score of a single patient,
+  so it stays at the site, and none is chosen where fewer than `smallest` patients have the finding.
+* Figures after a round are made of the same rows and findings: a difference would be about the few.
+* A subgroup is summarised by the same rules, finding by finding.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from wardround.core.seeds import generator
+from wardround.data.records import UNKNOWN
 from wardround.evaluation.metrics import (
     SMALLEST_GROUP,
     THRESHOLD,
     THRESHOLDS,
-    calls,
     count,
     finding_metrics,
+    macro,
     metrics,
+    predicted_classes,
 )
-from wardround.evaluation.prediction import SitePrediction
-from wardround.study.schema import METRICS
+from wardround.evaluation.prediction import SitePrediction, quick_figures
+from wardround.evaluation.thresholds import best_threshold, class_threshold
+from wardround.study.schema import CHOSEN, METRICS
 
 EDGES = (0.0, *THRESHOLDS.tolist(), 1.0)  # a bin holds its lower edge; the last one holds 1 too
 MIDDLE = EDGES.index(THRESHOLD)
 OVER_ROWS = ("accuracy", "brier", "loss")  # means over rows, whatever their class
 
 
-def summarise(
+def class_summary(
     prediction: SitePrediction, groups: Mapping[str, np.ndarray], smallest: int, threshold: float = THRESHOLD
 ) -> dict[str, Any]:
-    """Plain data for JSON. `groups` has for each kind, such as sex, a text or None for each row of the prediction.
-    `threshold`: from which score on the positive class of two is called."""
+    """Plain data for JSON. `groups` has for each kind, such as sex, a text or None for each row of the prediction."""
     label, score, people = prediction.label, prediction.score, prediction.people
     whole = figures_of(label, score, people, smallest, threshold)
     if "metrics" not in whole:
@@ -55,11 +66,10 @@ def figures_of(
     by_class: bool = True,
     finding: bool = False,
 ) -> dict[str, Any]:
-    """Of some rows; without figures by class where `by_class` forbids them or a class is small.
+    """Without figures by class where `by_class` forbids them or a class is small.
 
-    `threshold`: from which score on the positive class, or the finding, is called. Of a `finding` nothing is told
-    beside the number of rows where figures by class are not: whoever calls nobody ill could count the ill from what was
-    called right.
+    For a `finding` without figures by class only the number of rows is given: a model that predicts nobody ill would
+    reveal the number of the ill by its number of right predictions.
     """
     rows = len(label)
     if patients_in(people) < max(smallest, 1):
@@ -71,27 +81,27 @@ def figures_of(
     if finding and not by_class:
         nothing = {"metrics": dict.fromkeys(METRICS), "sums": None, "histogram": None}
         return {"rows": rows, "diverged": False, "small_classes": small, **nothing}
-    found = finding_metrics(label, score, threshold) if finding else metrics(label, score, threshold)
-    called = calls(score, threshold)
+    figures = finding_metrics(label, score, threshold) if finding else metrics(label, score, threshold)
+    predicted = predicted_classes(score, threshold)
     return {
         "rows": rows,
         "diverged": False,
         "small_classes": small,
-        "metrics": {name: _or_none(found[name]) if by_class or name in OVER_ROWS else None for name in METRICS},
+        "metrics": {name: _or_none(figures[name]) if by_class or name in OVER_ROWS else None for name in METRICS},
         "sums": {
-            "right": int((called == label).sum()),
-            "brier": found["brier"] * rows,
-            "loss": found["loss"] * rows,
-            "confusion": _confusion(label, called, score) if by_class else None,
+            "right": int((predicted == label).sum()),
+            "brier": figures["brier"] * rows,
+            "loss": figures["loss"] * rows,
+            "confusion": _confusion(label, predicted, score) if by_class else None,
         },
         "histogram": _histogram(label, score, people, smallest) if by_class and score.ndim == 1 else None,
     }
 
 
-def _confusion(label: np.ndarray, called: np.ndarray, score: np.ndarray) -> list[dict[str, int]]:
+def _confusion(label: np.ndarray, predicted: np.ndarray, score: np.ndarray) -> list[dict[str, int]]:
     """Of the positive class, or of each where there are several."""
     classes = [1] if score.ndim == 1 else range(score.shape[1])
-    return [count(label == number, called == number)._asdict() for number in classes]
+    return [count(label == number, predicted == number)._asdict() for number in classes]
 
 
 def _histogram(label: np.ndarray, score: np.ndarray, people: np.ndarray, smallest: int) -> list[list[dict[str, Any]]]:
@@ -103,7 +113,7 @@ def score_cells(score: np.ndarray, people: np.ndarray, smallest: int) -> list[di
     """Neighbouring bins are merged until every cell has `smallest` patients; bins without rows are left out at the
     ends.
 
-    No cell reaches over THRESHOLD, unless too few to be a cell of their own are on one side of it.
+    No cell crosses THRESHOLD, unless there are too few patients for a cell on one side of it.
     """
     bins = np.searchsorted(THRESHOLDS, score, side="right")
     rows = np.bincount(bins, minlength=len(EDGES) - 1)
@@ -134,10 +144,10 @@ def _merged(
     cells: list[tuple[int, int]] = []
     begin = first
     for end in range(first + 1, last + 1):
-        there = patients(begin, end)
-        if there >= smallest and there:
+        patient_count = patients(begin, end)
+        if patient_count >= smallest and patient_count:
             cells.append((begin, end))
-        if there >= smallest or not there:
+        if patient_count >= smallest or not patient_count:
             begin = end
     if rows[begin:last].any():  # too few for a cell: they join the one before
         filled = begin + int(np.flatnonzero(rows[begin:last])[-1]) + 1
@@ -148,17 +158,17 @@ def _merged(
 def _by_value(
     label: np.ndarray, score: np.ndarray, people: np.ndarray, values: np.ndarray, smallest: int, threshold: float
 ) -> dict[str, Any]:
-    """Each value that may be told of. The rest of the rows could be worked out, so it may not be a small group either.
+    """Each value that may be released. The rest of the rows could be worked out: it must not be a small group either.
 
     Rows of no known value are part of that rest.
     """
     fewest = max(smallest, SMALLEST_GROUP)
     places = places_of(values)
-    told = large_enough(places, np.zeros(len(label), dtype=np.int64), people, 1, fewest)
-    by_class = large_enough({name: places[name] for name in told}, label, people, _classes(score), smallest)
+    released = large_enough(places, np.zeros(len(label), dtype=np.int64), people, 1, fewest)
+    by_class = large_enough({name: places[name] for name in released}, label, people, _classes(score), smallest)
     return {
         name: figures_of(label[rows], score[rows], people[rows], smallest, threshold, name in by_class)
-        for name in sorted(told)
+        for name in sorted(released)
         for rows in [places[name]]
     }
 
@@ -180,10 +190,10 @@ def large_enough(
     def small(rows: np.ndarray) -> bool:
         return bool(is_small(patients_by_class(label[rows], people[rows], classes), fewest).any())
 
-    told = {name for name, rows in places.items() if not small(rows)}
-    while told and small(np.setdiff1d(np.arange(len(label)), np.concatenate([places[name] for name in told]))):
-        told.remove(min(sorted(told), key=lambda name: len(places[name])))  # the least is lost
-    return told
+    released = {name for name, rows in places.items() if not small(rows)}
+    while released and small(np.setdiff1d(np.arange(len(label)), np.concatenate([places[name] for name in released]))):
+        released.remove(min(sorted(released), key=lambda name: len(places[name])))  # the least is lost
+    return released
 
 
 def patients_in(people: np.ndarray) -> int:
@@ -191,7 +201,7 @@ def patients_in(people: np.ndarray) -> int:
 
 
 def patients_by_class(label: np.ndarray, people: np.ndarray, classes: int) -> np.ndarray:
-    """How many have a row of each class."""
+    """How many patients have a row of each class."""
     pairs = np.unique(np.stack([label, people]), axis=1)
     return np.bincount(pairs[0], minlength=classes)
 
@@ -206,3 +216,142 @@ def is_small(counts: np.ndarray, smallest: int | np.ndarray) -> np.ndarray:
 
 def _or_none(value: float) -> float | None:
     return None if np.isnan(value) else value
+
+
+SUPPRESSED = {"suppressed": True}
+CURVE = ("loss", "accuracy", "auc")
+
+
+def site_summary(
+    prediction: SitePrediction,
+    names: Sequence[str],
+    groups: Mapping[str, np.ndarray],
+    smallest: int,
+    thresholds: np.ndarray | None = None,
+) -> dict[str, Any]:
+    """Of rows with classes, or of rows with findings. `names` are those of the classes or findings.
+
+    `thresholds` are those that `own_thresholds` chose; without them the threshold is one half.
+    """
+    if prediction.label.ndim == 1:
+        chosen = np.nan if thresholds is None else float(thresholds[0])
+        return class_summary(prediction, groups, smallest, THRESHOLD if np.isnan(chosen) else chosen)
+    score, people = prediction.score, prediction.people
+    if patients_in(people) < max(smallest, 1):
+        return dict(SUPPRESSED)
+    if np.isnan(score).any():
+        return {"rows": len(score), "diverged": True}
+    cuts = np.full(len(names), np.nan) if thresholds is None else thresholds
+    label = _without_few_unknown(prediction, smallest)
+    whole = {name: _of_finding(label[:, f], score[:, f], people, smallest, cuts[f]) for f, name in enumerate(names)}
+    return {
+        "rows": len(label),
+        "diverged": False,
+        "findings": whole,
+        "groups": {
+            kind: _findings_by_value(label, score, people, names, values, smallest, cuts)
+            for kind, values in groups.items()
+        },
+    }
+
+
+def own_thresholds(
+    validation: SitePrediction | None, smallest: int, threshold: float | str = CHOSEN, findings: int = 0
+) -> np.ndarray | None:
+    """A site's thresholds of the positive class of two, or of each finding: chosen on its own validation rows, unless
+    the study gives `threshold`. NaN where too few patients are of a class or have the finding.
+
+    None where nothing can be chosen: without validation rows, and with several classes.
+    """
+    if not isinstance(threshold, str):
+        return np.full(max(1, findings), threshold)
+    if validation is None or not len(validation.rows):
+        return None
+    label, score, people = validation.label, validation.score, validation.people
+    if label.ndim == 1 and score.ndim == 1:
+        few = min(patients_in(people[label == c]) for c in (0, 1)) < max(smallest, 1)
+        return np.array([np.nan if few else class_threshold(label, score)])
+    if label.ndim == 1:
+        return None
+    small = [patients_in(people[label[:, f] == 1]) < max(smallest, 1) for f in range(label.shape[1])]
+    return np.array([np.nan if small[f] else best_threshold(label[:, f], score[:, f]) for f in range(label.shape[1])])
+
+
+def curve_figures(prediction: SitePrediction, smallest: int) -> dict[str, float]:
+    """What a site sends about a model after a round: number of rows, loss, accuracy, and for findings the AUC; nothing
+    where it has too few patients. For findings they are means over those for which `site_summary` has figures."""
+    if patients_in(prediction.people) < max(smallest, 1):
+        return {}
+    rows = len(prediction.rows)
+    if prediction.label.ndim == 1:
+        return {"rows": rows, **quick_figures([prediction])}
+    if np.isnan(prediction.score).any():
+        return {"rows": rows, **dict.fromkeys(CURVE, np.nan)}
+    label, score, people = _without_few_unknown(prediction, smallest), prediction.score, prediction.people
+    of_findings = []
+    for f in range(label.shape[1]):
+        known = label[:, f] >= 0
+        counts = patients_by_class(label[known, f], people[known], 2)
+        if patients_in(people[known]) >= max(smallest, 1) and not is_small(counts, smallest).any():
+            of_findings.append(finding_metrics(label[known, f], score[known, f], THRESHOLD))
+    if not of_findings:
+        return {}
+    means = macro(of_findings)
+    return {"rows": rows, **{name: means[name] for name in CURVE}}
+
+
+def _of_finding(
+    label: np.ndarray, score: np.ndarray, people: np.ndarray, smallest: int, threshold: float, by_class: bool = True
+) -> dict[str, Any]:
+    """Over the rows in which the finding is known. `threshold` is NaN where none was chosen."""
+    known = label >= 0
+    chosen = not np.isnan(threshold)
+    # scores may be of less precision, and are not rounded up to it
+    cut = np.float64(threshold if chosen else THRESHOLD)
+    figures = figures_of(label[known], score[known], people[known], smallest, cut, by_class, finding=True)
+    return figures if "suppressed" in figures else {**figures, "chosen": chosen}
+
+
+def _without_few_unknown(prediction: SitePrediction, smallest: int) -> np.ndarray:
+    """Labels in which a finding is unknown in no patient or in at least `smallest`. The same patients are drawn for
+    every model, so that models are compared on the same rows."""
+    label, people = prediction.label.copy(), prediction.people
+    for f in range(label.shape[1]):
+        with_open = np.unique(people[label[:, f] < 0])
+        if 0 < len(with_open) < smallest:
+            others = np.setdiff1d(people, with_open)
+            drawn = generator(f, "labels left open", site=prediction.site).permutation(others)
+            label[np.isin(people, drawn[: smallest - len(with_open)]), f] = UNKNOWN
+    return label
+
+
+def _findings_by_value(
+    label: np.ndarray,
+    score: np.ndarray,
+    people: np.ndarray,
+    names: Sequence[str],
+    values: np.ndarray,
+    smallest: int,
+    cuts: np.ndarray,
+) -> dict[str, Any]:
+    """Each value that may be released, as in `_by_value`; in it each finding whose known rows, unknown rows and rows
+    of either class are not small cells there or in the rest."""
+    fewest = max(smallest, SMALLEST_GROUP)
+    places = places_of(values)
+    released = sorted(large_enough(places, np.zeros(len(label), dtype=np.int64), people, 1, fewest))
+    by_value: dict[str, Any] = {
+        value: {"rows": len(places[value]), "diverged": False, "findings": {}} for value in released
+    }
+    for f, name in enumerate(names):
+        is_open = (label[:, f] < 0).astype(np.int64)
+        known_in = large_enough({v: places[v] for v in released}, is_open, people, 2, np.array([fewest, smallest]))
+        state = np.where(is_open, 2, label[:, f])
+        by_class = large_enough({v: places[v] for v in known_in}, state, people, 3, smallest)
+        for value in released:
+            rows = places[value]
+            by_value[value]["findings"][name] = (
+                _of_finding(label[rows, f], score[rows, f], people[rows], smallest, cuts[f], value in by_class)
+                if value in known_in
+                else dict(SUPPRESSED)
+            )
+    return by_value

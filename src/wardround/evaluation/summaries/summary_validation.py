@@ -1,7 +1,7 @@
-"""Whether figures that a hospital tells of its predictions can be true: they come from another institution.
+"""Whether the figures that a hospital sends about its predictions can be true: they come from another institution.
 
-What a hospital says of its own rows cannot be proved wrong from elsewhere. But counts must add up, figures must follow
-from counts, and the number of rows must be the one that was agreed before the first round.
+What a hospital sends about its own rows cannot be verified elsewhere. But counts must add up, figures must follow from
+counts, and the number of rows must be the one that was agreed before the first round.
 """
 
 import math
@@ -28,7 +28,7 @@ class Expected:
 
 
 class Impossible(ValueError):
-    """Says which figure cannot be."""
+    """Names the impossible figure."""
 
 
 def check_summary(summary: Summary, expected: Expected) -> None:
@@ -49,7 +49,7 @@ def check_summary(summary: Summary, expected: Expected) -> None:
 
 
 def check_curve(curve: Mapping[str, Any], rows: int, exact: bool, has_findings: bool) -> None:
-    """What is told of a model after a round."""
+    """The figures of a model after a round."""
     _hold(curve["rows"] == rows if exact else curve["rows"] <= rows, "rows other than agreed")
     if curve["accuracy"] is not None and not has_findings:  # of findings it is a mean over several
         right = curve["accuracy"] * curve["rows"]
@@ -58,15 +58,15 @@ def check_curve(curve: Mapping[str, Any], rows: int, exact: bool, has_findings: 
 
 def _check_groups(kind: str, values: Mapping[str, Summary], whole: Summary, expected: Expected) -> None:
     within = Expected(expected.names, expected.has_findings, whole["rows"], exact=False)
-    told = [group for group in values.values() if not _is_suppressed(group)]
-    for group in told:
+    groups = [group for group in values.values() if not _is_suppressed(group)]
+    for group in groups:
         _check_rows(group, within)
         _hold(not group["diverged"], f"a group by {kind} that diverged where the whole did not")
         if expected.has_findings:
             _check_findings(group, within, ("rows", "diverged", "findings"))
         else:
             _check_figures(group, len(expected.names))
-    _hold(sum(group["rows"] for group in told) <= whole["rows"], f"more rows in groups by {kind} than in all")
+    _hold(sum(group["rows"] for group in groups) <= whole["rows"], f"more rows in groups by {kind} than in all")
 
 
 def _check_findings(summary: Summary, expected: Expected, fields: Sequence[str]) -> None:
@@ -86,9 +86,9 @@ def _check_figures(summary: Summary, classes: int, *more: str) -> None:
     for field in ("small_classes", "metrics", "sums", "histogram"):
         _hold(field in summary, f"no {field}")
     _hold(all(place < classes for place in summary["small_classes"]), "a small class that does not exist")
-    sums, figures = summary["sums"], summary["metrics"]
+    sums, figures, histogram = summary["sums"], summary["metrics"], summary["histogram"]
     if sums is None:
-        _hold(summary["histogram"] is None, "a histogram without counts")
+        _hold(histogram is None, "a histogram without counts")
         _hold(all(value is None for value in figures.values()), "figures without counts")
         return
     rows, confusion = summary["rows"], sums["confusion"]
@@ -97,33 +97,16 @@ def _check_figures(summary: Summary, classes: int, *more: str) -> None:
     for name in ("brier", "loss"):
         _close(figures[name], sums[name] / rows, name)
     if confusion is None:
-        _hold(summary["histogram"] is None, "a histogram where nothing is told by class")
+        _hold(histogram is None, "a histogram without counts by class")
         others = [name for name in figures if name not in ("accuracy", "brier", "loss")]
-        _hold(all(figures[name] is None for name in others), "figures by class where nothing is told by class")
+        _hold(all(figures[name] is None for name in others), "figures by class without counts by class")
         return
-    _check_calls(confusion, sums["right"], rows, classes)
-    of_classes = [Counts(**one) for one in confusion]
-    counted = [one for one in of_classes if len(of_classes) == 1 or one.tp + one.fn]
-    needs_positives = "chosen" in more and not of_classes[0].tp + of_classes[0].fn
-    for name, value in (macro([rates(one) for one in counted]) if len(counted) > 1 else rates(counted[0])).items():
-        undefined = needs_positives and name in ("f1", "sensitivity", "ppv")
-        _close(figures[name], math.nan if undefined else value, name)
-    if summary["histogram"] is not None:
+    _check_confusion(confusion, sums["right"], rows, classes)
+    counts = [Counts(**of_class) for of_class in confusion]
+    _check_rates(figures, counts, is_finding="chosen" in more)
+    if histogram is not None:
         _hold(classes == 2, "a histogram of several classes")
-        negative, positive = summary["histogram"]
-        _check_cells(negative, of_classes[0].fp + of_classes[0].tn)
-        _check_cells(positive, of_classes[0].tp + of_classes[0].fn)
-        _hold((figures["auc"] is None) == (not negative or not positive), "an AUC that its classes do not allow")
-
-
-def _check_calls(confusion: Sequence[Mapping[str, int]], right: int, rows: int, classes: int) -> None:
-    _hold(len(confusion) == (1 if classes == 2 else classes), "counts of calls for another number of classes")
-    _hold(all(sum(one.values()) == rows for one in confusion), "counts of calls that do not add up to the rows")
-    called_right = sum(one["tp"] for one in confusion) + (confusion[0]["tn"] if len(confusion) == 1 else 0)
-    _hold(called_right == right, "counts of calls that contradict how many are right")
-    if len(confusion) > 1:
-        _hold(sum(one["tp"] + one["fn"] for one in confusion) == rows, "classes that do not add up to the rows")
-        _hold(sum(one["tp"] + one["fp"] for one in confusion) == rows, "calls that do not add up to the rows")
+        _check_histogram(histogram, counts[0], figures["auc"])
 
 
 def _check_cells(cells: Sequence[Mapping[str, Any]], rows: int) -> None:
@@ -139,10 +122,10 @@ def _check_cells(cells: Sequence[Mapping[str, Any]], rows: int) -> None:
 
 def _is_suppressed(summary: Summary) -> bool:
     if "suppressed" not in summary:
-        _hold("rows" in summary and "diverged" in summary, "neither figures nor a word that they are withheld")
+        _hold("rows" in summary and "diverged" in summary, "neither figures nor a note that they are withheld")
         return False
     _hold(
-        summary["suppressed"] is True and set(summary) == {"suppressed"}, "figures beside a word that they are withheld"
+        summary["suppressed"] is True and set(summary) == {"suppressed"}, "figures beside a note that they are withheld"
     )
     return True
 
@@ -156,9 +139,38 @@ def _only(summary: Summary, fields: Sequence[str]) -> None:
     _hold(set(summary) <= set(fields), "figures that do not belong together")
 
 
-def _close(told: float | None, known: float, name: str) -> None:
-    """A figure is what its counts say, and None where they do not say any."""
-    same = math.isnan(known) if told is None else math.isclose(told, known, rel_tol=CLOSE, abs_tol=CLOSE)
+def _check_rates(figures: Mapping[str, float | None], counts: Sequence[Counts], is_finding: bool) -> None:
+    counted = [of_class for of_class in counts if len(counts) == 1 or of_class.tp + of_class.fn]
+    no_positives = is_finding and not counts[0].tp + counts[0].fn
+    expected = macro([rates(of_class) for of_class in counted]) if len(counted) > 1 else rates(counted[0])
+    for name, value in expected.items():
+        undefined = no_positives and name in ("f1", "sensitivity", "ppv")
+        _close(figures[name], math.nan if undefined else value, name)
+
+
+def _check_histogram(histogram: Sequence[Sequence[Mapping[str, Any]]], counts: Counts, auc: float | None) -> None:
+    negative, positive = histogram
+    _check_cells(negative, counts.fp + counts.tn)
+    _check_cells(positive, counts.tp + counts.fn)
+    _hold((auc is None) == (not negative or not positive), "an AUC that its classes do not allow")
+
+
+def _check_confusion(confusion: Sequence[Mapping[str, int]], right: int, rows: int, classes: int) -> None:
+    _hold(len(confusion) == (1 if classes == 2 else classes), "counts of predictions for another number of classes")
+    _hold(all(sum(counts.values()) == rows for counts in confusion), "counts that do not add up to the rows")
+    predicted_right = sum(counts["tp"] for counts in confusion) + (confusion[0]["tn"] if len(confusion) == 1 else 0)
+    _hold(predicted_right == right, "counts of predictions that contradict how many are right")
+    if len(confusion) > 1:
+        _hold(
+            sum(counts["tp"] + counts["fn"] for counts in confusion) == rows, "classes that do not add up to the rows"
+        )
+        predicted = sum(counts["tp"] + counts["fp"] for counts in confusion)
+        _hold(predicted == rows, "predictions that do not add up to the rows")
+
+
+def _close(figure: float | None, expected: float, name: str) -> None:
+    """A figure follows from its counts, and is None where they do not define it."""
+    same = math.isnan(expected) if figure is None else math.isclose(figure, expected, rel_tol=CLOSE, abs_tol=CLOSE)
     _hold(same, f"{name} that contradicts its counts")
 
 

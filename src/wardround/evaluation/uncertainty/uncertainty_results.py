@@ -15,20 +15,22 @@ from wardround.study.schema import Study, Uncertainty
 from wardround.uncertainty.decomposition import of_rows
 
 
-def score_sureness(content: dict[str, Any], study: Study, unsure: pd.DataFrame, groups: pd.DataFrame) -> dict[str, Any]:
+def score_uncertainty(
+    content: dict[str, Any], study: Study, uncertainty: pd.DataFrame, groups: pd.DataFrame
+) -> dict[str, Any]:
     """`content` is a whole results.json; it comes back with the `uncertainty` of arms that ask for it. `unsure` has the
     selected arms already."""
-    of_arm = {str(name): part for name, part in unsure.groupby("arm", sort=False)}
+    of_arm = {str(name): part for name, part in uncertainty.groupby("arm", sort=False)}
     # one figure for all arms: an AUC within sites beside one over all rows could not be compared
-    within = any(told["own_models"] for told in content["arms"].values())
-    for name, told in content["arms"].items():
+    within = any(results["own_models"] for results in content["arms"].values())
+    for name, results in content["arms"].items():
         arm = origin_of(study, name)
         if arm.uncertainty is None or name not in of_arm:
             continue
         seeds = list(seeds_of(of_arm[name], groups, arm.uncertainty.method == "ensemble", study.evaluation.threshold))
         resampling = Resampling.of(study.evaluation_of(arm))
         members = study.evaluation.seeds.count if arm.uncertainty.method == "ensemble" else None
-        told["uncertainty"] = describe_arm(seeds, arm.uncertainty, resampling, content["findings"], within, members)
+        results["uncertainty"] = describe_arm(seeds, arm.uncertainty, resampling, content["findings"], within, members)
     return content
 
 
@@ -60,11 +62,11 @@ def describe_arm(
 
 def _parts(seeds: Sequence[SeedRows], findings: Sequence[str]) -> dict[str, Any]:
     """Mean uncertainty of test rows in bits; of findings the mean over them, and each."""
-    told: dict[str, Any] = {
-        name: float(np.mean([of_rows(one.test.measures[name]).mean() for one in seeds])) for name in PARTS
+    described: dict[str, Any] = {
+        name: float(np.mean([of_rows(rows.test.measures[name]).mean() for rows in seeds])) for name in PARTS
     }
-    told["findings"] = {
-        finding: {name: float(np.mean([one.test.measures[name][:, f].mean() for one in seeds])) for name in PARTS}
+    described["findings"] = {
+        finding: {name: float(np.mean([rows.test.measures[name][:, f].mean() for rows in seeds])) for name in PARTS}
         for f, finding in enumerate(findings)
     }
-    return told
+    return described

@@ -27,7 +27,7 @@ KEYS = ["site", "side", "row"]  # what a row of several members of an ensemble h
 
 
 @dataclass(frozen=True, eq=False)
-class Sided:
+class LabelledRows:
     """Rows of one arm with one seed. Shapes of label and score are as in `uncertainty.calibration`."""
 
     site: np.ndarray
@@ -38,14 +38,14 @@ class Sided:
     measures: Mapping[str, np.ndarray]  # in MEASURES: (rows,), or (rows, findings)
 
     @classmethod
-    def of(cls, table: pd.DataFrame, patient: pd.Series | None) -> "Sided":
+    def of(cls, table: pd.DataFrame, patient: pd.Series | None) -> "LabelledRows":
         labels, scores = label_columns(table), score_columns(table)
         findings = labels != ["label"]
         row = table["row"].to_numpy()
         names = [name.removeprefix("label_") for name in labels]
 
         def measure(name: str) -> np.ndarray:
-            return table[[f"{name}_{one}" for one in names] if findings else name].to_numpy()
+            return table[[f"{name}_{finding}" for finding in names] if findings else name].to_numpy()
 
         return cls(
             table["site"].to_numpy(),
@@ -59,13 +59,13 @@ class Sided:
     def __len__(self) -> int:
         return len(self.row)
 
-    def take(self, chosen: np.ndarray) -> "Sided":
+    def take(self, chosen: np.ndarray) -> "LabelledRows":
         measures = {name: measure[chosen] for name, measure in self.measures.items()}
-        arrays = (one[chosen] for one in (self.site, self.row, self.patient, self.label, self.score))
+        arrays = (array[chosen] for array in (self.site, self.row, self.patient, self.label, self.score))
         site, row, patient, label, score = arrays
-        return Sided(site, row, patient, label, score, measures)
+        return LabelledRows(site, row, patient, label, score, measures)
 
-    def at(self, site: str) -> "Sided":
+    def at(self, site: str) -> "LabelledRows":
         return self.take(self.site == site)
 
 
@@ -74,9 +74,9 @@ class SeedRows:
     """One arm with one seed, or an ensemble of all of them."""
 
     seed: int
-    validation: Sided
-    test: Sided
-    changed: Mapping[str, Sided]  # test images inverted, and so on
+    validation: LabelledRows
+    test: LabelledRows
+    changed: Mapping[str, LabelledRows]  # test images inverted, and so on
     cut: np.ndarray | float  # from which score on a finding, or the positive of two classes, is called
 
     @property
@@ -104,15 +104,15 @@ class SeedRows:
             made[here] = temperature.of(self.test.score[here])
         return made
 
-    def doubt(self, rows: Sided) -> np.ndarray:
+    def doubt(self, rows: LabelledRows) -> np.ndarray:
         """How unclear a call is, in bits: entropy, for findings about the threshold at which they are called."""
         return doubt_of(rows.score, self.findings, self.cut)
 
     @cached_property
     def called(self) -> np.ndarray:
         """Of test rows: class numbers, or 1 and 0 for each finding."""
-        several = self.test.score.ndim == 2 and not self.findings
-        return called(self.test.score, None if several else self.cut)
+        multiclass = self.test.score.ndim == 2 and not self.findings
+        return called(self.test.score, None if multiclass else self.cut)
 
     @cached_property
     def wrong(self) -> np.ndarray:
@@ -145,7 +145,7 @@ def seeds_of(
     table: pd.DataFrame, groups: pd.DataFrame, ensemble: bool, threshold: float | str = CHOSEN
 ) -> Iterator[SeedRows]:
     """Of one arm. Seeds whose model has diverged are left out. `threshold` is the study's own, or "chosen"."""
-    table = put_together(table) if ensemble else table
+    table = merge_members(table) if ensemble else table
     scores = score_columns(table)
     lost = table.loc[table[scores].isna().any(axis=1), "seed"].unique()
     table = table[~table["seed"].isin(lost)]
@@ -160,16 +160,16 @@ def seeds_of(
         cuts = choose_thresholds(validation) if len(validation) else None
     known = "patient" in groups and len(groups) > 0
     patient = pd.Series(groups["patient"].to_numpy(), index=groups["row"]) if known else None
-    for seed in sorted(int(one) for one in test["seed"].unique()):
+    for seed in sorted(int(seed_value) for seed_value in test["seed"].unique()):
         mine = test[test["seed"] == seed]
         own = table[table["seed"] == seed]
         others = [side for side in own["side"].unique() if side not in SIDES]
         cut = _cut(cuts, str(mine["arm"].iloc[0]), seed, len(label_columns(table)))
         yield SeedRows(
             seed,
-            Sided.of(validation[validation["seed"] == seed], patient),
-            Sided.of(mine, patient),
-            {side: Sided.of(own[own["side"] == side], patient) for side in others},
+            LabelledRows.of(validation[validation["seed"] == seed], patient),
+            LabelledRows.of(mine, patient),
+            {side: LabelledRows.of(own[own["side"] == side], patient) for side in others},
             cut if findings else float(cut[0]),
         )
 
@@ -181,7 +181,7 @@ def _cut(cuts: pd.DataFrame | None, arm: str, seed: int, findings: int) -> np.nd
     return np.where(np.isnan(chosen), THRESHOLD, chosen)
 
 
-def put_together(table: pd.DataFrame) -> pd.DataFrame:
+def merge_members(table: pd.DataFrame) -> pd.DataFrame:
     """The members of an ensemble as one model: each row's mean score over seeds, and what they do not agree on. The
     whole is called by the first seed. A row that a diverged member has no score of has none."""
     members = [part.sort_values(KEYS, kind="stable") for _, part in table.groupby("seed")]
@@ -192,9 +192,9 @@ def put_together(table: pd.DataFrame) -> pd.DataFrame:
     columns, findings = score_columns(first), label_columns(first) != ["label"]
     p = np.stack([member[columns].to_numpy(dtype=np.float64) for member in members])
     p = p[..., 0] if columns == ["score"] else p
-    several = columns != ["score"] and not findings
+    multiclass = columns != ["score"] and not findings
     fine = ~np.isnan(p).any(axis=tuple(axis for axis in range(p.ndim) if axis != 1))
-    made = of_probabilities(p[:, fine], several)
+    made = of_probabilities(p[:, fine], multiclass)
     for name, values in zip(("score", *MEASURES), made, strict=True):
         own = [column for column in first.columns if column == name or column.startswith(f"{name}_")]
         first[own] = np.nan
