@@ -18,7 +18,8 @@ from wardround.core.errors import DeployError
 from wardround.data.agreement import LEAST, Common, Facts, Lent, Moments
 from wardround.data.prepare import Layout
 from wardround.data.records import Column
-from wardround.deployment.common import agreement_serialization as written
+from wardround.data.serialization import read_layout, write_layout
+from wardround.deployment.common import agreement_serialization as agreement
 from wardround.deployment.common.answer_matching import belongs
 from wardround.protocol.messages import PROTOCOL, Message, Sealed, open_sealed, seal, tensor_bytes
 
@@ -83,15 +84,15 @@ ARRAYS = hnp.arrays(np.float64, 4, elements=FLOATS)
 @given(ARRAYS, ARRAYS, st.dictionaries(NAMES, NAMES, max_size=3))
 @example(np.array(ODD[:4]), np.array(ODD[4:8]), {"ward": "burns"})
 def test_what_is_agreed_on_keeps_every_bit(one: np.ndarray, other: np.ndarray, levels: dict[str, str]) -> None:
-    common = written.read_common(through(written.write_common(Common(one, levels, (other, one)))))
+    common = agreement.read_common(through(agreement.write_common(Common(one, levels, (other, one)))))
     assert same_bits(common.fill, one)
     assert common.scale is not None
     assert same_bits(common.scale[0], other)
     assert same_bits(common.scale[1], one)
     assert common.level == levels
-    plain = written.read_common(through(written.write_common(Common(one))))
+    plain = agreement.read_common(through(agreement.write_common(Common(one))))
     assert plain.scale is None
-    moments = written.read_moments(through(written.write_moments(Moments(np.arange(len(one)), one, other))))
+    moments = agreement.read_moments(through(agreement.write_moments(Moments(np.arange(len(one)), one, other))))
     assert moments.count.tolist() == list(range(len(one)))
     assert same_bits(moments.total, one)
     assert same_bits(moments.squares, other)
@@ -103,8 +104,8 @@ def test_what_is_agreed_on_keeps_every_bit(one: np.ndarray, other: np.ndarray, l
 def test_only_what_is_asked_for_is_lent(fill: np.ndarray, numbers: set[int], categories: set[str]) -> None:
     counts = np.array([3, 5, 7, 9])
     levels = {"ward": {"burns": 6, "medical": 2}, "stage": {"1": 4}}
-    told = written.write_lent(Lent(fill, counts, levels), sorted(numbers), sorted(categories))
-    read = written.read_lent(through(told))
+    told = agreement.write_lent(Lent(fill, counts, levels), sorted(numbers), sorted(categories))
+    read = agreement.read_lent(through(told))
     for place in range(4):
         asked = place in numbers and counts[place] >= LEAST
         assert read.counts[place] == (counts[place] if asked else 0)
@@ -124,11 +125,11 @@ def test_layouts_and_facts_keep_their_order(
 ) -> None:
     columns = (Column("b", "numeric", limits), Column("a", "categorical", None, True))
     layout = Layout(columns, levels, names)
-    read = written.read_layout(through(written.write_layout(layout)))
+    read = read_layout(through(write_layout(layout)))
     assert read == layout
     assert list(read.levels) == list(levels)
     facts = Facts((True, False), (False, True), tuple(levels.values()))
-    assert written.read_facts(through(written.write_facts(facts))) == facts
+    assert agreement.read_facts(through(agreement.write_facts(facts))) == facts
 
 
 def test_what_is_packed_once_is_the_same_message() -> None:

@@ -10,7 +10,7 @@ from tests.deployment.private_studies import KNOWN, begin, ledger, own, private
 from wardround.core.errors import DeployError, StudyError
 from wardround.core.health import Condition
 from wardround.data.records import Column
-from wardround.deployment.common.agreement_serialization import read_column, write_column
+from wardround.data.serialization import read_column, write_column
 from wardround.deployment.common.deployable import refuse_undeployable
 from wardround.deployment.common.deployed_plan import own_plan
 from wardround.deployment.common.schema_agreement import common_columns

@@ -20,9 +20,9 @@ with needs("deploy", "a study across hospitals"):
 
 REMEDY = "Install the same version of wardround everywhere."
 Kinds = Mapping[str, type[of_site.Said]]
-NO: Kinds = {"refused": of_site.Refused, "failed": of_site.Failed}
+REFUSALS: Kinds = {"refused": of_site.Refused, "failed": of_site.Failed}
 OF_SITES: Kinds = {
-    **NO,
+    **REFUSALS,
     "ready": of_site.Ready,
     "facts": of_site.Facts,
     "lent": of_site.Lent,
@@ -37,7 +37,7 @@ OF_SITES: Kinds = {
     "goodbye": of_site.Goodbye,
 }
 OF_REGIONS: Kinds = {
-    **NO,
+    **REFUSALS,
     "ready": of_region.RegionReady,
     "facts": of_region.RegionFacts,
     "lent": of_region.RegionLent,
@@ -48,7 +48,7 @@ OF_REGIONS: Kinds = {
     "goodbye": of_site.Goodbye,
 }
 OF_PARTIES: Kinds = {
-    **NO,
+    **REFUSALS,
     "ready": of_party.PartyReady,
     "matched": of_party.Matched,
     "dealt": of_party.Dealt,
@@ -71,7 +71,7 @@ def read_answer(site: str, kind: str, body: Mapping[str, Any], kinds: Kinds) -> 
         read: of_site.Said = msgspec.convert(body, expected)
     except msgspec.ValidationError as error:
         raise unusable(site, str(error)) from None
-    if kind not in NO and not _names_are_plain(body):
+    if kind not in REFUSALS and not _names_are_plain(body):
         raise unusable(site, "a name in it has control characters")
     return read
 

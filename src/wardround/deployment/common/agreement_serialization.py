@@ -7,10 +7,6 @@ import numpy as np
 
 from wardround.data.agreement import Common, Facts, Lent, Moments, with_enough
 from wardround.data.serialization import Plain
-from wardround.data.serialization import read_column as read_column
-from wardround.data.serialization import read_layout as read_layout
-from wardround.data.serialization import write_column as write_column
-from wardround.data.serialization import write_layout as write_layout
 
 
 def write_facts(facts: Facts) -> Plain:

@@ -5,6 +5,7 @@ from typing import Any
 
 import orjson
 
+from wardround.protocol.answers import REFUSALS
 from wardround.protocol.messages import Message, Sealed
 
 ANSWERS = {
@@ -30,7 +31,6 @@ ANSWERS = {
     "show": "shown",
     "judge": "judged",
 }
-NO = ("refused", "failed")  # to any question
 PLACE = ("run", "wave", "round")
 
 
@@ -41,7 +41,7 @@ def place_of(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def belongs(answer: Message, question: Sealed) -> bool:
     asked = orjson.loads(question.head)
-    if answer.kind in NO and "run" not in answer.body:
+    if answer.kind in REFUSALS and "run" not in answer.body:
         return True  # the site could not read what it was asked
-    known = answer.kind in NO or answer.kind == ANSWERS[asked["kind"]]
+    known = answer.kind in REFUSALS or answer.kind == ANSWERS[asked["kind"]]
     return known and place_of(answer.body) == place_of(asked["body"])

@@ -13,7 +13,7 @@ from wardround.data.checks.label_direction import Association, opposites, uncomp
 from wardround.data.clinical_names import SAME
 from wardround.study.schema import Study
 
-CHECK = "label-direction"
+DIRECTION_CHECK = "label-direction"
 
 
 def told_directions(found: Mapping[str, Association], only_public: bool) -> dict[str, list[float]]:
@@ -26,20 +26,20 @@ def told_directions(found: Mapping[str, Association], only_public: bool) -> dict
 
 def inverted_labels(study: Study, classes: Sequence[str], told: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Refused, unless the study accepts it knowingly; then a warning."""
-    by_site = {site: {str(name): _read(one) for name, one in directions.items()} for site, directions in told.items()}
+    by_site = {site: {str(name): _read_direction(one) for name, one in directions.items()} for site, directions in told.items()}
     warnings = [f"{site}: {UNCOMPARED}" for site in uncompared(by_site)] if any(by_site.values()) else []
     for finding in direction_findings(opposites(by_site), classes):
-        if CHECK not in study.evaluation.accept:
+        if DIRECTION_CHECK not in study.evaluation.accept:
             accept = (
-                f'If it is meant, accept it knowingly: `accept = ["{CHECK}"]` in [evaluation]; that is another study, '
+                f'If it is meant, accept it knowingly: `accept = ["{DIRECTION_CHECK}"]` in [evaluation]; that is another study, '
                 "which hospitals approve anew."
             )
-            raise CheckError(f"{finding.site}: {CHECK}", finding.message, f"{finding.remedy} {accept}")
+            raise CheckError(f"{finding.site}: {DIRECTION_CHECK}", finding.message, f"{finding.remedy} {accept}")
         warnings.append(f"{finding} (accepted by the study)")
     return warnings
 
 
-def _read(told: Sequence[float]) -> Association:
+def _read_direction(told: Sequence[float]) -> Association:
     """How many rows are behind it is not told."""
     effect, error = (float(number) for number in told)
     if not -0.5 <= effect <= 0.5 or not 0 < error < 1:

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 
 from wardround.core.errors import DeployError, SecureSumError
 from wardround.deployment.common.answer_checks import Check
-from wardround.deployment.common.answer_matching import NO, belongs
+from wardround.deployment.common.answer_matching import belongs
 from wardround.evaluation.summaries.summary_validation import Impossible
-from wardround.protocol.answers import OF_SITES, Kinds, read_answer, unusable
+from wardround.protocol.answers import OF_SITES, REFUSALS, Kinds, read_answer, unusable
 from wardround.protocol.messages import Message, Post, Sealed, Signer, Verifier, open_sealed, seal
 from wardround.protocol.text import plain_text
 from wardround.protocol.values import MOST_HEAD
@@ -187,7 +187,7 @@ class Correspondence:
             return self._astray(site)  # to an earlier question; this one is still open
         self.astray.pop(site, None)
         read_answer(site, message.kind, message.body, self.answers)
-        if message.kind in NO:
+        if message.kind in REFUSALS:
             return self._refused(site, message)
         take(site, sealed, message)
         self.doing[site] = "answered"

@@ -8,16 +8,13 @@ from wardround.core.errors import DeployError
 from wardround.data.agreement import Common, Facts, Lent, Moments, common_of, common_scale, layout_of
 from wardround.data.prepare import Layout
 from wardround.data.records import SIDES, Column
+from wardround.data.serialization import read_column, read_layout, write_column, write_layout
 from wardround.deployment.common.agreement_serialization import (
-    read_column,
     read_common,
     read_facts,
-    read_layout,
     read_lent,
     read_moments,
-    write_column,
     write_common,
-    write_layout,
 )
 from wardround.deployment.common.answer_checks import carries_most, check_facts, check_lent, check_moments
 from wardround.deployment.common.deployed_plan import Agreed, DeployedPlan, Key, far_plan

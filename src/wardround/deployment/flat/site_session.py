@@ -17,15 +17,8 @@ from wardround.data.agreement import LEAST, lend, moments, own_fill
 from wardround.data.checks.before_training import refuse_errors
 from wardround.data.checks.label_direction import associations
 from wardround.data.records import SIDES, Records, class_hash
-from wardround.deployment.common.agreement_serialization import (
-    read_column,
-    read_common,
-    read_layout,
-    write_column,
-    write_facts,
-    write_lent,
-    write_moments,
-)
+from wardround.data.serialization import read_column, read_layout, write_column
+from wardround.deployment.common.agreement_serialization import read_common, write_facts, write_lent, write_moments
 from wardround.deployment.common.deployable import is_private
 from wardround.deployment.common.deployed_plan import Key, in_agreed_columns, own_plan
 from wardround.deployment.common.label_directions import told_directions

@@ -6,7 +6,8 @@ from typing import Any
 
 from wardround.data.agreement import Facts
 from wardround.data.records import Column
-from wardround.deployment.common.agreement_serialization import read_facts, write_column
+from wardround.data.serialization import write_column
+from wardround.deployment.common.agreement_serialization import read_facts
 from wardround.deployment.common.answer_checks import (
     carries_most,
     check_column_facts,

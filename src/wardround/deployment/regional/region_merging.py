@@ -12,11 +12,11 @@ import numpy as np
 
 from wardround.core.errors import DeployError
 from wardround.data.agreement import Facts, Lent, Moments
+from wardround.data.serialization import write_column
 from wardround.deployment.common.agreement_serialization import (
     read_facts,
     read_lent,
     read_moments,
-    write_column,
     write_facts,
     write_moments,
 )

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from wardround.core.errors import DeployError
 from wardround.core.tree import Tree
-from wardround.deployment.common.agreement_serialization import read_column
+from wardround.data.serialization import read_column
 from wardround.deployment.common.answer_checks import Check, check_facts, check_lent, check_moments, check_waves
 from wardround.deployment.common.deployed_plan import DeployedPlan, far_plan
 from wardround.deployment.common.messaging import Shrunk, Step
