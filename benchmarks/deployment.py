@@ -24,7 +24,7 @@ from typing import Any
 
 from wardround.deployment.coordinate import deployed_folder
 from wardround.deployment.demo import prepare_site, started
-from wardround.deployment.flower.linked import free_port
+from wardround.deployment.flower.superlink import free_port
 from wardround.deployment.governance.approvals import approve
 from wardround.deployment.provisioning.provision import provision
 from wardround.deployment.provisioning.site_file import SiteFile

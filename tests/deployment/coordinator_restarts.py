@@ -48,8 +48,8 @@ def dies_once(seen: set[Place], when: str) -> Callable[[Federation], None]:
 
     def prepare(made: Federation) -> None:
         if when == "before":
-            made.post.before = before
+            made.transport.before = before
         else:
-            made.post.after = after
+            made.transport.after = after
 
     return prepare

@@ -89,7 +89,11 @@ class Process:
         found: list[int] = []
 
         def there() -> bool:
-            found[:] = [pid for pid in children(self.running.pid) if "wardround.deployment.flower.link" in command(pid)]
+            found[:] = [
+                pid
+                for pid in children(self.running.pid)
+                if "wardround.deployment.flower.superlink_process" in command(pid)
+            ]
             return bool(found)
 
         wait_until(there, f"{self.name} has a SuperLink", lambda: self.said)

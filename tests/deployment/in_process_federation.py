@@ -110,7 +110,7 @@ class ByHand:
 @dataclass
 class Federation:
     folder: RunFolder
-    post: ByHand
+    transport: ByHand
     coordinator: Coordinator
     open_site: Callable[[str], SiteWork]
     steps: list[Step] = field(default_factory=list)
@@ -127,14 +127,14 @@ class Federation:
 
     def restart_site(self, name: str) -> None:
         """As if its process had died: what it knows is what its folder holds."""
-        self.post.sites[name] = self.open_site(name)
+        self.transport.sites[name] = self.open_site(name)
 
     def restart_coordinator(self) -> "Federation":
         """Another process on the same folder; the sites live on."""
         old = self.coordinator
-        post = ByHand(self.post.sites)
-        fresh = Coordinator(old.study, old.families, list(old.sites), old.folder, post, old.signer, old.keys)
-        return Federation(self.folder, post, fresh, self.open_site)
+        transport = ByHand(self.transport.sites)
+        fresh = Coordinator(old.study, old.families, list(old.sites), old.folder, transport, old.signer, old.keys)
+        return Federation(self.folder, transport, fresh, self.open_site)
 
 
 def federation(
@@ -153,10 +153,10 @@ def federation(
         return site_work(name, folder / "sites" / name, study, families, sources[name], gate, keys)
 
     keys = {name: public(name) for name in sources}
-    post = ByHand({name: open_site(name) for name in sources})
+    transport = ByHand({name: open_site(name) for name in sources})
     run_folder = RunFolder(folder / "run")
-    coordinator = Coordinator(study, families, list(sources), run_folder, post, key("coordinator"), keys)
-    return Federation(run_folder, post, coordinator, open_site)
+    coordinator = Coordinator(study, families, list(sources), run_folder, transport, key("coordinator"), keys)
+    return Federation(run_folder, transport, coordinator, open_site)
 
 
 def site_work(

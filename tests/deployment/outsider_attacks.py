@@ -140,7 +140,7 @@ def no_app_can_be_started_from_outside(here: Hospitals) -> None:
 
 def large_requests_are_refused(here: Hospitals) -> None:
     """By what they announce, and not after they were read."""
-    from wardround.deployment.flower.door import LARGEST
+    from wardround.deployment.flower.gateway import LARGEST
 
     for header, value in (("content-length", str(LARGEST + 1)), ("transfer-encoding", "chunked")):
         connection = outside(here).connect()
@@ -205,14 +205,14 @@ def forged_messages_are_refused(here: Hospitals, coordinator: Process, site: str
     from flwr.app import Message as FlowerMessage
     from flwr.app import RecordDict
 
-    from wardround.deployment.flower.adapter import LastingGrid, Office
-    from wardround.deployment.flower.server_app import GridPost, Standing
+    from wardround.deployment.flower.adapter import CoordinatorConnection, ReconnectingGrid
+    from wardround.deployment.flower.server_app import GridTransport, Standing
     from wardround.deployment.flower.wire import from_record
 
     host, port = inner_door(coordinator)
-    office = Office(f"{host}:{port}", (here.kit / "link" / "secret").read_bytes(), {})
+    office = CoordinatorConnection(f"{host}:{port}", (here.kit / "link" / "secret").read_bytes(), {})
     node = connection_of(here, site)
-    grid = LastingGrid(lambda: office)
+    grid = ReconnectingGrid(lambda: office)
 
     class Known:
         def look(self) -> Mapping[str, Standing]:
@@ -226,7 +226,7 @@ def forged_messages_are_refused(here: Hospitals, coordinator: Process, site: str
         seal(Message(kind, {**train, "study": here.study.hash, "sites": list(here.sites)}), Key(made.new_key()))
         for kind in ("hello", "train", "evaluate", "goodbye")
     ]
-    answers = [_first(GridPost(grid, Known()).ask({site: sealed})) for sealed in (*forged, Sealed(b"", b"", b""))]
+    answers = [_first(GridTransport(grid, Known()).ask({site: sealed})) for sealed in (*forged, Sealed(b"", b"", b""))]
     [number] = grid.push_messages([FlowerMessage(RecordDict({}), node, "query", ttl=600.0)])  # is no message at all
     while not (replies := list(grid.pull_messages([number]))):
         pass

@@ -50,7 +50,7 @@ def deploy(
             memories[site] = {**memories.get(site, {}), **kept_memories(folder / "sites" / site)}
         return answer
 
-    made.post.after = look
+    made.transport.after = look
     made.run()
     return Both(made, load_plan(*load_study(document, models=models, sources=KNOWN)), memories)
 
@@ -77,7 +77,7 @@ def assert_parity(
     document: Mapping[str, Any], folder: Path, sources: Sources | None = None, models: dict[str, Factory] | None = None
 ) -> Both:
     both = deploy(document, folder, sources, models)
-    session = both.deployed.post.sites[hospitals.NAMES[0]].session
+    session = both.deployed.transport.sites[hospitals.NAMES[0]].session
     waves = [] if session is None else session.waves
     places = {member: (w, n) for w, wave in enumerate(waves) for n, member in enumerate(wave)}
     for arm in both.plan.study.trained_arms:

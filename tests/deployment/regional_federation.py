@@ -36,15 +36,15 @@ class Hierarchy:
     families: Families
     sources: Sources
     gates: Mapping[str, OpenGate]
-    posts: dict[str, ByHand] = field(default_factory=dict)  # of each region, to its sites
+    transports: dict[str, ByHand] = field(default_factory=dict)  # of each region, to its sites
     revoked: dict[str, str] = field(default_factory=dict)  # sites, at their regions
     steps: list[Step] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.regions = regions_of(self.study, list(self.sources))
         for region, sites in self.regions.items():
-            self.posts[region] = ByHand({site: self.open_site(site) for site in sites})
-        self.post = ByHand({region: self.open_region(region) for region in self.regions})
+            self.transports[region] = ByHand({site: self.open_site(site) for site in sites})
+        self.transport = ByHand({region: self.open_region(region) for region in self.regions})
         self.top = self.open_top()
 
     @property
@@ -63,7 +63,14 @@ class Hierarchy:
         keys = {region: public(region) for region in self.regions}
         names = list(self.regions)
         return CoordinatorOfAll(
-            self.study, self.families, names, self.run_folder, self.post, key("top"), keys, hospitals=list(self.sources)
+            self.study,
+            self.families,
+            names,
+            self.run_folder,
+            self.transport,
+            key("top"),
+            keys,
+            hospitals=list(self.sources),
         )
 
     def open_region(self, region: str) -> RegionWork:
@@ -71,7 +78,7 @@ class Hierarchy:
         sites = self.regions[region]
         keys = {site: public(site) for site in sites}
         signer = key(f"{region} as coordinator")
-        own = OwnSites(sites, self.posts[region], signer, keys, lambda: self.revoked)
+        own = OwnSites(sites, self.transports[region], signer, keys, lambda: self.revoked)
         state = self.folder / "regions" / region
         return RegionWork(region, state, self.study, self.families, own, key(region), public("top"))
 
@@ -89,10 +96,10 @@ class Hierarchy:
 
     def restart_site(self, name: str) -> None:
         region = next(region for region, sites in self.regions.items() if name in sites)
-        self.posts[region].sites[name] = self.open_site(name)
+        self.transports[region].sites[name] = self.open_site(name)
 
     def restart_region(self, region: str) -> None:
-        self.post.sites[region] = self.open_region(region)
+        self.transport.sites[region] = self.open_region(region)
 
     def restart_top(self) -> None:
         self.top = self.open_top()

@@ -11,16 +11,16 @@ from tests.deployment import federation_fixtures as made
 from tests.deployment.federation_processes import free_port
 from wardround.deployment.provisioning.kit import CoordinatorKit
 from wardround.deployment.provisioning.provision import provision
-from wardround.protocol.messages import Post, Sealed
+from wardround.protocol.messages import Sealed, Transport
 from wardround.protocol.signing import read_key, read_public_key
 
 
 def made_linked(folder: Path) -> Any:
-    from wardround.deployment.flower.linked import Linked
+    from wardround.deployment.flower.superlink import SuperLink
 
     kit = CoordinatorKit.load(provision(made.study(), made.SITES, folder / "kits", port=free_port("127.0.0.1")))
     keys = {site: read_public_key(pem, site).public for site, pem in kit.sites.items()}
-    return Linked("127.0.0.1", kit.port, kit.ca, kit.certificate, kit.key, keys, folder / "link")
+    return SuperLink("127.0.0.1", kit.port, kit.ca, kit.certificate, kit.key, keys, folder / "link")
 
 
 @contextmanager
@@ -46,10 +46,10 @@ def echo(sealed: Sealed) -> Sealed:
     return sealed
 
 
-def ask(post: Post, messages: Mapping[str, Sealed]) -> dict[str, Sealed]:
+def ask(transport: Transport, messages: Mapping[str, Sealed]) -> dict[str, Sealed]:
     until = time.monotonic() + 120
     found: dict[str, Sealed] = {}
-    for got in post.ask(dict(messages)):
+    for got in transport.ask(dict(messages)):
         found |= dict([got]) if got else {}
         assert time.monotonic() < until, "no answer came"
     return found

@@ -40,7 +40,7 @@ def lies(made: Federation, kind: str, change: Change, site: str = "cedar", round
         due = round_number is None or body_of(sealed).get("round") == round_number
         return forged(answer, name, change) if name == site and kind_of(sealed) == kind and due else answer
 
-    made.post.after = after
+    made.transport.after = after
 
 
 def results(made: Federation) -> dict[str, Any]:
@@ -164,7 +164,7 @@ def test_a_hospital_sends_no_update_that_is_not_finite_and_others_are_not_harmed
     wild = {"name": "wild", "algorithm": "fedavg", "training.lr": 1e30}
     made = begin(tmp_path / "both", quorum=None, arms=[{"algorithm": "fedavg"}, wild])
     made.run()
-    for _, sealed, answer in made.post.carried:
+    for _, sealed, answer in made.transport.carried:
         if kind_of(sealed) == "train":
             assert all(torch.isfinite(leaf).all() for leaf in tensors_of(answer).values())
     found = results(made)
@@ -185,7 +185,7 @@ def tensors_of(answer: Sealed) -> Tree:
 
 def test_who_misses_the_greeting_stands_in_the_results_and_in_the_first_words(tmp_path: Path) -> None:
     made = begin(tmp_path)
-    made.post.before = lambda site, sealed: not (site == "cedar" and kind_of(sealed) == "hello")
+    made.transport.before = lambda site, sealed: not (site == "cedar" and kind_of(sealed) == "hello")
     made.run()
     found = results(made)["participation"]
     assert list(found) == list(SITES)
@@ -261,7 +261,7 @@ def test_text_from_a_hospital_reaches_the_screen_without_control_characters(kind
             return seal(Message(kind, {**reason, "site": site, "head": ""}), key(site))
         return answer
 
-    made.post.after = after
+    made.transport.after = after
     made.run()
     lines = [line for line in made.lines if line.startswith("cedar: ")]
     assert lines

@@ -16,7 +16,7 @@ from typer.main import get_command
 
 from wardround.cli.main import app
 from wardround.deployment.demo import started
-from wardround.deployment.flower.linked import free_port
+from wardround.deployment.flower.superlink import free_port
 from wardround.deployment.provisioning.site_file import SiteFile
 
 ROOT = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""Whoever dies, whenever, and whatever the post loses, repeats or delays: the models are those of a quiet run."""
+"""Whoever dies, whenever, and whatever the transport loses, repeats or delays: the models are those of a quiet run."""
 
 import time
 from hashlib import sha256
@@ -58,7 +58,7 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("quiet")
     made = begin(folder)
     made.run()
-    asked = [kind_of(sealed) for _, sealed, _ in made.post.carried]
+    asked = [kind_of(sealed) for _, sealed, _ in made.transport.carried]
     assert list(dict.fromkeys(asked)) == list(MESSAGES)
     return digest(folder)
 
@@ -97,9 +97,9 @@ def restarting(made: Federation, when: str, only: Place | None = None) -> list[P
         return answer
 
     if when == "before":
-        made.post.before = before
+        made.transport.before = before
     else:
-        made.post.after = after
+        made.transport.after = after
     return died
 
 
@@ -125,7 +125,7 @@ def test_a_site_dies_once_and_its_answer_is_lost(place: Place, quiet: str, tmp_p
             return None
         return answer
 
-    made.post.after = after
+    made.transport.after = after
     made.run()
     assert lost == [place]
     assert digest(tmp_path) == quiet
@@ -155,7 +155,7 @@ def test_every_answer_is_lost_once(quiet: str, tmp_path: Path) -> None:
             assert answer == lost[place]
         return answer if lost.setdefault(place, answer) is not answer else None
 
-    made.post.after = after
+    made.transport.after = after
     made.run()
     assert digest(tmp_path) == quiet
 
@@ -164,10 +164,10 @@ def test_every_message_is_delivered_twice(quiet: str, tmp_path: Path) -> None:
     made = begin(tmp_path)
 
     def before(site: str, sealed: Sealed) -> bool:
-        made.post.sites[site].answer(sealed)
+        made.transport.sites[site].answer(sealed)
         return True
 
-    made.post.before = before
+    made.transport.before = before
     made.run()
     assert digest(tmp_path) == quiet
 
@@ -180,14 +180,14 @@ def test_old_messages_that_come_again_change_nothing(restarted: bool, quiet: str
 
     def before(site: str, sealed: Sealed) -> bool:
         for message in reversed(old[site]):
-            made.post.sites[site].answer(message)
+            made.transport.sites[site].answer(message)
         if kind_of(sealed) in ("train", "evaluate"):
             old[site].append(sealed)
         if restarted:
             made.restart_site(site)
         return True
 
-    made.post.before = before
+    made.transport.before = before
     made.run()
     assert digest(tmp_path) == quiet
 
@@ -206,7 +206,7 @@ def test_late_answers_of_earlier_rounds_count_for_nothing(quiet: str, tmp_path: 
         earlier[site].append(answer)
         return answer
 
-    made.post.after = after
+    made.transport.after = after
     made.run()
     assert len(shown) == len(PLACES) - len(SITES)
     assert not made.coordinator.left
@@ -225,7 +225,7 @@ def lose_folder(made: Federation, folder: Path) -> None:
             made.restart_site("cedar")
         return True
 
-    made.post.before = before
+    made.transport.before = before
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
@@ -319,7 +319,7 @@ def test_a_late_site_keeps_the_memory_of_its_last_update_that_counted(tmp_path: 
             assert body_of(sealed)["counted"] == {0: -1, 1: 0, 2: 0, 3: 2}[body_of(sealed)["round"]]
         return True
 
-    made.post.before, made.post.after = before, after
+    made.transport.before, made.transport.after = before, after
     steps_of(made)
     assert late[0] == late[1]
     assert any(line.startswith("cedar: did not answer in time (connected)") for line in made.lines)
@@ -346,12 +346,12 @@ def test_scaffolds_control_stays_the_mean_of_the_sites_controls(tmp_path: Path, 
         if kind_of(sealed) == "goodbye":
             memories[site] = kept_memories(tmp_path / "sites" / site)
         away = place_of(site, sealed)[:2] == ("train", 2)
-        if away and not made.post.away:
+        if away and not made.transport.away:
             clock.pass_deadline()
-        made.post.away = {"birch"} if away else set()
+        made.transport.away = {"birch"} if away else set()
         return True
 
-    made.post.before = before
+    made.transport.before = before
     steps_of(made)
     assert any(line.startswith("birch: did not answer in time (not connected)") for line in made.lines)
     assert_replayed(made, content)
@@ -371,7 +371,7 @@ def test_a_round_closes_with_a_quorum_when_the_coordinator_died_in_it(tmp_path: 
             raise Died
         return True
 
-    made.post.before = before
+    made.transport.before = before
     with pytest.raises(Died):
         made.run()
     again = made.restart_coordinator()
@@ -382,7 +382,7 @@ def test_a_round_closes_with_a_quorum_when_the_coordinator_died_in_it(tmp_path: 
         clock.pass_deadline()
         return False
 
-    again.post.before = without_alder
+    again.transport.before = without_alder
     steps_of(again)
     assert_replayed(again, content)
 
@@ -400,7 +400,7 @@ def test_a_round_waits_for_its_quorum_whatever_the_deadline(tmp_path: Path, cloc
         lost.append(site)
         return False
 
-    made.post.before = before
+    made.transport.before = before
     steps_of(made)
     assert len(lost) == 8
     records = made.folder.records()

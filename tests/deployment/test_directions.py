@@ -12,7 +12,7 @@ from wardround.core.errors import CheckError, DeployError
 from wardround.data.checks.label_direction import Association
 from wardround.data.clinical_names import SAME
 from wardround.data.sources import SOURCES, Source
-from wardround.deployment.common.label_directions import inverted_labels, told_directions
+from wardround.deployment.common.schema_agreement import direction_payload, inverted_labels
 from wardround.study.schema import Evaluation, Study
 
 HOSPITALS = ("cleveland", "hungarian", "va")
@@ -52,7 +52,7 @@ def test_an_inverted_label_stops_the_run_before_anything_trains(inverted: str, t
     assert caught.value.where == f"{inverted}: label-direction"
     assert "map the words under `labels`" in str(caught.value)
     assert "which hospitals approve anew" in str(caught.value)
-    assert "train" not in {kind_of(asked) for _, asked, _ in made.post.carried}
+    assert "train" not in {kind_of(asked) for _, asked, _ in made.transport.carried}
 
 
 def test_a_study_may_accept_it_knowingly(tmp_path: Path) -> None:
@@ -64,7 +64,9 @@ def test_a_study_may_accept_it_knowingly(tmp_path: Path) -> None:
 
 
 def told_by(made: Federation) -> dict[str, dict[str, list[float]]]:
-    return {site: body_of(answer)["directions"] for site, _, answer in made.post.carried if kind_of(answer) == "facts"}
+    return {
+        site: body_of(answer)["directions"] for site, _, answer in made.transport.carried if kind_of(answer) == "facts"
+    }
 
 
 def test_with_columns_of_their_own_only_public_names_are_told_with_two_digits(tmp_path: Path) -> None:
@@ -78,8 +80,8 @@ def test_with_columns_of_their_own_only_public_names_are_told_with_two_digits(tm
             assert effect == round(effect, 2)
             assert error == round(error, 3)
     found = {"age": Association(0.123, 0.0341, 40, 40), "ward round": Association(0.2, 0.1, 40, 40)}
-    assert told_directions(found, only_public=True) == {"age": [0.12, 0.034]}
-    assert told_directions(found, only_public=False) == {"age": [0.12, 0.034], "ward round": [0.2, 0.1]}
+    assert direction_payload(found, only_public=True) == {"age": [0.12, 0.034]}
+    assert direction_payload(found, only_public=False) == {"age": [0.12, 0.034], "ward round": [0.2, 0.1]}
 
 
 def test_a_study_may_leave_it_out(tmp_path: Path) -> None:
@@ -108,7 +110,7 @@ def test_an_answer_that_is_no_direction_is_refused(sent: list[Any]) -> None:
 
 def test_a_site_that_sends_such_an_answer_ends_the_run_with_a_clear_word(tmp_path: Path) -> None:
     made = hospitals(tmp_path)
-    site = made.post.sites["va"]
+    site = made.transport.sites["va"]
     made_facts = site._made
 
     def lying(kind: str, body: Any, tensors: Any) -> dict[str, Any]:

@@ -19,17 +19,17 @@ from tests.deployment.federation_processes import heart_study, hospitals
 from wardround.core.settings import settings_of
 from wardround.deployment.coordinate import coordinate
 from wardround.deployment.flower import connection as connections
-from wardround.deployment.flower import door as doors
-from wardround.deployment.flower import linked
+from wardround.deployment.flower import gateway as doors
+from wardround.deployment.flower import superlink as linked
 from wardround.deployment.flower.connection import Receive, Scope, Send
-from wardround.deployment.flower.door import Door, Limits, Verdict, network_of
+from wardround.deployment.flower.gateway import Gateway, Limits, Verdict, network_of
 from wardround.deployment.provisioning import certificates as made
 from wardround.deployment.provisioning.kit import CoordinatorKit, Keys
 from wardround.deployment.provisioning.provision import revoke
-from wardround.protocol.messages import Post
+from wardround.protocol.messages import Transport
 
 HOST = "127.0.0.2"
-LINKED = linked.Linked
+LINKED = linked.SuperLink
 LARGE = 60 * 2**20
 KERNEL = 16 * 2**20  # bytes of a body that may be under way in the buffers of sockets on loopback
 WITHIN = 10.0  # seconds for what takes a fraction of one
@@ -41,7 +41,7 @@ class Served:
 
     port: int
     ca: Path
-    door: Door
+    door: Gateway
     afterwards: float = 0.0  # seconds that the application takes after its answer
     judged: list[str] = field(default_factory=list)
     bodies: list[int] = field(default_factory=list)
@@ -96,7 +96,7 @@ def served(
         await asyncio.sleep(here.afterwards)
 
     tls = {"ssl_keyfile": str(kit / "own.key"), "ssl_certfile": str(kit / "own.pem")}
-    door = Door(app, [listener], judge, limits or Limits(), tidy, lifespan="off", **tls)
+    door = Gateway(app, [listener], judge, limits or Limits(), tidy, lifespan="off", **tls)
     here = Served(listener.getsockname()[1], kit / "ca.pem", door)
     thread = threading.Thread(target=lambda: runner.run(door.serve()))
     thread.start()
@@ -371,10 +371,10 @@ def test_a_coordinators_kit_says_how_many(tmp_path: Path, monkeypatch: pytest.Mo
         def __init__(self, **settings: Any) -> None:
             given.update(settings)
 
-        def carry(self, coordinate: Callable[[Post], None]) -> None:
+        def carry(self, coordinate: Callable[[Transport], None]) -> None:
             pass
 
-    monkeypatch.setattr(linked, "Linked", Link)
+    monkeypatch.setattr(linked, "SuperLink", Link)
     with hospitals(heart_study(("fedavg",)), tmp_path) as here:
         path = here.kit / "coordinator.toml"
         written = path.read_text(encoding="utf-8")

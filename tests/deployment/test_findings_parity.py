@@ -22,7 +22,7 @@ from wardround.core.threads import torch_threads
 from wardround.data.records import Records
 from wardround.data.sources import Source
 from wardround.deployment.common.deployed_plan import own_records
-from wardround.deployment.common.local_predictions import kept_predictions, kept_thresholds
+from wardround.deployment.common.local_predictions import load_predictions, load_thresholds
 from wardround.deployment.flat.site_bundle import bundle_of
 from wardround.deployment.flat.site_session import Session
 from wardround.evaluation.prediction import scores_of
@@ -91,7 +91,7 @@ def test_calls_are_at_each_hospitals_own_thresholds(both: Both, results: dict[st
     added: dict[str, np.ndarray] = {}
     for seed in (1, 2):
         for site in NAMES:
-            cuts, table = kept_thresholds(both.site_folder(site)), kept_predictions(both.site_folder(site))
+            cuts, table = load_thresholds(both.site_folder(site)), load_predictions(both.site_folder(site))
             assert cuts is not None
             assert table is not None
             own = table[(table["arm"] == "fedavg") & (table["seed"] == seed)]
@@ -108,7 +108,7 @@ def test_calls_are_at_each_hospitals_own_thresholds(both: Both, results: dict[st
 
 def test_a_threshold_is_that_of_its_own_validation_rows_and_never_leaves(both: Both) -> None:
     site = "birch"
-    cuts = kept_thresholds(both.site_folder(site))
+    cuts = load_thresholds(both.site_folder(site))
     assert cuts is not None
     trial = both.plan.trial(both.plan.study.arm("fedavg"), 2)
     (own,) = [one for one in trial.scored if one.name == site]
@@ -117,7 +117,7 @@ def test_a_threshold_is_that_of_its_own_validation_rows_and_never_leaves(both: B
     label, score, *_ = scores_of(trial, (params, {}), own.validation)
     expected = [best_threshold(label[:, f], score[:, f]) for f in range(len(FINDINGS))]
     np.testing.assert_array_equal(cuts.xs(("fedavg", 2)).to_numpy(), expected)
-    sent = [json.dumps(body_of(answer)) for name, _, answer in both.deployed.post.carried if name == site]
+    sent = [json.dumps(body_of(answer)) for name, _, answer in both.deployed.transport.carried if name == site]
     known = [value for value in expected if not np.isnan(value)]
     assert known
     assert not [value for value in known for text in sent if repr(value) in text]
@@ -127,7 +127,7 @@ def test_curves_over_rounds_are_means_of_sites_aucs(both: Both, results: dict[st
     curve = results["curves"]["fedavg"]
     assert len(curve["test_auc"]) == len(curve["round"])
     assert results["arms"]["fedavg"]["convergence"]["measured_on"] == "validation"
-    told = [body_of(a) for _, sealed, a in both.deployed.post.carried if kind_of(sealed) == "evaluate"]
+    told = [body_of(a) for _, sealed, a in both.deployed.transport.carried if kind_of(sealed) == "evaluate"]
     place = 0  # fedavg with the first seed
     parts = [body["figures"][str(place)]["test"] for body in told]
     records = both.deployed.folder.records()
@@ -232,7 +232,7 @@ def test_what_is_told_has_no_small_cell(tmp_path: Path) -> None:
     )
     both = deploy(document, tmp_path, radiology.at_sites(patients=240))
     results = both.deployed.folder.read_json("results.json")
-    told = [body_of(answer) for _, sealed, answer in both.deployed.post.carried if kind_of(sealed) == "evaluate"]
+    told = [body_of(answer) for _, sealed, answer in both.deployed.transport.carried if kind_of(sealed) == "evaluate"]
     assert len(told) == len(NAMES)
     for body in told:
         assert not list(small_numbers(body["summaries"], smallest))
@@ -242,7 +242,9 @@ def test_what_is_told_has_no_small_cell(tmp_path: Path) -> None:
     arm = results["arms"]["fedavg"]
     assert "mass" in arm["left_out"]
     assert not arm["findings"]["mass"]["positives"]
-    counts = [body_of(a)["described"]["classes"] for _, s, a in both.deployed.post.carried if kind_of(s) == "facts"]
+    counts = [
+        body_of(a)["described"]["classes"] for _, s, a in both.deployed.transport.carried if kind_of(s) == "facts"
+    ]
     assert not [count for one in counts for count in one.values() if count is not None and 0 < count < smallest]
 
 
@@ -259,7 +261,7 @@ def test_a_hospital_makes_a_bundle_of_its_own(both: Both, tmp_path: Path) -> Non
     assert len(bundle.findings) == len(FINDINGS)
     assert bundle.inputs.images is not None
     assert bundle.inputs.images.clahe
-    table = kept_predictions(both.site_folder("alder"))
+    table = load_predictions(both.site_folder("alder"))
     assert table is not None
     own = table[(table["arm"] == "fedavg") & (table["seed"] == 1)]
     plain = load_bundle(bundle_of(session_of(both, "alder", records), arm="fedavg", out=tmp_path / "plain"))

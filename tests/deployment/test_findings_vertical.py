@@ -19,7 +19,7 @@ from wardround.core.errors import DeployError
 from wardround.core.threads import torch_threads
 from wardround.data.records import Column, Records
 from wardround.data.sources import Source
-from wardround.deployment.common.local_predictions import kept_predictions
+from wardround.deployment.common.local_predictions import load_predictions
 from wardround.deployment.provisioning.provision import provision
 from wardround.deployment.provisioning.site_file import SiteFile, open_source
 from wardround.runs.catalog import families, load_study
@@ -93,7 +93,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Parties, StudyRun]:
 
 def test_scores_are_the_simulations_bit_for_bit(both: tuple[Parties, StudyRun]) -> None:
     made, alone = both
-    ours = kept_predictions(made.site_folder("radiology"))
+    ours = load_predictions(made.site_folder("radiology"))
     theirs = pd.read_parquet(alone.folder / "predictions.parquet")
     assert ours is not None
     ours, theirs = (table.sort_values(["seed", "row"]).reset_index(drop=True) for table in (ours, theirs))
@@ -127,7 +127,7 @@ def test_all_figures_are_the_simulations(both: tuple[Parties, StudyRun]) -> None
 
 def test_the_other_party_learns_how_many_scores_there_are_and_no_name(both: tuple[Parties, StudyRun]) -> None:
     made, _ = both
-    messages = [body_of(sealed) for site, sealed, _ in made.post.carried if site == "records"]
+    messages = [body_of(sealed) for site, sealed, _ in made.transport.carried if site == "records"]
     (agreed,) = [body["outputs"] for body in messages if "outputs" in body]
     assert agreed == {"count": len(FINDINGS), "findings": True}
     assert not [name for name in FINDINGS for body in messages if f"'{name}'" in str(body)]
@@ -155,7 +155,7 @@ def test_findings_may_be_at_the_party_with_the_columns(tmp_path: Path) -> None:
     assert list(ours["sites"]) == ["records"]
     for metric in ("auc", "f1", "brier", "loss"):
         assert ours["metrics"][metric]["mean"] == pytest.approx(theirs["metrics"][metric]["mean"], abs=1e-6), metric
-    assert "judge" in {kind_of(sealed) for _, sealed, _ in made.post.carried}
+    assert "assess" in {kind_of(sealed) for _, sealed, _ in made.transport.carried}
 
 
 def test_kits_name_images_where_they_are_and_a_file_elsewhere(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests.deployment.connection_flood import MEGABYTE, addresses, flood, reside
 from tests.deployment.federation_processes import heart_study, hospitals
 from tests.deployment.outsider_attacks import attempt_to_join, events
 from tests.deployment.superlink_fixtures import ask, echo, joined, made_linked
-from wardround.protocol.messages import Post, Sealed
+from wardround.protocol.messages import Sealed, Transport
 from wardround.protocol.signing import read_key
 from wardround.runs.audit import verify
 
@@ -51,16 +51,16 @@ def test_a_superlink_holds_nothing_of_strangers(tmp_path: Path, monkeypatch: pyt
     """One for all of it, since it takes seconds to start."""
     linked, done = made_linked(tmp_path), []
 
-    def coordinate(post: Post) -> None:
+    def coordinate(transport: Transport) -> None:
         place = (linked.host, linked.port)
         with joined(linked, tmp_path, "north", echo):
             message = Sealed(b"head", os.urandom(12 * MEGABYTE), b"signature")  # in three chunks
-            assert ask(post, {"north": message}) == {"north": message}
+            assert ask(transport, {"north": message}) == {"north": message}
             with watched(linked.process.pid) as largest:
                 ended = flood(place, linked.ca, addresses(6), 60, 20 * MEGABYTE)
                 assert ended.keys() <= {"401", "cut off"}
             assert largest[0] < 60
-            assert ask(post, {"north": message}) == {"north": message}
+            assert ask(transport, {"north": message}) == {"north": message}
         nobody_repeats_a_request(linked, tmp_path)
         a_site_whose_clock_is_an_hour_off_is_refused(linked, tmp_path, monkeypatch)
         linked._office().expel("south")
@@ -82,10 +82,10 @@ def nobody_repeats_a_request(linked: Any, folder: Path) -> None:
 
     import httpx
 
-    from wardround.deployment.flower.adapter import Desk
+    from wardround.deployment.flower.adapter import SiteConnection
 
     key = read_key(folder / "kits" / "sites" / "south" / "site.key").private
-    desk = Desk(f"{linked.host}:{linked.port}", linked.ca.read_bytes(), key, None)
+    desk = SiteConnection(f"{linked.host}:{linked.port}", linked.ca.read_bytes(), key, None)
     seen: list[httpx.Request] = []
     desk.client._client.event_hooks["request"].append(seen.append)
     assert desk.receive() is None
@@ -155,7 +155,7 @@ def ends_of_rounds(log: Path) -> list[tuple[datetime, datetime]]:
 def test_a_model_of_25_million_parameters_passes_while_strangers_knock(tmp_path: Path) -> None:
     linked, done = made_linked(tmp_path), []
 
-    def coordinate(post: Post) -> None:
+    def coordinate(transport: Transport) -> None:
         message = Sealed(b"head", os.urandom(100 * MEGABYTE), b"signature")
 
         def knock() -> None:
@@ -164,7 +164,7 @@ def test_a_model_of_25_million_parameters_passes_while_strangers_knock(tmp_path:
         with joined(linked, tmp_path, "north", echo), joined(linked, tmp_path, "south", echo):
             strangers = threading.Thread(target=knock)
             strangers.start()
-            assert ask(post, {"north": message, "south": message}) == {"north": message, "south": message}
+            assert ask(transport, {"north": message, "south": message}) == {"north": message, "south": message}
             strangers.join()
         done.append(True)
 

@@ -16,7 +16,7 @@ import pytest
 from tests.deployment.superlink_fixtures import ask, echo, joined, made_linked
 from wardround.core.errors import DeployError, MachineError
 from wardround.deployment import flower
-from wardround.protocol.messages import Post, Sealed
+from wardround.protocol.messages import Sealed, Transport
 from wardround.protocol.signing import read_key
 
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern")  # Flower's matter
@@ -132,16 +132,16 @@ def test_messages_over_a_real_superlink(tmp_path: Path) -> None:
     south = read_key(tmp_path / "kits" / "sites" / "south" / "site.key").private
     done = []
 
-    def coordinate(post: Post) -> None:
+    def coordinate(transport: Transport) -> None:
         with joined(began, tmp_path, "north", echo):
             for size in (10, 20 * 2**20):
                 sealed = Sealed(b"head", os.urandom(size), b"signature")
-                assert ask(post, {"north": sealed}) == {"north": sealed}
-            assert post.connected()["north"]
+                assert ask(transport, {"north": sealed}) == {"north": sealed}
+            assert transport.connected()["north"]
             back_at_once_after_a_crash(began, south)
-        others_are_heard_while_one_has_died_over_its_answer(began, post, tmp_path)
-        comes_back_when_it_was_killed(began, post, tmp_path)
-        comes_back_when_it_has_given_us_up(began, post, tmp_path)
+        others_are_heard_while_one_has_died_over_its_answer(began, transport, tmp_path)
+        comes_back_when_it_was_killed(began, transport, tmp_path)
+        comes_back_when_it_has_given_us_up(began, transport, tmp_path)
         done.append(True)
 
     began.carry(coordinate)
@@ -154,32 +154,32 @@ def back_at_once_after_a_crash(linked: Any, key: Any) -> None:
     """A SuperLink takes a site that has died for alive until two heartbeats are missing, and lets it in only once."""
     import httpx
 
-    from wardround.deployment.flower.adapter import Desk
+    from wardround.deployment.flower.adapter import SiteConnection
 
     address, ca = f"{linked.host}:{linked.port}", linked.ca.read_bytes()
-    died = Desk(address, ca, key, None)
+    died = SiteConnection(address, ca, key, None)
     died.stopped.set()
     died.client.close()
     with pytest.raises(httpx.HTTPStatusError, match="412"):
-        Desk(address, ca, key, None)
-    back = Desk(address, ca, key, died.number)
+        SiteConnection(address, ca, key, None)
+    back = SiteConnection(address, ca, key, died.number)
     assert back.number == died.number
     assert back.receive() is None
     back.close()
 
 
-def others_are_heard_while_one_has_died_over_its_answer(linked: Any, post: Post, folder: Path) -> None:
+def others_are_heard_while_one_has_died_over_its_answer(linked: Any, transport: Transport, folder: Path) -> None:
     """Flower's own call would wait three minutes for the rest of it."""
     from flwr.app import Context, RecordDict
 
-    from wardround.deployment.flower.adapter import Desk
+    from wardround.deployment.flower.adapter import SiteConnection
     from wardround.deployment.flower.client_app import client_app
     from wardround.deployment.flower.server_app import LinkLost
 
     key = read_key(folder / "kits" / "sites" / "south" / "site.key").private
-    desk = Desk(f"{linked.host}:{linked.port}", linked.ca.read_bytes(), key, None)
+    desk = SiteConnection(f"{linked.host}:{linked.port}", linked.ca.read_bytes(), key, None)
     (folder / "south-connection").write_text(str(desk.number))
-    answers, began = post.ask({"south": MESSAGE, "north": MESSAGE}), time.monotonic()
+    answers, began = transport.ask({"south": MESSAGE, "north": MESSAGE}), time.monotonic()
     while (message := desk.receive()) is None:
         assert next(answers) is None
 
@@ -200,7 +200,7 @@ def others_are_heard_while_one_has_died_over_its_answer(linked: Any, post: Post,
     assert time.monotonic() - began < 60
 
 
-def comes_back_when_it_was_killed(linked: Any, post: Post, folder: Path) -> None:
+def comes_back_when_it_was_killed(linked: Any, transport: Transport, folder: Path) -> None:
     """A message that was out when the SuperLink died is sent again, and its answer arrives."""
     seen: list[Sealed] = []
 
@@ -212,12 +212,12 @@ def comes_back_when_it_was_killed(linked: Any, post: Post, folder: Path) -> None
 
     before = linked.process.pid
     with joined(linked, folder, "north", kill_first):
-        assert ask(post, {"north": MESSAGE}) == {"north": MESSAGE}
+        assert ask(transport, {"north": MESSAGE}) == {"north": MESSAGE}
     assert seen == [MESSAGE, MESSAGE]
     assert linked.process.pid != before
 
 
-def comes_back_when_it_has_given_us_up(linked: Any, post: Post, folder: Path) -> None:
+def comes_back_when_it_has_given_us_up(linked: Any, transport: Transport, folder: Path) -> None:
     """As when the coordinator's machine was suspended: the SuperLink runs, but its run of ours has ended."""
     from flwr.proto.control_pb2 import StopRunRequest
 
@@ -226,5 +226,5 @@ def comes_back_when_it_has_given_us_up(linked: Any, post: Post, folder: Path) ->
     office._beat()
     assert office.lost.is_set()
     with joined(linked, folder, "north", echo):
-        assert ask(post, {"north": MESSAGE}) == {"north": MESSAGE}
+        assert ask(transport, {"north": MESSAGE}) == {"north": MESSAGE}
     assert linked.process.pid != before

@@ -98,7 +98,7 @@ def test_an_update_that_is_none_counts_for_nothing_and_stops_nobody(
         second = kind_of(sealed) == "train" and body_of(sealed)["round"] == 1
         return forged(answer, site, change) if second and site == "cedar" else answer
 
-    made.post.after = after
+    made.transport.after = after
     made.run()
     assert any(line.startswith("cedar: sent ") for line in made.lines)
     records = made.folder.records()
@@ -109,9 +109,9 @@ def test_an_update_that_is_none_counts_for_nothing_and_stops_nobody(
 def test_a_message_to_another_site_is_not_obeyed(tmp_path: Path) -> None:
     made = begin(tmp_path)
     made.run()
-    message = next(s for site, s, _ in made.post.carried if site == "cedar" and kind_of(s) == "train")
+    message = next(s for site, s, _ in made.transport.carried if site == "cedar" and kind_of(s) == "train")
     before = sorted((tmp_path / "sites" / "birch").rglob("*"))
-    answer = made.post.sites["birch"].answer(message)
+    answer = made.transport.sites["birch"].answer(message)
     assert kind_of(answer) == "refused"
     assert "another site" in body_of(answer)["reason"]
     assert sorted((tmp_path / "sites" / "birch").rglob("*")) == before
@@ -129,10 +129,10 @@ def test_a_site_does_no_more_than_the_study_that_it_approved(change: dict[str, A
         if kind_of(sealed) == "train" and site == "birch" and not asked:
             message = open_sealed(sealed, Anyone(), "coordinator")
             more = seal(Message("train", {**message.body, **change}, message.tensors), key("coordinator"))
-            asked.append(made.post.sites["birch"].answer(more))
+            asked.append(made.transport.sites["birch"].answer(more))
         return True
 
-    made.post.before = before
+    made.transport.before = before
     made.run()
     assert kind_of(asked[0]) == "failed"
     assert body_of(asked[0])["problem"].startswith(("asks for", "asks what cannot be read"))
@@ -149,7 +149,7 @@ def test_a_revoked_key_counts_for_nothing_from_then_on(tmp_path: Path) -> None:
             revoked["cedar"] = "today: stolen"
         return answer
 
-    made.post.after = after
+    made.transport.after = after
     made.run()
     assert "cedar: its key was revoked" in made.lines
     records = made.folder.records()
@@ -159,16 +159,16 @@ def test_a_revoked_key_counts_for_nothing_from_then_on(tmp_path: Path) -> None:
 
 def test_a_site_that_was_away_when_all_were_told_is_told_with_its_first_message(tmp_path: Path) -> None:
     made = begin(tmp_path)
-    made.post.before = lambda site, sealed: not (site == "birch" and kind_of(sealed) == "prepare")
+    made.transport.before = lambda site, sealed: not (site == "birch" and kind_of(sealed) == "prepare")
     made.run()
-    first = next(s for site, s, _ in made.post.carried if site == "birch" and kind_of(s) == "train")
+    first = next(s for site, s, _ in made.transport.carried if site == "birch" and kind_of(s) == "train")
     assert "prepare" in body_of(first)
     assert all("birch" in one for one in made.folder.records()["sites"])
 
 
 def test_a_site_that_misses_an_evaluation_is_named(tmp_path: Path) -> None:
     made = begin(tmp_path)
-    made.post.before = lambda site, sealed: not (site == "birch" and kind_of(sealed) == "evaluate")
+    made.transport.before = lambda site, sealed: not (site == "birch" and kind_of(sealed) == "evaluate")
     made.run()
     results = made.folder.read_json("results.json")
     assert any(warning.startswith("birch: was away when") for warning in results["warnings"])
@@ -184,7 +184,7 @@ def test_a_site_that_leaves_while_all_agree_stops_nobody(tmp_path: Path) -> None
             return seal(Message("failed", told), key(site))
         return answer
 
-    made.post.after = after
+    made.transport.after = after
     made.run()
     assert "birch: failed: on fire" in made.lines
     assert all(list(one) == ["alder", "cedar"] for one in made.folder.records()["sites"])

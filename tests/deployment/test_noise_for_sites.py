@@ -61,7 +61,7 @@ def test_the_noise_is_secret_and_of_the_right_size(tmp_path: Path) -> None:
                 secrets.append(path.read_bytes())
             return answer
 
-        made.post.after = look
+        made.transport.after = look
         made.run()
         assert not (made.folder.path / "state").exists()
         models.append(model(made))

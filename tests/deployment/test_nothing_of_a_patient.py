@@ -98,9 +98,9 @@ def test_the_search_finds_what_is_there(tmp_path: Path) -> None:
 def test_nothing_of_a_patient_leaves_a_hospital(tmp_path: Path) -> None:
     made = planted(tmp_path)
     made.run()
-    kinds = {kind_of(sealed) for _, sealed, _ in made.post.carried}
+    kinds = {kind_of(sealed) for _, sealed, _ in made.transport.carried}
     assert {"hello", "facts", "lend", "moments", "prepare", "train", "evaluate", "goodbye"} == kinds
-    for site, asked, answer in made.post.carried:
+    for site, asked, answer in made.transport.carried:
         for sealed in (asked, answer):
             assert_clean(sealed.head + sealed.tensors + sealed.signature, f"{kind_of(sealed)}, {site}")
     seen = 0
@@ -126,7 +126,7 @@ def test_no_message_holds_as_many_numbers_as_there_are_rows(tmp_path: Path) -> N
             yield from lengths(part)
 
     sizes = {71, 71 - 14, 14, *range(40, 71)}
-    for site, _, answer in made.post.carried:
+    for site, _, answer in made.transport.carried:
         found = sizes & set(lengths(body_of(answer)))
         assert not found, (site, kind_of(answer), found)
 
@@ -134,7 +134,7 @@ def test_no_message_holds_as_many_numbers_as_there_are_rows(tmp_path: Path) -> N
 def test_what_sites_lend_is_asked_for_and_is_of_many_rows(tmp_path: Path) -> None:
     made = planted(tmp_path)
     made.run()
-    lent = [body_of(answer)["lent"][0] for _, _, answer in made.post.carried if kind_of(answer) == "lent"]
+    lent = [body_of(answer)["lent"][0] for _, _, answer in made.transport.carried if kind_of(answer) == "lent"]
     assert len(lent) == len(SITES)
     for one in lent:
         assert sum(count > 0 for count in one["counts"]) <= 1  # of `lab`, which west lacks; of nothing else
@@ -165,7 +165,7 @@ def test_a_broken_file_tells_no_value(what: str, tmp_path: Path) -> None:
     # one word among numbers is a text to some rules; then the run goes on, or the sites do not fit
     assert "south" in told or what in ("a word for a number", "not a number")
     assert_clean(told.encode() + "\n".join(made.lines).encode(), what)
-    for _, asked, answer in made.post.carried:
+    for _, asked, answer in made.transport.carried:
         assert_clean(asked.head + answer.head, what)
     for log in (tmp_path / "run" / "audit.jsonl", tmp_path / "sites" / "south" / "audit.jsonl"):
         assert_clean(log.read_bytes(), what)
@@ -181,7 +181,7 @@ def test_a_value_that_only_one_patient_has_is_not_lent(scale: str, tmp_path: Pat
             once[number][0], once[number][5] = (IDENTITY, str(NUMBER)) if site == "north" else ("", "")
         write(tmp_path / "data" / f"{site}.csv", once)
     made.run()
-    for site, asked, answer in made.post.carried:
+    for site, asked, answer in made.transport.carried:
         for sealed in (asked, answer):
             assert_clean(sealed.head, f"{kind_of(sealed)}, {site}")
 
@@ -192,7 +192,7 @@ def test_a_level_that_only_one_patient_has_is_not_named(tmp_path: Path) -> None:
     one = [[*row[:6], "quxline" if number < 3 else row[6], row[7]] for number, row in enumerate(rows("north"))]
     write(tmp_path / "data" / "north.csv", [[IDENTITY if n < 3 else row[0], *row[1:]] for n, row in enumerate(one)])
     made.run()
-    for site, _, answer in made.post.carried:
+    for site, _, answer in made.transport.carried:
         assert b"quxline" not in answer.head, (site, kind_of(answer))
 
 
@@ -213,7 +213,7 @@ def test_small_cells_do_not_leave(smallest: int, tmp_path: Path) -> None:
     made = planted(tmp_path, document(smallest), count=40)
     made.run()
     told = 0
-    for site, _, answer in made.post.carried:
+    for site, _, answer in made.transport.carried:
         for name, count in counts_in(body_of(answer)):
             told += 1
             assert count == 0 or count >= smallest, (site, kind_of(answer), name, count)
@@ -231,7 +231,7 @@ def test_a_site_with_too_few_rows_tells_no_figures(tmp_path: Path) -> None:
     for line in (tmp_path / "run" / "summaries.jsonl").read_text().splitlines():
         assert json.loads(line)["suppressed"]
         assert "metrics" not in json.loads(line)
-    for _, _, answer in made.post.carried:
+    for _, _, answer in made.transport.carried:
         assert not body_of(answer).get("figures")
 
 
@@ -248,7 +248,9 @@ def test_a_class_that_few_rows_have_is_not_named(tmp_path: Path) -> None:
     content = {**study(["fedavg"]), "data": {"source": "at-sites"}}
     made = federation(content, tmp_path, sources)
     made.run()
-    ready = {site: body_of(answer)["classes"] for site, _, answer in made.post.carried if kind_of(answer) == "ready"}
+    ready = {
+        site: body_of(answer)["classes"] for site, _, answer in made.transport.carried if kind_of(answer) == "ready"
+    }
     assert [one["name"] for one in ready["alder"]] == ["well", "ill", "worse"]
     assert [one["name"] for one in ready["cedar"]] == ["well", "ill", None]
     described = made.folder.read_json("results.json")["sites"][0]["sites"]

@@ -138,7 +138,7 @@ def test_arms_that_differ_in_everything_travel_together(tmp_path: Path, monkeypa
 
 
 def sessions(both: Both) -> list[Any]:
-    return list(both.deployed.post.sites.values())
+    return list(both.deployed.transport.sites.values())
 
 
 @pytest.mark.parametrize("on", ["validation", "site"])
@@ -160,7 +160,7 @@ def test_values_are_selected_alike(on: str, tmp_path: Path) -> None:
 def test_images_need_no_agreement_on_columns(tmp_path: Path) -> None:
     document = study(arms(), data={"source": "dots"}, model={"kind": "mlp", "hidden": [5]})
     both = assert_parity(document, tmp_path, hospitals.dots_at_sites())
-    assert {"facts", "prepare"} <= {kind_of(sealed) for _, sealed, _ in both.deployed.post.carried}
+    assert {"facts", "prepare"} <= {kind_of(sealed) for _, sealed, _ in both.deployed.transport.carried}
 
 
 def test_a_large_model_agrees_within_what_threads_may_change(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_what_travels_is_encoder_and_head_and_nothing_else(
 ) -> None:
     made = ran(tmp_path, document("fedavg", **model))
     seen = set()
-    for _, asked, answer in made.post.carried:
+    for _, asked, answer in made.transport.carried:
         for sealed in (asked, answer):
             leaves = tensors_of(sealed)
             seen.add((kind_of(sealed), bool(leaves)))
@@ -84,7 +84,7 @@ def test_a_secure_sum_of_encoders_gives_the_same_model_as_a_simulation(align: st
 
 def test_scaffold_sends_controls_of_the_same_leaves_and_no_others(tmp_path: Path) -> None:
     made = ran(tmp_path, document("scaffold"))
-    for _, asked, answer in made.post.carried:
+    for _, asked, answer in made.transport.carried:
         for sealed in (asked, answer):
             assert not PRIVATE & set(sizes(tensors_of(sealed)))
     assert set(made.folder.records()["bytes_up"]) == {2 * 4 * sum({**ENCODER, **HEAD}.values()) * len(NAMES)}
@@ -100,7 +100,7 @@ def test_no_message_names_a_column_a_level_or_their_number(tmp_path: Path) -> No
     words -= {f'"{number}"' for number in range(10)}  # levels that are numbers are keys of many things
     assert {'"lab"', '"dose"', '"burns"'} <= words
     made = ran(tmp_path, document())
-    for site, asked, answer in made.post.carried:
+    for site, asked, answer in made.transport.carried:
         for sealed in (asked, answer):
             body = body_of(sealed)
             public = body.pop("directions", {})

@@ -31,7 +31,7 @@ def looked_at(made: Federation, look: Look, kind: str = "train") -> None:
             look(site, sealed, answer)
         return answer
 
-    made.post.after = after
+    made.transport.after = after
     made.run()
 
 
@@ -98,7 +98,7 @@ def test_a_repeated_request_has_the_same_bytes_and_is_charged_once(tmp_path: Pat
         if site == "birch":
             forget_answer(tmp_path, site, body_of(sealed)["round"])
             made.restart_site(site)
-            again = made.post.sites[site].answer(sealed)
+            again = made.transport.sites[site].answer(sealed)
             assert again.tensors == answer.tensors
             assert len(answer.tensors) > 100
             repeated.append(again)
@@ -122,12 +122,14 @@ def test_the_same_round_with_another_model_is_refused(forgotten: bool, tmp_path:
         before = ledger(tmp_path, site)
         if forgotten:
             forget_answer(tmp_path, site, body_of(sealed)["round"])
-        said = made.post.sites[site].answer(changed(sealed, another_model))
+        said = made.transport.sites[site].answer(changed(sealed, another_model))
         assert kind_of(said) == "failed"
         assert body_of(said)["problem"] == "asks again for a round that was answered, with another model"
         assert not said.tensors
         assert ledger(tmp_path, site) == before
-        assert made.post.sites[site].answer(sealed).tensors == answer.tensors  # the first question still has its answer
+        assert (
+            made.transport.sites[site].answer(sealed).tensors == answer.tensors
+        )  # the first question still has its answer
         refused.append(said)
 
     looked_at(made, look)
@@ -141,7 +143,7 @@ def test_what_is_scored_does_not_make_it_another_question(tmp_path: Path) -> Non
         def score(body: dict[str, Any], tensors: Tree) -> None:
             body["score"] = [0] if not body["score"] else []
 
-        assert made.post.sites[site].answer(changed(sealed, score)).tensors == answer.tensors
+        assert made.transport.sites[site].answer(changed(sealed, score)).tensors == answer.tensors
 
     looked_at(made, look)
     assert len(ledger(tmp_path, "alder")) == ROUNDS
@@ -177,16 +179,16 @@ def test_the_secret_is_owner_only_and_destroyed_when_the_run_is_over(tmp_path: P
     assert len(set(seen)) == 4  # one for each site, the same in all rounds
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or not any(secret in path.read_bytes() for secret in seen)
-    messages = [sealed for site, sealed, _ in made.post.carried if site == "alder" and kind_of(sealed) == "train"]
+    messages = [sealed for site, sealed, _ in made.transport.carried if site == "alder" and kind_of(sealed) == "train"]
     forget_answer(tmp_path, "alder", 0)
-    said = made.post.sites["alder"].answer(messages[0])
+    said = made.transport.sites["alder"].answer(messages[0])
     assert "destroyed" in body_of(said)["problem"]
     assert len(ledger(tmp_path, "alder")) == ROUNDS
 
 
 def test_the_secret_is_gone_with_the_last_evaluation_even_without_a_goodbye(tmp_path: Path) -> None:
     made = begin(tmp_path, private(training={"rounds": 1}))
-    made.post.before = lambda site, sealed: kind_of(sealed) != "goodbye"
+    made.transport.before = lambda site, sealed: kind_of(sealed) != "goodbye"
     steps = made.coordinator.run()
     while not made.folder.complete:
         next(steps)
@@ -197,7 +199,7 @@ def test_the_secret_is_gone_with_the_last_evaluation_even_without_a_goodbye(tmp_
 
 def test_another_run_destroys_the_secret_of_one_that_never_ended(tmp_path: Path) -> None:
     made = begin(tmp_path, private())
-    made.post.before = lambda site, sealed: kind_of(sealed) != "goodbye"
+    made.transport.before = lambda site, sealed: kind_of(sealed) != "goodbye"
     steps = made.coordinator.run()
     while not all(ledger(tmp_path, site) for site in ("alder", "birch", "cedar", "dogwood")):
         next(steps)
@@ -260,10 +262,10 @@ def test_the_ledger_outlives_runs_and_stops_at_the_total(tmp_path: Path) -> None
 def test_no_loss_and_no_count_of_training_patients_leaves(tmp_path: Path) -> None:
     made = begin(tmp_path, private(["fedavg", "local"], deployment={"smallest_cell": 1}))
     made.run()
-    updates = [body_of(answer) for _, sealed, answer in made.post.carried if kind_of(sealed) == "train"]
+    updates = [body_of(answer) for _, sealed, answer in made.transport.carried if kind_of(sealed) == "train"]
     assert updates
     assert all(one["loss"] is None for body in updates for one in body["trials"].values())
-    facts = [body_of(answer) for _, sealed, answer in made.post.carried if kind_of(sealed) == "facts"]
+    facts = [body_of(answer) for _, sealed, answer in made.transport.carried if kind_of(sealed) == "facts"]
     assert [body["described"]["classes"] for body in facts] == [{"well": None, "ill": None}] * 4
     records = made.folder.records()
     assert records["loss"].isna().all()
@@ -288,7 +290,7 @@ def test_epochs_that_were_not_done_are_not_charged(tmp_path: Path, monkeypatch: 
         made.restart_site(site)
         with monkeypatch.context() as calm:
             calm.setattr("wardround.deployment.flat.site_training._over", lambda trial, until: lambda: False)
-            assert made.post.sites[site].answer(sealed).tensors == answer.tensors
+            assert made.transport.sites[site].answer(sealed).tensors == answer.tensors
         assert ledger(tmp_path, site) == [entry]
 
     looked_at(made, look)
@@ -326,14 +328,14 @@ def test_studies_that_would_promise_too_much_are_refused_at_both_ends(
     made = begin(tmp_path, content)
     with pytest.raises(DeployError, match=problem):
         made.run()
-    assert {kind_of(sealed) for _, sealed, _ in made.post.carried} == {"hello"}
+    assert {kind_of(sealed) for _, sealed, _ in made.transport.carried} == {"hello"}
 
 
 def test_a_site_tells_nothing_for_a_preparation_that_is_not_public(tmp_path: Path) -> None:
     made = begin(tmp_path, private(data={"public": False}))
     with pytest.raises(DeployError, match="read off patients and not charged"):
         made.run()
-    assert {kind_of(sealed) for _, sealed, _ in made.post.carried} == {"hello"}
+    assert {kind_of(sealed) for _, sealed, _ in made.transport.carried} == {"hello"}
 
 
 def test_local_arms_may_stay_without_privacy(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_a_sum_of_two_hospitals_and_zeros_comes_to_nothing(tmp_path: Path) -> No
     assert records["change"].tolist()[2] == 0
     # known from signed keys, before anybody trains: nobody pays for a round that cannot be shown
     assert [len(ledger(tmp_path, site)) for site in SITES] == [2, 2, 2, 2]
-    asked = [kind_of(sealed) for _, sealed, _ in made.post.carried if body_of(sealed).get("round") == 2]
+    asked = [kind_of(sealed) for _, sealed, _ in made.transport.carried if body_of(sealed).get("round") == 2]
     assert set(asked) == {"keys"}
 
 
@@ -61,7 +61,7 @@ def test_a_site_refuses_by_itself_what_a_coordinator_lets_pass(tmp_path: Path, m
     made = spending(tmp_path)
     with pytest.raises(DeployError, match="2 sites add something to arm fedavg"):
         made.run()
-    third = [(kind_of(sealed), kind_of(answer)) for _, sealed, answer in made.post.carried if _round(sealed) == 2]
+    third = [(kind_of(sealed), kind_of(answer)) for _, sealed, answer in made.transport.carried if _round(sealed) == 2]
     assert ("shares", "failed") in third
     assert not {"confirm", "unmask", "train"} & {kind for kind, _ in third}
 
@@ -78,10 +78,10 @@ def test_a_coordinator_cannot_say_that_a_site_adds_something(tmp_path: Path, mon
 
     def before(site: str, sealed: Sealed) -> bool:
         if (site, kind_of(sealed), _round(sealed)) == ("dogwood", "shares", 2):
-            said.append(body_of(made.post.sites[site].answer(changed(sealed, forge)))["problem"])
+            said.append(body_of(made.transport.sites[site].answer(changed(sealed, forge)))["problem"])
         return True
 
-    made.post.before = before
+    made.transport.before = before
     with pytest.raises(DeployError):
         made.run()
     assert "are not signed by it for this sum" in said[0]
@@ -89,7 +89,7 @@ def test_a_coordinator_cannot_say_that_a_site_adds_something(tmp_path: Path, mon
 
 def test_the_policy_of_a_site_counts_those_that_add_something(tmp_path: Path) -> None:
     made = spending(tmp_path, {**EXAMPLE, "noise": 4.5})
-    made.post.sites["alder"].gate.least_sites = lambda: 4  # type: ignore[method-assign]
+    made.transport.sites["alder"].gate.least_sites = lambda: 4  # type: ignore[method-assign]
     with pytest.raises(DeployError, match="would add up 3 sites, fewer than the 4 that alder demands"):
         made.run()
 

@@ -89,7 +89,7 @@ def withdraw_in_round(made: Federation, gates: dict[str, OpenGate], number: int)
         gates["cedar"].withdrawn = body_of(sealed).get("round", 0) >= number
         return True
 
-    made.post.before = before
+    made.transport.before = before
 
 
 @pytest.mark.parametrize("quorum", [None, 2])
@@ -115,8 +115,10 @@ def test_a_site_that_does_not_take_part(what: str, quorum: int | None, tmp_path:
     check = assert_stopped if quorum is None else assert_gone_on
     check(made, tmp_path, why.split(": ", 1)[1])
     assert any(why in line for line in made.lines)
-    rounds = [body_of(sealed)["round"] for site, sealed, answer in made.post.carried if kind_of(answer) == "update"]
-    worked = {site for site, _, answer in made.post.carried if kind_of(answer) == "update"}
+    rounds = [
+        body_of(sealed)["round"] for site, sealed, answer in made.transport.carried if kind_of(answer) == "update"
+    ]
+    worked = {site for site, _, answer in made.transport.carried if kind_of(answer) == "update"}
     if quorum is None:
         assert set(rounds) <= ({0, 1} if what == "withdrawn" else set())
     else:
@@ -197,7 +199,7 @@ def test_sites_that_do_not_fit_are_named(changed: Callable[[], Source], problem:
     with pytest.raises(DeployError, match=problem) as stopped:
         made.run()
     assert stopped.value.where == "cedar"
-    assert not [answer for _, _, answer in made.post.carried if kind_of(answer) == "update"]
+    assert not [answer for _, _, answer in made.transport.carried if kind_of(answer) == "update"]
 
 
 def test_images_of_the_same_classes_do_not_fit_a_table_either(tmp_path: Path) -> None:
@@ -261,10 +263,10 @@ def test_forged_messages_are_refused_logged_and_never_trained_on(tmp_path: Path)
             raise KeyboardInterrupt
         return True
 
-    made.post.before = before
+    made.transport.before = before
     with pytest.raises(KeyboardInterrupt):
         made.run()
-    cedar, log = made.post.sites["cedar"], tmp_path / "sites" / "cedar" / "audit.jsonl"
+    cedar, log = made.transport.sites["cedar"], tmp_path / "sites" / "cedar" / "audit.jsonl"
     for number, (name, forged) in enumerate(forgeries(real[0]).items()):
         answer = cedar.answer(forged)
         assert kind_of(answer) == "refused", name
@@ -289,9 +291,9 @@ def test_forged_answers_are_refused_and_the_site_is_named(what: str, tmp_path: P
             return replace(answer, tensors=answer.tensors[:-1] + b"!")
         if what == "another name":
             return seal(Message("update", {**body_of(answer), "site": "alder"}), key("cedar"), answer.tensors)
-        return made.post.sites["alder"].answer(sealed)
+        return made.transport.sites["alder"].answer(sealed)
 
-    made.post.after = after
+    made.transport.after = after
     with pytest.raises(DeployError) as stopped:
         made.run()
     assert "cedar" in stopped.value.problem
@@ -304,8 +306,8 @@ def test_a_message_that_is_not_what_it_should_be_fails_in_one_line_without_a_val
     """Signed by the coordinator, and senseless: nothing but the kind of error is told."""
     made = begin(tmp_path)
     made.run()
-    cedar = made.post.sites["cedar"]
-    run = next(body_of(sealed)["run"] for _, sealed, _ in made.post.carried)
+    cedar = made.transport.sites["cedar"]
+    run = next(body_of(sealed)["run"] for _, sealed, _ in made.transport.carried)
     for message in (
         Message("dance", {"run": run}),
         Message("train", {"run": run}),

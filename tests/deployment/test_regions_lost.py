@@ -91,7 +91,7 @@ def losing(made: Hierarchy, gates: dict[str, OpenGate], from_round: int) -> None
             gates[site].withdrawn = True
         return True
 
-    made.posts["south"].before = before
+    made.transports["south"].before = before
 
 
 def begin(folder: Path, **changes: Any) -> tuple[Hierarchy, dict[str, OpenGate]]:
@@ -136,7 +136,7 @@ def test_without_a_quorum_it_is_a_clear_error_and_the_run_goes_on_when_it_is_set
     assert "refused: the approval was withdrawn" in said
     for gate in gates.values():
         gate.withdrawn = False
-    made.posts["south"].before = lambda site, sealed: True
+    made.transports["south"].before = lambda site, sealed: True
     made.restart_top()
     theirs = made.run().load_model("fedavg", 3)
     quiet, _ = begin(tmp_path / "quiet")

@@ -88,7 +88,9 @@ def test_arms_that_differ_travel_apart_where_their_regional_rounds_do(tmp_path: 
     ]
     made = assert_regional_parity(regional(arms), tmp_path)
     asked = [
-        body_of(sealed) for region, sealed, _ in made.post.carried if kind_of(sealed) == "train" and region == "north"
+        body_of(sealed)
+        for region, sealed, _ in made.transport.carried
+        if kind_of(sealed) == "train" and region == "north"
     ]
     assert [(body["wave"], body["round"]) for body in asked] == [*((0, n) for n in range(4)), (1, 0), (1, 2)]
 
@@ -103,7 +105,7 @@ def test_a_scale_of_all_sites_agrees_to_rounding(tmp_path: Path) -> None:
     theirs = made.run_folder.load_model("fedavg", 3)
     for name, leaf in ours.items():
         np.testing.assert_allclose(theirs[name].numpy(), leaf.numpy(), atol=1e-6, err_msg=name)
-    assert {"lend", "moments"} <= {kind_of(sealed) for _, sealed, _ in made.post.carried}
+    assert {"lend", "moments"} <= {kind_of(sealed) for _, sealed, _ in made.transport.carried}
 
 
 @pytest.mark.slow
@@ -189,11 +191,13 @@ def test_each_region_has_a_secure_sum_of_its_own(tmp_path: Path) -> None:
     for region, sites in made.regions.items():
         told = [
             (site, body_of(sealed)["sum"])
-            for site, sealed, _ in made.posts[region].carried
+            for site, sealed, _ in made.transports[region].carried
             if kind_of(sealed) == "unmask"
         ]
         assert {site for site, _ in told} == set(sites)
         assert all(set(one["survivors"]) == set(sites) for _, one in told)
         # the coordinator of all gets models, and nobody's update
-        answers = [answer for name, sealed, answer in made.post.carried if (name, kind_of(sealed)) == (region, "train")]
+        answers = [
+            answer for name, sealed, answer in made.transport.carried if (name, kind_of(sealed)) == (region, "train")
+        ]
         assert len(answers) == 2

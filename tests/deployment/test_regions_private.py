@@ -26,9 +26,9 @@ def content(regions: dict[str, list[str]] | None = None, **changes: Any) -> dict
 def test_patients_pay_once_for_each_round_whatever_dies(tmp_path: Path) -> None:
     """Every region dies at each of its messages; the ledger of each hospital is what the coordinator of all knows."""
     made = hierarchy(content(), tmp_path, sources(), known_sources=KNOWN)
-    made.post.sites |= {region: Reborn(made, region) for region in REGIONS}  # type: ignore[misc]
-    for post in made.posts.values():
-        before_or_after(post, "after", dying(set()))
+    made.transport.sites |= {region: Reborn(made, region) for region in REGIONS}  # type: ignore[misc]
+    for transport in made.transports.values():
+        before_or_after(transport, "after", dying(set()))
     folder = made.run()
     records = folder.records().sort_values("round")
     assert records["loss"].isna().all()
@@ -71,7 +71,7 @@ def test_a_sum_that_fails_in_one_region_leaves_the_others_as_they_are(tmp_path: 
         clock.ahead += 1100 * away
         return not away
 
-    made.posts["odd"].before = before
+    made.transports["odd"].before = before
     records = made.run().records().sort_values("round")
     assert [one.startswith("odd: ") for one in records["failed"]] == [False, True, False, False]
     assert sorted(records["sites"].iloc[1]) == sorted(made.regions["even"])

@@ -58,8 +58,8 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("quiet")
     made = begin(folder)
     made.run()
-    assert tuple(dict.fromkeys(kind_of(sealed) for _, sealed, _ in made.post.carried)) == MESSAGES
-    assert tuple(dict.fromkeys(kind_of(sealed) for _, sealed, _ in made.posts["south"].carried)) == MESSAGES
+    assert tuple(dict.fromkeys(kind_of(sealed) for _, sealed, _ in made.transport.carried)) == MESSAGES
+    assert tuple(dict.fromkeys(kind_of(sealed) for _, sealed, _ in made.transports["south"].carried)) == MESSAGES
     return digest(folder)
 
 
@@ -72,7 +72,7 @@ def dying(seen: set[Place]) -> Callable[[str, Sealed], None]:
     return at
 
 
-def before_or_after(post: Any, when: str, at: Callable[[str, Sealed], None]) -> None:
+def before_or_after(transport: Any, when: str, at: Callable[[str, Sealed], None]) -> None:
     def before(who: str, sealed: Sealed) -> bool:
         at(who, sealed)
         return True
@@ -82,9 +82,9 @@ def before_or_after(post: Any, when: str, at: Callable[[str, Sealed], None]) -> 
         return answer
 
     if when == "before":
-        post.before = before
+        transport.before = before
     else:
-        post.after = after
+        transport.after = after
 
 
 class Reborn:
@@ -117,7 +117,7 @@ def until_finished(made: Hierarchy, most: int = 200) -> int:
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_the_coordinator_of_all_dies_at_every_message(when: str, quiet: str, tmp_path: Path) -> None:
     made = begin(tmp_path)
-    before_or_after(made.post, when, dying(set()))
+    before_or_after(made.transport, when, dying(set()))
     assert until_finished(made) == 2 * (len(MESSAGES) + 1)  # two regions, and twice two rounds
     assert digest(tmp_path) == quiet
 
@@ -126,9 +126,9 @@ def test_the_coordinator_of_all_dies_at_every_message(when: str, quiet: str, tmp
 def test_regions_die_at_every_message_to_their_sites(when: str, quiet: str, tmp_path: Path) -> None:
     made = begin(tmp_path)
     reborn = {region: Reborn(made, region) for region in REGIONS}
-    made.post.sites |= reborn  # type: ignore[arg-type]
-    for post in made.posts.values():
-        before_or_after(post, when, dying(set()))
+    made.transport.sites |= reborn  # type: ignore[arg-type]
+    for transport in made.transports.values():
+        before_or_after(transport, when, dying(set()))
     made.run()
     assert [one.deaths for one in reborn.values()] == [2 * (len(MESSAGES) + 3)] * 2  # two sites, four rounds
     assert digest(tmp_path) == quiet
@@ -142,8 +142,8 @@ def test_sites_die_at_every_message(quiet: str, tmp_path: Path) -> None:
         made.restart_site(site)
         return True
 
-    for post in made.posts.values():
-        post.before = before
+    for transport in made.transports.values():
+        transport.before = before
     made.run()
     assert digest(tmp_path) == quiet
 
@@ -151,10 +151,10 @@ def test_sites_die_at_every_message(quiet: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_everybody_dies_at_every_message(quiet: str, tmp_path: Path) -> None:
     made = begin(tmp_path)
-    made.post.sites |= {region: Reborn(made, region) for region in REGIONS}  # type: ignore[misc]
-    before_or_after(made.post, "after", dying(set()))
-    for post in made.posts.values():
-        before_or_after(post, "after", dying(set()))
+    made.transport.sites |= {region: Reborn(made, region) for region in REGIONS}  # type: ignore[misc]
+    before_or_after(made.transport, "after", dying(set()))
+    for transport in made.transports.values():
+        before_or_after(transport, "after", dying(set()))
     for site in NAMES:
         made.restart_site(site)
     until_finished(made)
@@ -167,13 +167,13 @@ def test_a_question_that_comes_again_gets_the_same_bytes_and_no_site_is_asked(tm
 
     def after(region: str, sealed: Sealed, answer: Sealed) -> Sealed:
         if kind_of(sealed) == "train":
-            carried = len(made.posts[region].carried)
+            carried = len(made.transports[region].carried)
             made.restart_region(region)
-            again = made.post.sites[region].answer(sealed)
-            told.append(again == answer and len(made.posts[region].carried) == carried)
+            again = made.transport.sites[region].answer(sealed)
+            told.append(again == answer and len(made.transports[region].carried) == carried)
         return answer
 
-    made.post.after = after
+    made.transport.after = after
     made.run()
     assert told == [True] * 4
 
@@ -188,7 +188,7 @@ def test_answers_of_regions_that_had_arrived_are_not_asked_for_again(quiet: str,
             raise Died  # south, which is asked first, has answered
         return True
 
-    made.post.before = before
+    made.transport.before = before
     assert until_finished(made) == 1
     assert (asked.count(("train", 2, "north")), asked.count(("train", 2, "south"))) == (2, 1)
     assert digest(tmp_path) == quiet
@@ -228,7 +228,7 @@ def test_a_region_that_stays_away_is_left_out_by_the_quorum_and_comes_back(tmp_p
         clock.ahead += 1e4 * away
         return not away
 
-    made.post.before = before
+    made.transport.before = before
     folder = made.run()
     records = folder.records()
     shared = records[records["arm"] == "fedprox"]
@@ -249,7 +249,7 @@ def test_a_site_that_stays_away_is_left_out_by_its_region(tmp_path: Path, clock:
         clock.ahead += 1100 * away  # one deadline of the region, and not the three of the coordinator of all
         return not away
 
-    made.posts["south"].before = before
+    made.transports["south"].before = before
     folder = made.run()
     records = folder.records()
     shared = records[records["arm"] == "fedprox"].sort_values("round")
@@ -270,7 +270,7 @@ def test_without_a_quorum_a_region_that_failed_ends_the_run_and_it_goes_on_when_
             return Sealed(b"{}", b"", b"")
         return answer
 
-    made.posts["south"].after = after
+    made.transports["south"].after = after
     with pytest.raises(DeployError) as stopped:
         made.run()
     assert "1 of 2 sites are left and 2 are needed (south failed: 1 of 2 sites are left and 2 are needed (birch" in (

@@ -121,7 +121,7 @@ def test_a_hospital_that_fails_while_all_agree_is_left_out_too(tmp_path: Path) -
         gates[site].withdrawn = kind_of(sealed) == "facts"
         return True
 
-    made.posts["north"].before = lambda site, sealed: site != "cedar" or before(site, sealed)
+    made.transports["north"].before = lambda site, sealed: site != "cedar" or before(site, sealed)
     results = made.run().read_json("results.json")
     assert list(results["sites"][0]["sites"]) == ["alder", "birch", "dogwood"]
     assert "cedar: refused: the approval was withdrawn" in results["warnings"]
@@ -133,17 +133,17 @@ def test_a_hospital_that_fails_while_all_agree_is_left_out_too(tmp_path: Path) -
 def test_a_region_obeys_the_coordinator_of_all_alone_and_its_sites_the_region_alone(tmp_path: Path) -> None:
     made = begin(tmp_path)
     body = {"run": "a" * 12, "study": made.study.hash, "sites": list(NAMES), "to": "north", "head": ""}
-    assert kind_of(made.post.sites["north"].answer(seal(Message("hello", body), key("stranger")))) == "refused"
+    assert kind_of(made.transport.sites["north"].answer(seal(Message("hello", body), key("stranger")))) == "refused"
     assert (
-        kind_of(made.post.sites["north"].answer(seal(Message("hello", {**body, "to": "south"}), key("top"))))
+        kind_of(made.transport.sites["north"].answer(seal(Message("hello", {**body, "to": "south"}), key("top"))))
         == "refused"
     )
     other = seal(Message("hello", {**body, "study": "0" * 64}), key("top"))
-    assert "this region's kit is for study" in body_of(made.post.sites["north"].answer(other))["reason"]
+    assert "this region's kit is for study" in body_of(made.transport.sites["north"].answer(other))["reason"]
     to_site = seal(Message("hello", {**body, "to": "alder"}), key("top"))
-    assert kind_of(made.posts["north"].sites["alder"].answer(to_site)) == "refused"
+    assert kind_of(made.transports["north"].sites["alder"].answer(to_site)) == "refused"
     keys = seal(Message("keys", {**body, "wave": 0, "round": 0, "sum": {}}), key("top"))
-    assert kind_of(made.post.sites["north"].answer(keys)) == "failed"
+    assert kind_of(made.transport.sites["north"].answer(keys)) == "failed"
 
 
 def forged(made: Hierarchy, change: Callable[[dict[str, Any]], None]) -> str:
@@ -157,7 +157,7 @@ def forged(made: Hierarchy, change: Callable[[dict[str, Any]], None]) -> str:
         change(body)
         return seal(Message(message.kind, body, message.tensors), key("south"))
 
-    made.post.after = after
+    made.transport.after = after
     with pytest.raises(DeployError) as stopped:
         made.run()
     return stopped.value.problem
@@ -194,15 +194,15 @@ def test_the_coordinator_of_all_sees_no_columns_of_a_single_site(tmp_path: Path)
     """Only cedar knows the ward `burns`, and birch alone lacks `lab`: what goes up says so of the region."""
     made = begin(tmp_path, data={"scale": "federated"})
     made.run()
-    answers = {(region, kind_of(sealed)): body_of(answer) for region, sealed, answer in made.post.carried}
+    answers = {(region, kind_of(sealed)): body_of(answer) for region, sealed, answer in made.transport.carried}
     by_site = {"sets", "described", "directions"}  # as in the report of any run
     assert {name for name, one in answers["north", "facts"].items() if "cedar" in str(one)} <= by_site
     assert "burns" in str(answers["north", "facts"]["kinds"])
     for kind in ("lend", "moments", "train"):
         told = {name: one for name, one in answers["south", kind].items() if name != "rounds"}
         assert "birch" not in str(told), kind
-    tensors = [answer.tensors for region, sealed, answer in made.post.carried if kind_of(sealed) == "train"]
-    alone = [answer.tensors for _, sealed, answer in made.posts["north"].carried if kind_of(sealed) == "train"]
+    tensors = [answer.tensors for region, sealed, answer in made.transport.carried if kind_of(sealed) == "train"]
+    alone = [answer.tensors for _, sealed, answer in made.transports["north"].carried if kind_of(sealed) == "train"]
     assert not set(tensors) & set(alone)
 
 

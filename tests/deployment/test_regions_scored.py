@@ -72,11 +72,11 @@ def test_what_is_scored_is_the_model_that_is_kept(tmp_path: Path, clock: Clock) 
         clock.ahead += 1e4 * away
         return not away
 
-    made.post.before = before
+    made.transport.before = before
     folder = made.run()
     kept = folder.load_model("fedavg", 3)
-    for region, post in made.posts.items():
-        messages = {site: sealed for site, sealed, _ in post.carried if kind_of(sealed) == "evaluate"}
+    for region, transport in made.transports.items():
+        messages = {site: sealed for site, sealed, _ in transport.carried if kind_of(sealed) == "evaluate"}
         assert set(messages) == set(made.regions[region])
         for sealed in messages.values():
             tensors = open_sealed(sealed, public(f"{region} as coordinator"), region).tensors

@@ -14,7 +14,7 @@ from tests.deployment.test_secure_wire import summed
 from wardround.core import tree
 from wardround.core.errors import DeployError
 from wardround.core.tree import Tree
-from wardround.deployment.common.secure_sum_site import Kept
+from wardround.deployment.common.secure_sum_site import Commitments
 from wardround.deployment.common.update_checks import leaves_hash
 from wardround.deployment.flat.site_training import by_trial
 from wardround.protocol.messages import Sealed
@@ -33,12 +33,12 @@ def refusals(made: Federation, kind: str, change: Change) -> list[str]:
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed:
         if (site, kind_of(sealed), body_of(sealed).get("round")) == ("alder", kind, 0) and not said:
             made.restart_site(site)
-            no = body_of(made.post.sites[site].answer(changed(sealed, change)))
+            no = body_of(made.transport.sites[site].answer(changed(sealed, change)))
             said.append(str(no.get("problem") or no.get("reason")))
             raise Enough
         return answer
 
-    made.post.after = after
+    made.transport.after = after
     with pytest.raises(Enough):
         made.run()
     return said
@@ -125,7 +125,7 @@ def test_a_site_refuses_what_would_show_its_update(kind: str, change: Change, pr
 
 def test_a_site_that_demands_more_sites_confirms_no_smaller_sum(tmp_path: Path) -> None:
     made = begin(tmp_path, summed(deployment={"quorum": 3, "smallest_cell": 1}))
-    for work in made.post.sites.values():
+    for work in made.transport.sites.values():
         work.gate.least_sites = lambda: 5  # type: ignore[method-assign]
     with pytest.raises(DeployError, match="fewer than the 5 that"):
         made.run()
@@ -148,18 +148,18 @@ def test_sites_that_are_told_of_different_models_have_no_sum_together(tmp_path: 
             def other(body: dict[str, Any], tensors: Tree) -> None:
                 body["sum"] = {**body["sum"], "models": {"0": "ff" * 32}}
 
-            said.append(made.post.sites[site].answer(changed(sealed, other)))
+            said.append(made.transport.sites[site].answer(changed(sealed, other)))
             assert kind_of(said[0]) == "advert"
         return True
 
-    made.post.before, made.post.after = before, after
+    made.transport.before, made.transport.after = before, after
     made.run()
     assert "not signed by it for this sum" in made.coordinator.left["alder"]
 
 
 def test_without_the_key_of_another_site_nothing_begins(tmp_path: Path) -> None:
     made = begin(tmp_path, summed())
-    work = made.post.sites["alder"]
+    work = made.transport.sites["alder"]
     work.peers = {site: key for site, key in work.peers.items() if site != "cedar"}
     with pytest.raises(DeployError, match="no public key of cedar"):
         made.run()
@@ -178,10 +178,10 @@ def test_after_the_run_no_other_sum_is_begun(quiet: Federation) -> None:
     assert not list(folder.rglob("secret"))
     (sealed,) = [
         sealed
-        for site, sealed, _ in quiet.post.carried
+        for site, sealed, _ in quiet.transport.carried
         if (site, kind_of(sealed), body_of(sealed).get("round")) == ("birch", "keys", 1)
     ]
-    said = body_of(quiet.post.sites["birch"].answer(sealed))
+    said = body_of(quiet.transport.sites["birch"].answer(sealed))
     assert "destroyed" in said["problem"]
 
 
@@ -215,15 +215,15 @@ def test_noise_from_a_secret_makes_every_run_another(tmp_path: Path) -> None:
 
 def test_commitments_outlive_the_process_and_a_line_cut_in_half(tmp_path: Path) -> None:
     path = tmp_path / "commitments.jsonl"
-    kept = Kept(path)
+    kept = Commitments(path)
     assert kept.commit("roster", b"round 1", b"one") == b"one"
     assert kept.commit("roster", b"round 2", b"two") == b"two"
     path.write_bytes(path.read_bytes()[:-5])  # the second was never on disk as a whole
-    again = Kept(path)
+    again = Commitments(path)
     assert again.commit("roster", b"round 1", b"other") == b"one"
     assert again.commit("roster", b"round 2", b"other") == b"other"
-    assert Kept(path).commit("roster", b"round 2", b"third") == b"other"
-    assert Kept(path).commit("vector", b"round 2", b"third") == b"third"
+    assert Commitments(path).commit("roster", b"round 2", b"third") == b"other"
+    assert Commitments(path).commit("vector", b"round 2", b"third") == b"third"
 
 
 def test_a_site_keeps_its_commitments_in_the_run(quiet: Federation) -> None:

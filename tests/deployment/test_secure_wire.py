@@ -112,7 +112,7 @@ def test_nothing_but_masked_vectors_reaches_the_coordinator(quiet: Federation) -
     for n, trial in trials.items():
         for assignment, outcome in serial.train_sites(trial, start(trial), assign(trial, 0)):
             updates.setdefault(assignment.site.name, {})[n] = outcome.update
-    everything = b"".join(answer.head + answer.tensors for _, _, answer in quiet.post.carried)
+    everything = b"".join(answer.head + answer.tensors for _, _, answer in quiet.transport.carried)
     for site, own in updates.items():
         vector = vector_of(trials, 0, site, own)
         plain = [
@@ -121,7 +121,7 @@ def test_nothing_but_masked_vectors_reaches_the_coordinator(quiet: Federation) -
         secrets = [*(whole for whole in plain if len(whole) >= 8), *(word.tobytes() for word in vector if word)]
         assert len(secrets) > 10
         assert not any(secret in everything for secret in secrets)
-    answers = [(sealed, answer) for _, sealed, answer in quiet.post.carried if kind_of(sealed) == "train"]
+    answers = [(sealed, answer) for _, sealed, answer in quiet.transport.carried if kind_of(sealed) == "train"]
     assert len(answers) == 12
     for _, answer in answers:
         told = body_of(answer)["trials"].values()
@@ -131,7 +131,7 @@ def test_nothing_but_masked_vectors_reaches_the_coordinator(quiet: Federation) -
 
 def test_sums_differ_by_what_a_site_adds(quiet: Federation) -> None:
     """The masked vectors themselves say nothing: no two have a number in common."""
-    found = [answer.tensors for _, sealed, answer in quiet.post.carried if kind_of(sealed) == "train"]
+    found = [answer.tensors for _, sealed, answer in quiet.transport.carried if kind_of(sealed) == "train"]
     words = [word for content in found for word in np.frombuffer(content[-8 * 10 :], dtype=np.uint64).tolist()]
     assert len(set(words)) == len(words)
 
@@ -165,9 +165,9 @@ def test_sites_die_at_every_message(when: str, quiet: Federation, tmp_path: Path
         return answer
 
     if when == "before":
-        made.post.before = before
+        made.transport.before = before
     else:
-        made.post.after = after
+        made.transport.after = after
     made.run()
     assert_same_models(made, quiet)
 
@@ -176,14 +176,14 @@ def test_answers_are_lost_and_messages_come_twice(quiet: Federation, tmp_path: P
     made, lost = begin(tmp_path, summed()), set()
 
     def after(site: str, sealed: Sealed, answer: Sealed) -> Sealed | None:
-        made.post.sites[site].answer(sealed)
+        made.transport.sites[site].answer(sealed)
         place = kind_of(sealed), body_of(sealed).get("round"), site
         if place in lost:
             return answer
         lost.add(place)
         return None
 
-    made.post.after = after
+    made.transport.after = after
     made.run()
     assert_same_models(made, quiet)
 
@@ -220,7 +220,7 @@ def away_at(made: Federation, clock: Clock, stage: str, sites: set[str], number:
             return False
         return True
 
-    made.post.before = before
+    made.transport.before = before
 
 
 def waiting(quorum: int) -> dict[str, Any]:
@@ -275,7 +275,7 @@ def test_a_run_ends_where_too_few_sites_are_left_for_any_sum(tmp_path: Path) -> 
             revoked.update(birch="stolen", cedar="stolen")
         return answer
 
-    made.post.after = after
+    made.transport.after = after
     with pytest.raises(DeployError, match="2 sites are left for a secure sum that takes 3 of 4"):
         made.run()
 
@@ -290,7 +290,7 @@ def test_a_revoked_site_is_in_no_further_sum(tmp_path: Path) -> None:
             revoked["birch"] = "stolen"
         return answer
 
-    made.post.after = after
+    made.transport.after = after
     made.run()
-    rosters = [body_of(sealed)["sum"]["roster"] for _, sealed, _ in made.post.carried if kind_of(sealed) == "keys"]
+    rosters = [body_of(sealed)["sum"]["roster"] for _, sealed, _ in made.transport.carried if kind_of(sealed) == "keys"]
     assert rosters == [list(SITES)] * 4 + [["alder", "cedar", "dogwood"]] * 6

@@ -10,7 +10,7 @@ from tests.deployment.vertical_federation import HEADS, document, own_file, writ
 from wardround.core.errors import CheckError
 from wardround.core.health import Condition
 from wardround.data.checks.before_training import refuse_errors
-from wardround.deployment.flat.site_handler import tellable
+from wardround.deployment.flat.site_handler import disclosable
 from wardround.deployment.join import preflight
 from wardround.deployment.vertical.party_plan import own_vertical_plan
 from wardround.runs.catalog import load_study
@@ -54,4 +54,4 @@ def test_the_holder_of_the_labels_looks_at_its_own_columns_and_tells_others_noth
     assert leak.message.startswith(MESSAGE)
     with pytest.raises(CheckError) as refused:
         refuse_errors([leak])
-    assert tellable(refused.value) == "its rows fail the check target-leak; its own screen says how"
+    assert disclosable(refused.value) == "its rows fail the check target-leak; its own screen says how"

@@ -23,9 +23,9 @@ from wardround.core.errors import DeployError, WardroundError
 from wardround.core.tree import Tree
 from wardround.deployment import join as joining
 from wardround.deployment.coordinate import coordinate
-from wardround.deployment.flower import link
+from wardround.deployment.flower import superlink_process as link
 from wardround.deployment.flower.connection import Scope
-from wardround.deployment.flower.link import SignedHeads
+from wardround.deployment.flower.superlink_process import SignedHeads
 from wardround.deployment.provisioning import certificates
 from wardround.deployment.provisioning.kit import CoordinatorKit
 from wardround.deployment.provisioning.site_file import SiteFile
@@ -231,7 +231,7 @@ def stopped_in_round(folder: Path, number: int) -> Federation:
             raise KeyboardInterrupt
         return True
 
-    made.post.before = before
+    made.transport.before = before
     with pytest.raises(KeyboardInterrupt):
         made.run()
     return made
@@ -308,10 +308,10 @@ def test_a_model_that_the_approved_study_does_not_have_is_refused(
         if kind_of(sealed) == kind and site == "birch" and not answers:
             message = open_sealed(sealed, public("coordinator"), "coordinator")
             other = seal(Message(kind, message.body, change(message.tensors)), key("coordinator"))
-            answers.append(made.post.sites["birch"].answer(other))
+            answers.append(made.transport.sites["birch"].answer(other))
         return True
 
-    made.post.before = before
+    made.transport.before = before
     made.run()
     assert kind_of(answers[0]) == "failed"
     assert body_of(answers[0])["problem"] == "sent another model than the study that was approved here has"

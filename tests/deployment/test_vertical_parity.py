@@ -40,7 +40,7 @@ def deployed(folder: Path, content: Mapping[str, Any] | Study, files: Mapping[st
 
 def assert_same_weights(made: Parties, trained: Mapping[tuple[str, int], tuple[Trial, Run]]) -> None:
     for (arm, seed), (_, run) in trained.items():
-        apart = [made.part(party, arm, seed) for party in made.post.sites]
+        apart = [made.part(party, arm, seed) for party in made.transport.sites]
         assert all(not set(one) & set(other) for one in apart for other in apart if one is not other)
         whole = {name: leaf for part in apart for name, leaf in part.items()}
         assert_same_tree(whole, {**run.server["params"], **run.memories["pooled"].buffers}, part=f"{arm}, {seed}")
@@ -97,7 +97,7 @@ def test_arms_of_different_length_travel_together(tmp_path: Path) -> None:
     content = document(files, arms=[{"algorithm": "split", "topology.block": 9}, long], training={"batch_size": 32})
     made = deployed(tmp_path, content, files)
     assert_same_weights(made, simulated(content)[1])
-    messages = [sealed for site, sealed, _ in made.post.carried if site == "lab" and kind_of(sealed) == "embed"]
+    messages = [sealed for site, sealed, _ in made.transport.carried if site == "lab" and kind_of(sealed) == "embed"]
     assert [body_of(sealed)["round"] for sealed in messages] == list(range(6))
     records = made.folder.records()
     assert records.groupby("arm")["round"].max().to_dict() == {"split": 2, "long": 3}
@@ -171,9 +171,9 @@ def test_visits_are_matched_too_and_a_party_without_them_counts_for_all(tmp_path
     first = table["row"].to_numpy() % 3 == 0  # the laboratory has nothing of a first examination
     assert first.any()
     np.testing.assert_allclose(table["score"].to_numpy(), expected.score, atol=1e-6)
-    stages = [body_of(sealed).get("stage") for _, sealed, _ in made.post.carried if kind_of(sealed) == "match"]
+    stages = [body_of(sealed).get("stage") for _, sealed, _ in made.transport.carried if kind_of(sealed) == "match"]
     assert set(stages) == {"patients", "visits"}
-    asked_heart = [body_of(s).get("stage") for site, s, _ in made.post.carried if site == "heart"]
+    asked_heart = [body_of(s).get("stage") for site, s, _ in made.transport.carried if site == "heart"]
     assert "visits" not in asked_heart
     matched = json.loads((made.folder.path / "results.json").read_bytes())["arms"]["split"]["topology"]["matched"]
     assert matched["patients"] == {"clinic": 40, "lab": 40, "heart": 40}

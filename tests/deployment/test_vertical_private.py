@@ -52,7 +52,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Parties, list[bytes]]
 
 
 def carried(made: Parties) -> Iterator[tuple[str, bytes]]:
-    for site, message, answer in made.post.carried:
+    for site, message, answer in made.transport.carried:
         yield f"{kind_of(message)} to {site}", message.head + message.tensors
         yield f"{kind_of(answer)} of {site}", answer.head + answer.tensors
 
@@ -77,12 +77,12 @@ def test_no_value_and_no_label_is_in_a_message(run: tuple[Parties, list[bytes]])
     made, _ = run
     planted = [str(value).encode() for value in VALUES.values()]
     for party, name in zip(("clinic", "lab"), VALUES, strict=True):
-        records = made.post.sites[party].rows()
+        records = made.transport.sites[party].rows()
         assert isinstance(records.features, pd.DataFrame)
         column = records.features[name].to_numpy(dtype=float)[2:6]
         assert VALUES[name] in column
         planted += [column.astype(kind).tobytes() for kind in ("<f4", ">f4", "<f8", ">f8")]
-    labels = made.post.sites["clinic"].rows().target
+    labels = made.transport.sites["clinic"].rows().target
     planted += [labels.astype(kind)[:20].tobytes() for kind in ("<i8", "<i4", "u1", "<f4", "<f8")]
     for where, content in carried(made):
         for form in planted:
@@ -112,15 +112,15 @@ def test_what_is_said_in_the_open(run: tuple[Parties, list[bytes]]) -> None:
         "embedded": set[str](),
         "learned": {"losses"},
         "shown": set[str](),
-        "judged": {"summaries", "figures", "without"},
+        "assessed": {"summaries", "figures", "without"},
         "goodbye": set[str](),
     }
-    answers = [answer for _, _, answer in made.post.carried]
+    answers = [answer for _, _, answer in made.transport.carried]
     assert {kind_of(answer) for answer in answers} == set(allowed)
     for answer in answers:
         told = set(body_of(answer)) - {"site", "head", "run", "wave", "round"}
         assert told == allowed[kind_of(answer)]
-    ready = {site: body_of(answer) for site, _, answer in made.post.carried if kind_of(answer) == "ready"}
+    ready = {site: body_of(answer) for site, _, answer in made.transport.carried if kind_of(answer) == "ready"}
     assert ready["lab"]["classes"] == []
     assert ready["lab"]["columns"] is None
     (dealt,) = [body_of(answer) for answer in answers if kind_of(answer) == "dealt"]
@@ -165,7 +165,7 @@ def changing(made: Parties, kind: str, change: Any) -> None:
         body, tensors = change(site, body, tensors)
         return seal(Message(kind, body, tensors), key(site))
 
-    made.post.after = after
+    made.transport.after = after
 
 
 def flipped(site: str, body: dict[str, Any], tensors: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -249,7 +249,7 @@ def test_a_channel_opens_what_belongs_there_and_nothing_else() -> None:
         ("embedded", {}),
         ("learned", {"losses": {"0": None}}),
         ("learned", {"losses": {}}),
-        ("judged", {"without": [1]}),
+        ("assessed", {"without": [1]}),
     ],
 )
 def test_answers_that_are_not_what_they_should_be_end_the_run_in_words(
@@ -263,7 +263,7 @@ def test_answers_that_are_not_what_they_should_be_end_the_run_in_words(
 
 
 def session_of(made: Parties, party: str) -> PartySession:
-    work = made.post.sites[party].party
+    work = made.transport.sites[party].party
     assert work is not None
     return work.session
 
@@ -279,10 +279,10 @@ def asked_again(made: Parties, then: Callable[[str, Sealed], list[Sealed]], kind
             if len(seen) == 2 or kind == "shape":
                 for message in then(site, sealed):
                     made.restart_site("lab")  # what stands is on disk
-                    said.append(kind_of(made.post.sites["lab"].answer(message)))
+                    said.append(kind_of(made.transport.sites["lab"].answer(message)))
         return answer
 
-    made.post.after = after
+    made.transport.after = after
     made.run()
     return said
 
@@ -333,7 +333,7 @@ def test_few_rows_without_a_match_are_not_counted_in_the_open(tmp_path: Path, sm
     files = write(tmp_path / "data", known=0.9)
     made = federation(document(files, deployment={"smallest_cell": smallest}), tmp_path, files)
     made.run()
-    (dealt,) = [body_of(answer) for _, _, answer in made.post.carried if kind_of(answer) == "dealt"]
+    (dealt,) = [body_of(answer) for _, _, answer in made.transport.carried if kind_of(answer) == "dealt"]
     told = made.folder.read_json("results.json")["arms"]["split"]["topology"]["matched"]["unmatched_train"]
     assert dealt["unmatched"] == told
     assert told is None if smallest == 20 else 0 < told < 20

@@ -71,9 +71,9 @@ def test_a_coordinator_that_dies_at_every_message(tmp_path: Path, undisturbed: d
     deaths = 0
     while True:
         if when == "before":
-            made.post.before = before
+            made.transport.before = before
         else:
-            made.post.after = after
+            made.transport.after = after
         try:
             made.run()
             break
@@ -85,7 +85,7 @@ def test_a_coordinator_that_dies_at_every_message(tmp_path: Path, undisturbed: d
             made = made.restart_coordinator()
     assert deaths == len(seen)
     assert {kind for kind, _, _ in seen} == {
-        "hello", "match", "deal", "shape", "agree", "embed", "learn", "show", "judge", "goodbye"
+        "hello", "match", "deal", "shape", "agree", "embed", "learn", "show", "assess", "goodbye"
     }  # fmt: skip
     assert_undisturbed(made, undisturbed)
 
@@ -108,7 +108,7 @@ def test_a_party_that_dies_at_every_message(tmp_path: Path, undisturbed: dict[st
             assert answer == lost[place], "the same question gets the same bytes"
         return answer
 
-    made.post.after = after
+    made.transport.after = after
     made.run()
     assert len(lost) > 10
     assert_undisturbed(made, undisturbed)
@@ -154,7 +154,7 @@ def test_both_ends_die_in_the_middle_of_an_epoch(tmp_path: Path, undisturbed: di
         return after
 
     for step in (1, 2):
-        made.post.after = die_at(step)
+        made.transport.after = die_at(step)
         with pytest.raises(Died):
             made.run()
         made = made.restart_coordinator()
@@ -169,12 +169,12 @@ def test_a_party_that_is_away_is_waited_for(tmp_path: Path, undisturbed: dict[st
     waited = 0
     for step in made.coordinator.run():
         if step.done == 1 and not waited:
-            made.post.away.add("lab")
-        if "lab" in made.post.away:
+            made.transport.away.add("lab")
+        if "lab" in made.transport.away:
             assert step.sites["lab"] in ("not connected", "answered")
             waited += 1
         if waited == 5:
-            made.post.away.clear()
+            made.transport.away.clear()
     assert waited == 5
     assert_undisturbed(made, undisturbed)
 
@@ -198,7 +198,7 @@ def test_a_deadline_ends_the_wait_and_the_run_goes_on_later(
     def while_lab_is_away() -> None:
         for step in made.coordinator.run():
             if step.done == 1:
-                made.post.away.add("lab")
+                made.transport.away.add("lab")
                 clock.passed = 7200
 
     with pytest.raises(DeployError) as caught:
@@ -213,7 +213,7 @@ def test_a_deadline_ends_the_wait_and_the_run_goes_on_later(
 
 def test_a_file_that_changed_in_the_middle_is_refused(tmp_path: Path) -> None:
     made, _ = made_in(tmp_path)
-    made.post.before = lambda site, sealed: not (kind_of(sealed) == "learn" and _stop())
+    made.transport.before = lambda site, sealed: not (kind_of(sealed) == "learn" and _stop())
     with pytest.raises(Died):
         made.run()
     path = tmp_path / "data" / "lab.csv"
@@ -239,10 +239,10 @@ def test_a_coordinator_cannot_ask_for_another_order(tmp_path: Path) -> None:
             raise Died
         return True
 
-    made.post.before = before
+    made.transport.before = before
     with pytest.raises(Died):
         made.run()
-    lab, coordinator = made.post.sites["lab"], made.coordinator
+    lab, coordinator = made.transport.sites["lab"], made.coordinator
     third = seen[-1][1]
     second = next(s for site, s in seen if kind_of(s) == "embed" and body_of(s)["round"] == 1)
 

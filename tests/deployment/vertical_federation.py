@@ -89,7 +89,7 @@ def own_file(party: str, path: Path, **changes: Any) -> Source:
 @dataclass
 class Parties:
     folder: RunFolder
-    post: ByHand
+    transport: ByHand
     coordinator: VerticalCoordinator
     open_site: Callable[[str], SiteWork]
     steps: list[Step] = field(default_factory=list)
@@ -101,12 +101,12 @@ class Parties:
 
     def restart_site(self, name: str) -> None:
         """As if its process had died: what it knows is what its folder holds."""
-        self.post.sites[name] = self.open_site(name)
+        self.transport.sites[name] = self.open_site(name)
 
     def restart_coordinator(self) -> "Parties":
-        old, post = self.coordinator, ByHand(self.post.sites)
-        arguments = (old.study, old.families, list(old.sites), old.folder, post, old.signer, old.keys)
-        return Parties(self.folder, post, VerticalCoordinator(*arguments), self.open_site)
+        old, transport = self.coordinator, ByHand(self.transport.sites)
+        arguments = (old.study, old.families, list(old.sites), old.folder, transport, old.signer, old.keys)
+        return Parties(self.folder, transport, VerticalCoordinator(*arguments), self.open_site)
 
     def site_folder(self, site: str) -> Path:
         (found,) = [path for path in (self.folder.path.parent / "sites" / site).iterdir() if path.is_dir()]
@@ -136,10 +136,10 @@ def federation(
         arguments = (families, opened[name]().load, key(name), public("coordinator"), said[name].append, keys)
         return SiteWork(name, state, gate, *arguments)
 
-    post = ByHand({name: open_site(name) for name in files})
+    transport = ByHand({name: open_site(name) for name in files})
     run_folder = RunFolder(folder / "run")
-    coordinator = VerticalCoordinator(study, families, list(files), run_folder, post, key("coordinator"), keys)
-    return Parties(run_folder, post, coordinator, open_site)
+    coordinator = VerticalCoordinator(study, families, list(files), run_folder, transport, key("coordinator"), keys)
+    return Parties(run_folder, transport, coordinator, open_site)
 
 
 def simulated(content: Mapping[str, Any]) -> tuple[Plan, dict[tuple[str, int], tuple[Trial, Run]]]:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 import wardround
-from wardround.deployment.common.site_facts import describe_deployed, own_counts
+from wardround.deployment.common.site_counts import describe_deployed, own_counts
 from wardround.evaluation.deployed_results import deployed_results
 from wardround.evaluation.metrics import predicted_classes
 from wardround.evaluation.prediction import SitePrediction

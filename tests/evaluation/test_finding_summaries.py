@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.evaluation.finding_predictions import NAMES, a_study, label_names, predictions, records_of, score_names
-from wardround.deployment.common.site_facts import without_small_findings
+from wardround.deployment.common.site_counts import without_small_findings
 from wardround.evaluation.deployed_results import deployed_results, withheld
 from wardround.evaluation.findings import describe_findings
 from wardround.evaluation.intervals import Resampling

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import wardround
 from tests.evaluation.deployed_summaries import as_deployed, facts_of, lines_of, prediction
-from wardround.deployment.common.site_facts import describe_deployed, without_small
+from wardround.deployment.common.site_counts import describe_deployed, without_small
 from wardround.evaluation.calibration_curves import decision_curve
 from wardround.evaluation.deployed_results import diverged, withheld
 from wardround.evaluation.metrics import THRESHOLDS, metrics

@@ -6,7 +6,7 @@ from pathlib import Path
 from wardround.core.atomic_files import full_disk_is_told
 from wardround.core.errors import DeployError
 from wardround.deployment.common.deployable import refuse_undeployable
-from wardround.deployment.common.deployment_results import MADE
+from wardround.deployment.common.deployment_results import RESULT_FILES
 from wardround.deployment.common.messaging import Step
 from wardround.deployment.flat.coordinator import Coordinator
 from wardround.deployment.join import alone
@@ -15,7 +15,7 @@ from wardround.deployment.regional.regions import regions_of
 from wardround.deployment.regional.top_coordinator import CoordinatorOfAll
 from wardround.deployment.vertical.vertical_coordinator import VerticalCoordinator
 from wardround.deployment.vertical.vertical_validation import is_vertical
-from wardround.protocol.messages import Post
+from wardround.protocol.messages import Transport
 from wardround.protocol.signing import read_key, read_public_key
 from wardround.runs.audit import FINISHED, AuditLog, file_hash
 from wardround.runs.folder import RunFolder
@@ -52,7 +52,7 @@ def coordinate(
         return folder
     for arm in study.trained_arms:  # now, and not when all hospitals have answered
         need_extras(arm.name, arm.privacy)
-    from wardround.deployment.flower.linked import Linked
+    from wardround.deployment.flower.superlink import SuperLink
 
     public = {site: read_public_key(kit.sites[site], f"{site}.pub") for site in sites}
 
@@ -61,9 +61,9 @@ def coordinate(
 
     coordinators: list[Coordinator] = []
 
-    def run(post: Post) -> None:
+    def run(transport: Transport) -> None:
         made = VerticalCoordinator if is_vertical(study) else CoordinatorOfAll if kit.hospitals else Coordinator
-        coordinator = made(study, families, sites, folder, post, read_key(kit.signing_key), public, again, revoked)
+        coordinator = made(study, families, sites, folder, transport, read_key(kit.signing_key), public, again, revoked)
         if isinstance(coordinator, CoordinatorOfAll):
             regions = regions_of(study, kit.hospitals)
             coordinator.hospitals = [name for name in kit.hospitals if any(name in regions[site] for site in sites)]
@@ -73,7 +73,7 @@ def coordinate(
                 watch(step)
 
     with alone(kit.path / "link", "another process coordinates with this kit"):
-        Linked(
+        SuperLink(
             host=listen,
             port=kit.port,
             ca=kit.ca,
@@ -92,6 +92,6 @@ def coordinate(
 def finish_up(study: Study, folder: RunFolder) -> None:
     """A run that died after its results were written, before it was logged as finished."""
     if (folder.path / "state").is_dir():
-        made = {name: file_hash(folder.path / name) for name in MADE}
+        made = {name: file_hash(folder.path / name) for name in RESULT_FILES}
         AuditLog(folder.path / "audit.jsonl").add(FINISHED, study=study.hash, files=made)
         folder.remove_state()

@@ -17,7 +17,7 @@ from wardround.deployment.common.deployable import is_private
 from wardround.deployment.common.parity import Parity, replay
 from wardround.deployment.coordinate import deployed_folder
 from wardround.deployment.flat.site_account import LEDGER
-from wardround.deployment.flower.linked import LARGE_PAGES, free_port
+from wardround.deployment.flower.superlink import LARGE_PAGES, free_port
 from wardround.deployment.governance.approvals import approve
 from wardround.deployment.provisioning.provision import provision
 from wardround.deployment.provisioning.site_file import SiteFile

@@ -8,18 +8,21 @@ JSON has no numbers that are not finite, so that every float here is one.
 from collections.abc import Mapping
 from typing import Any
 
+import orjson
+
 from wardround.core.errors import DeployError
 from wardround.core.extras import needs
 from wardround.protocol import party_answers as of_party
 from wardround.protocol import region_answers as of_region
 from wardround.protocol import site_answers as of_site
+from wardround.protocol.messages import Message, Sealed
 from wardround.protocol.text import is_plain, plain_text
 
 with needs("deploy", "a study across hospitals"):
     import msgspec
 
 REMEDY = "Install the same version of wardround everywhere."
-Kinds = Mapping[str, type[of_site.Said]]
+Kinds = Mapping[str, type[of_site.AnswerBase]]
 REFUSALS: Kinds = {"refused": of_site.Refused, "failed": of_site.Failed}
 OF_SITES: Kinds = {
     **REFUSALS,
@@ -57,18 +60,18 @@ OF_PARTIES: Kinds = {
     "embedded": of_party.Embedded,
     "learned": of_party.Learned,
     "shown": of_party.Shown,
-    "judged": of_party.Judged,
+    "assessed": of_party.PartySummary,
     "goodbye": of_site.Goodbye,
 }
 
 
-def read_answer(site: str, kind: str, body: Mapping[str, Any], kinds: Kinds) -> of_site.Said:
+def read_answer(site: str, kind: str, body: Mapping[str, Any], kinds: Kinds) -> of_site.AnswerBase:
     """The answer as its type. DeployError, which names the site and the place, where it is not one."""
     expected = kinds.get(kind)
     if expected is None:
         raise unusable(site, "it is of a kind that nobody asked for")
     try:
-        read: of_site.Said = msgspec.convert(body, expected)
+        read: of_site.AnswerBase = msgspec.convert(body, expected)
     except msgspec.ValidationError as error:
         raise unusable(site, str(error)) from None
     if kind not in REFUSALS and not _names_are_plain(body):
@@ -89,3 +92,42 @@ def _names_are_plain(value: Any) -> bool:
     if isinstance(value, list):
         return all(map(_names_are_plain, value))
     return True
+
+
+ANSWERS = {
+    "hello": "ready",
+    "facts": "facts",
+    "lend": "lent",
+    "moments": "moments",
+    "prepare": "prepared",
+    "keys": "advert",
+    "shares": "shared",
+    "train": "update",
+    "confirm": "confirmed",
+    "unmask": "revealed",
+    "evaluate": "summary",
+    "goodbye": "goodbye",
+    # between parties with different features of the same patients
+    "match": "matched",
+    "deal": "dealt",
+    "shape": "shaped",
+    "agree": "agreed",
+    "embed": "embedded",
+    "learn": "learned",
+    "show": "shown",
+    "assess": "assessed",
+}
+PLACE = ("run", "wave", "round")
+
+
+def place_of(body: Mapping[str, Any]) -> dict[str, Any]:
+    """What a question is about; its answer says so too."""
+    return {name: body[name] for name in PLACE if name in body}
+
+
+def belongs(answer: Message, question: Sealed) -> bool:
+    asked = orjson.loads(question.head)
+    if answer.kind in REFUSALS and "run" not in answer.body:
+        return True  # the site could not read what it was asked
+    known = answer.kind in REFUSALS or answer.kind == ANSWERS[asked["kind"]]
+    return known and place_of(answer.body) == place_of(asked["body"])

@@ -18,7 +18,7 @@ from wardround.core.errors import DeployError
 from wardround.core.tree import Tree
 from wardround.protocol.text import plain_text
 
-PROTOCOL = 3  # both ends must speak the same one
+PROTOCOL = 4  # both ends must speak the same one
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Sealed:
         return len(self.head) + len(self.tensors) + len(self.signature)
 
 
-class Post(Protocol):
+class Transport(Protocol):
     """Whoever carries messages to sites and brings their answers."""
 
     def ask(self, messages: dict[str, Sealed]) -> Iterator[tuple[str, Sealed] | None]:

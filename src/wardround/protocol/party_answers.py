@@ -58,5 +58,5 @@ class Shown(Answer):
     """Sealed for the party with the labels."""
 
 
-class Judged(Summary):
+class PartySummary(Summary):
     without: Annotated[dict[Key, dict[Name, SiteSummary]], Meta(max_length=MOST_TRIALS)]

@@ -211,7 +211,7 @@ TO_SITES: Kinds = {
     "embed": Block,
     "learn": Block,
     "show": Block,
-    "judge": Block,
+    "assess": Block,
 }
 TO_REGIONS: Kinds = {**TO_SITES, "train": TrainRegion}
 

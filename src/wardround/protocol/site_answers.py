@@ -31,7 +31,7 @@ with needs("deploy", "a study across hospitals"):
     from msgspec import UNSET, Meta, Struct, UnsetType
 
 
-class Said(Struct, forbid_unknown_fields=True, kw_only=True):
+class AnswerBase(Struct, forbid_unknown_fields=True, kw_only=True):
     """Who says it is known by the signature; the rest names the question, and the head of the sender's audit log."""
 
     site: Name
@@ -40,20 +40,20 @@ class Said(Struct, forbid_unknown_fields=True, kw_only=True):
     round: Place | UnsetType = UNSET
 
 
-class Answer(Said, kw_only=True):
+class Answer(AnswerBase, kw_only=True):
     run: Name
 
 
 # -- no
 
 
-class Refused(Said, kw_only=True):
+class Refused(AnswerBase, kw_only=True):
     reason: Words
     until: Annotated[str, Meta(max_length=64)] | None
     run: Name | UnsetType = UNSET  # none, where the question could not be read
 
 
-class Failed(Said, kw_only=True):
+class Failed(AnswerBase, kw_only=True):
     problem: Words
     run: Name | UnsetType = UNSET
 

@@ -116,7 +116,7 @@ def test_a_coordinator_whose_disk_is_full_goes_on_to_the_same_models(
             disk.fill()
         return True
 
-    made.post.before = full
+    made.transport.before = full
     with pytest.raises(MachineError, match="no space is left"), full_disk_is_told(made.folder.path, "Make room."):
         made.run()
     assert not list(disk.path.rglob("*.partial"))

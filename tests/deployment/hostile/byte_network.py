@@ -99,7 +99,7 @@ class Network:
         self.folder = folder
         self.notices: list[str] = []  # what hospitals show on their own screens
 
-    def posts(self) -> list[ByHand]:
+    def transports(self) -> list[ByHand]:
         raise NotImplementedError
 
     def new_coordinator(self) -> Any:
@@ -108,9 +108,9 @@ class Network:
 
     def run(self, answer: Answer | None = None, question: Question | None = None) -> Ended:
         coordinator = self.new_coordinator()
-        for post in self.posts():
-            post.after = answer or (lambda sender, asked, answered: answered)
-            post.before = partial(_seen, question)
+        for transport in self.transports():
+            transport.after = answer or (lambda sender, asked, answered: answered)
+            transport.before = partial(_seen, question)
         lines: list[str] = []
         shown: set[str] = set()
         began, error = time.monotonic(), None
@@ -138,15 +138,15 @@ class Network:
 
     def carried(self) -> Iterator[Message]:
         """Everything that was asked and honestly answered since the coordinator was started; each is shown once."""
-        for post in self.posts():
-            for _, asked, answered in post.carried:
+        for transport in self.transports():
+            for _, asked, answered in transport.carried:
                 yield from (asked, answered)
-            post.carried.clear()
+            transport.carried.clear()
 
     def answer(self, name: str, question: Message) -> Message:
         """What somebody answers to a question, whoever asks."""
-        post = next(post for post in self.posts() if name in post.sites)
-        return post.sites[name].answer(Message(question.head, question.tensors, question.signature))
+        transport = next(transport for transport in self.transports() if name in transport.sites)
+        return transport.sites[name].answer(Message(question.head, question.tensors, question.signature))
 
     def folder_of(self, name: str) -> Path:
         """Where somebody who answers keeps what it needs."""
@@ -185,20 +185,20 @@ class Flat(Network):
     def __init__(self, folder: Path, made: together.Federation | parties.Parties) -> None:
         super().__init__(folder)
         self.made = made
-        self.hospitals = tuple(made.post.sites)
+        self.hospitals = tuple(made.transport.sites)
         self.asker = dict.fromkeys(self.hospitals, "coordinator")
         for name in self.hospitals:
             self.reopen(name)
 
-    def posts(self) -> list[ByHand]:
-        return [self.made.post]
+    def transports(self) -> list[ByHand]:
+        return [self.made.transport]
 
     def new_coordinator(self) -> Any:
         self.made = self.made.restart_coordinator()
         return self.made.coordinator
 
     def reopen(self, name: str, remember: bool = True) -> None:
-        self.made.post.sites[name] = self._site(self.made.open_site(name), remember)
+        self.made.transport.sites[name] = self._site(self.made.open_site(name), remember)
 
 
 class Regional(Network):
@@ -215,8 +215,8 @@ class Regional(Network):
         for name in sources:
             self.reopen(name)
 
-    def posts(self) -> list[ByHand]:
-        return [self.made.post, *self.made.posts.values()]
+    def transports(self) -> list[ByHand]:
+        return [self.made.transport, *self.made.transports.values()]
 
     def new_coordinator(self) -> Any:
         self.made.restart_top()
@@ -230,10 +230,10 @@ class Regional(Network):
 
     def reopen(self, name: str, remember: bool = True) -> None:
         if name in self.made.regions:
-            self.made.post.sites[name] = self._site(self.made.open_region(name), remember=False)
+            self.made.transport.sites[name] = self._site(self.made.open_region(name), remember=False)
             return
-        post = next(post for post in self.made.posts.values() if name in post.sites)
-        post.sites[name] = self._site(self.made.open_site(name), remember)
+        transport = next(transport for transport in self.made.transports.values() if name in transport.sites)
+        transport.sites[name] = self._site(self.made.open_site(name), remember)
 
 
 # -- studies with planted values: in the first row of every file stands what must be found nowhere else

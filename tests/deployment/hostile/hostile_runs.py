@@ -213,7 +213,7 @@ class WhereAllAreNeeded:
         if mutation.expect == "closed" and not named(self.sender, ended) and not _came_to_nothing(ended):
             same = same_but_for_reasons(network.results(), self.honest.results)
             problems += ["was taken, and results differ"] if same else []
-        late = self.place[0] in ("evaluate", "judge", "goodbye")
+        late = self.place[0] in ("evaluate", "assess", "goodbye")
         if mutation.expect != "bends":
             problems += hurt_others(network, self.honest.results, self.honest.summaries, self.given.others, late)
         return problems + harm(network.results(), network.summaries(), self.honest.results, network.hospitals)

@@ -260,5 +260,5 @@ PARTY = {
     "dealt": of_dealt,
     "shaped": of_shapes,
     "learned": of_losses,
-    "judged": of_judged,
+    "assessed": of_judged,
 }

@@ -40,7 +40,20 @@ from tests.deployment.test_nothing_of_a_patient import assert_clean
 from tests.time_limit import TooLong, time_limit
 
 NO = ("refused", "failed")
-OTHER_KINDS = ("owned", "", "keys", "shares", "confirm", "unmask", "match", "deal", "embed", "judge", "ready", "update")
+OTHER_KINDS = (
+    "owned",
+    "",
+    "keys",
+    "shares",
+    "confirm",
+    "unmask",
+    "match",
+    "deal",
+    "embed",
+    "assess",
+    "ready",
+    "update",
+)
 
 
 def asked(given: Given) -> list[Mutation]:

@@ -44,7 +44,7 @@ SENDERS: dict[tuple[str, str], tuple[str, ...]] = {
     ("secure", "north"): (*AGREEING, *SUM, "evaluate", "goodbye"),
     ("regions", "coast"): HOSPITAL,
     ("regions", "north"): HOSPITAL,
-    ("parties", "clinic"): ("hello", "match", "deal", "shape", "agree", "learn", "judge", "goodbye"),
+    ("parties", "clinic"): ("hello", "match", "deal", "shape", "agree", "learn", "assess", "goodbye"),
     ("parties", "lab"): ("hello", "match", "shape", "agree", "embed", "show", "goodbye"),
 }
 CASES = [(world, sender, kind) for (world, sender), kinds in SENDERS.items() for kind in kinds]
@@ -54,7 +54,7 @@ OFTEN: dict[tuple[str, str], tuple[str, ...]] = {
     ("secure", "north"): SUM,
     ("regions", "coast"): HOSPITAL[:-1],
     ("regions", "north"): ("hello", "train", "evaluate"),
-    ("parties", "clinic"): ("hello", "match", "deal", "shape", "learn", "judge"),
+    ("parties", "clinic"): ("hello", "match", "deal", "shape", "learn", "assess"),
     ("parties", "lab"): ("match", "embed", "show"),
 }
 MORE = {"impossible": 8, "tensors": 3, "no": 1, "envelope": 2, "generated": 4}

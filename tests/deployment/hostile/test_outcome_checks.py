@@ -31,7 +31,7 @@ class Told(Network):
         super().__init__(folder)
         self.told, self.lines = results, summaries
 
-    def posts(self) -> list[Any]:
+    def transports(self) -> list[Any]:
         return []
 
     def results(self) -> Results:

@@ -10,7 +10,7 @@ from typing import Any
 
 from wardround.data.clinical_names import SAME
 from wardround.data.records import NO_FINDING, Column, class_hash
-from wardround.deployment.common.deployed_plan import DeployedPlan, Key, sides_told
+from wardround.deployment.common.deployed_plan import DeployedPlan, Key, reported_sides
 from wardround.evaluation.regional import REGIONAL
 from wardround.evaluation.summaries.summary_validation import Expected, Impossible, check_curve, check_summary
 from wardround.protocol.answers import unusable
@@ -200,7 +200,7 @@ def check_summaries(
     site: str, summaries: Body, trials: Sequence[Trial], plan: DeployedPlan, regional: Collection[int] = ()
 ) -> None:
     """Figures of the final models. `regional` are the trials of which it was sent its region's own model too."""
-    sides = set(sides_told(plan.study))
+    sides = set(reported_sides(plan.study))
     holds(set(summaries) == {str(number) for number in range(len(trials))}, "figures of other models than it was sent")
     for key, told in summaries.items():
         trial = trials[int(key)]
@@ -218,7 +218,7 @@ def check_summaries(
 # -- weights
 
 
-def carries_most(plan: DeployedPlan) -> list[str]:
+def dominant_sites(plan: DeployedPlan) -> list[str]:
     """A line for a site that alone decides more than half of an average."""
     found = []
     for kind in plan.kinds[:1]:

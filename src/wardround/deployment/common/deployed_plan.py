@@ -41,7 +41,7 @@ Key = tuple[str, int]  # an arm, and the seed of its rows
 Side = Literal["test", "validation"]
 
 
-def sides_told(study: Study) -> tuple[Side, ...]:
+def reported_sides(study: Study) -> tuple[Side, ...]:
     """Validation rows only where a value is selected by them: a held-out site's test rows hold them already."""
     by_validation = study.selection is not None and study.selection.on == "validation"
     return ("test", "validation") if by_validation else ("test",)
@@ -258,7 +258,7 @@ def for_own_columns(preparation: Preparation, site: str, records: Records) -> Pr
     return replace(preparation, not_recorded={site: absent} if absent else {})
 
 
-def far_plan(
+def coordinator_plan(
     study: Study,
     families: Families,
     sites: Sequence[str],
@@ -295,12 +295,12 @@ def in_agreed_columns(records: Records, columns: Sequence[Column]) -> Records:
     return replace(
         records,
         features=pd.DataFrame(kept),
-        columns=tuple(as_written_here(column, own.get(column.name)) for column in columns),
+        columns=tuple(with_local_format(column, own.get(column.name)) for column in columns),
         recorded=dict.fromkeys(records.hospitals, recorded),
     )
 
 
-def as_written_here(agreed: Column, own: Column | None) -> Column:
+def with_local_format(agreed: Column, own: Column | None) -> Column:
     """What all agreed on, with how this hospital's own file writes it, which the others are not told."""
     if own is None:
         return agreed

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wardround.deployment.common.deployed_plan import DeployedPlan
-from wardround.deployment.common.site_facts import describe_deployed
+from wardround.deployment.common.site_counts import describe_deployed
 from wardround.evaluation.deployed_results import deployed_results
 from wardround.evaluation.participation import participation
 from wardround.protocol.messages import Message
@@ -17,11 +17,11 @@ from wardround.training.trial import Trial
 
 AWAY = "was away when models were evaluated, so that no figure has its rows"
 AT_SITES = "at the hospitals"  # whose rows were charged: each hospital's own ledger has their fingerprint
-MADE = ("results.json", "summaries.jsonl", "records.jsonl")
+RESULT_FILES = ("results.json", "summaries.jsonl", "records.jsonl")
 
 
 @dataclass(frozen=True)
-class Invited:
+class Participants:
     """Who was asked to take part, who came, and why others did not or left. `scored` where it is not those who told
     figures."""
 
@@ -31,13 +31,13 @@ class Invited:
     scored: Collection[str] = ()
 
 
-def write_outcome(
+def write_results(
     folder: RunFolder,
     plan: DeployedPlan,
     described: Mapping[str, Mapping[str, Any]],
     waves: int,
     warnings: Sequence[str],
-    invited: Invited,
+    invited: Participants,
     topology: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
     """`results.json` comes last and makes the folder complete. `topology` adds to an arm's entry of that name."""
@@ -73,7 +73,7 @@ def missed_an_evaluation(plan: DeployedPlan, lines: Sequence[Mapping[str, Any]])
     return [site for site in plan.sites if any((*one, site) not in told for one in wanted)]
 
 
-def keep_summaries(folder: RunFolder, wave: int, trials: Sequence[Trial], answers: Mapping[str, Message]) -> None:
+def save_summaries(folder: RunFolder, wave: int, trials: Sequence[Trial], answers: Mapping[str, Message]) -> None:
     lines = []
     for site, message in answers.items():
         for number, sides in message.body["summaries"].items():

@@ -35,12 +35,12 @@ def keep_predictions(
         _write(folder / "thresholds", wave, table)
 
 
-def kept_predictions(folder: Path) -> pd.DataFrame | None:
+def load_predictions(folder: Path) -> pd.DataFrame | None:
     """None where there are none yet."""
     return _read(folder / "predictions")
 
 
-def kept_thresholds(folder: Path) -> pd.DataFrame | None:
+def load_thresholds(folder: Path) -> pd.DataFrame | None:
     """As `evaluation.thresholds.choose_thresholds` has them: by arm and seed, for each finding."""
     found = _read(folder / "thresholds")
     return None if found is None else found.set_index(["arm", "seed"])

@@ -12,10 +12,9 @@ from typing import Any, ClassVar
 
 from wardround.core.errors import DeployError, SecureSumError
 from wardround.deployment.common.answer_checks import Check
-from wardround.deployment.common.answer_matching import belongs
 from wardround.evaluation.summaries.summary_validation import Impossible
-from wardround.protocol.answers import OF_SITES, REFUSALS, Kinds, read_answer, unusable
-from wardround.protocol.messages import Message, Post, Sealed, Signer, Verifier, open_sealed, seal
+from wardround.protocol.answers import OF_SITES, REFUSALS, Kinds, belongs, read_answer, unusable
+from wardround.protocol.messages import Message, Sealed, Signer, Transport, Verifier, open_sealed, seal
 from wardround.protocol.text import plain_text
 from wardround.protocol.values import MOST_HEAD
 from wardround.runs.audit import AuditLog
@@ -26,10 +25,12 @@ from wardround.study.schema import Study
 Take = Callable[[str, Sealed, Message], None]  # what becomes of an answer
 ASK_AGAIN = 30.0  # seconds until a closed site is asked again, at the latest
 REVOKED = "its key was revoked"
-MOST_ASTRAY = 20  # answers to other questions in a row: late ones are few, and whoever sends more does it on purpose
+MOST_MISMATCHES = (
+    20  # answers to other questions in a row: late ones are few, and whoever sends more does it on purpose
+)
 
 
-class Shrunk(Exception):
+class SiteLeft(Exception):
     """A site left while all had to agree: the others begin anew without it."""
 
 
@@ -45,18 +46,18 @@ class Step:
 
 
 @dataclass
-class Correspondence:
+class Messenger:
     study: Study
     families: Families
     sites: Sequence[str]
     folder: RunFolder
-    post: Post
+    transport: Transport
     signer: Signer
     keys: Mapping[str, Verifier]
     again: bool = False
     revoked: Callable[[], Mapping[str, str]] = dict  # sites whose key was revoked, now
     left: dict[str, str] = field(default_factory=dict)  # sites that refused or failed, and why
-    doing: dict[str, str] = field(default_factory=dict)
+    activity: dict[str, str] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
     done: int = 0
     total: int = 0
@@ -64,9 +65,9 @@ class Correspondence:
     run_name: str = ""
     members: list[str] = field(default_factory=list)  # the sites of this run
     invited: list[str] = field(default_factory=list)  # all that could have been
-    absent: dict[str, str] = field(default_factory=dict)  # invited, and not there when all agreed, and why
+    not_joined: dict[str, str] = field(default_factory=dict)  # invited, and not there when all agreed, and why
     patience: int = 1  # deadlines that may pass before a round closes: a region has rounds of its own
-    astray: dict[str, int] = field(default_factory=dict)  # answers to other questions since the last right one
+    mismatches: dict[str, int] = field(default_factory=dict)  # answers to other questions since the last right one
 
     answers: ClassVar[Kinds] = OF_SITES  # what those who are asked may say
 
@@ -84,7 +85,7 @@ class Correspondence:
 
     def federation(self) -> dict[str, Any]:
         """Who takes part, as plain data: a run goes on with it."""
-        kept = {"members": self.members, "left": self.left, "invited": self.invited, "absent": self.absent}
+        kept = {"members": self.members, "left": self.left, "invited": self.invited, "not_joined": self.not_joined}
         return {"run": self.run_name, **kept}
 
     def ask_all(
@@ -101,7 +102,7 @@ class Correspondence:
         yield from self.collect(messages, take, message.kind, closing)
         return {site: found[site] for site in self.members if site in found}
 
-    def ask_everybody(
+    def ask_required(
         self, message: Message, check: Check = lambda site, answer: None
     ) -> Generator[Step, None, dict[str, Message]]:
         """As `ask_all`, where no answer may be missing. Who does not answer in time is no site of this run."""
@@ -110,7 +111,7 @@ class Correspondence:
             if site not in found:
                 self.leave(site, "did not answer in time, before the first round")
         if len(found) < len(self.members):
-            raise Shrunk
+            raise SiteLeft
         return found
 
     def sealed(
@@ -129,10 +130,10 @@ class Correspondence:
         """
         waiting, began = dict(messages), time.monotonic()
         not_before: dict[str, float] = {}
-        self.doing |= dict.fromkeys(waiting, f"asked: {what}")
+        self.activity |= dict.fromkeys(waiting, f"asked: {what}")
         while waiting:
             asking = self._due(waiting, not_before)
-            for got in self.post.ask(asking) if asking else _pause():
+            for got in self.transport.ask(asking) if asking else _pause():
                 if got is not None:
                     site, sealed = got
                     again = self._answered(site, sealed, take, messages[site])
@@ -146,7 +147,7 @@ class Correspondence:
                 if closing and self._may_close({*messages, *there}, waiting, began):
                     for site in waiting:
                         self.lines.append(f"{site}: did not answer in time ({self._place(site)}); going on without it")
-                        self.doing[site] = "late"
+                        self.activity[site] = "late"
                     return
                 asking.update(self._due(waiting, not_before))  # who was closed may be open again
 
@@ -184,13 +185,13 @@ class Correspondence:
         if message.body.get("site") != site:
             raise DeployError(site, "answered under another name", "Make sure that it has its own kit.")
         if not belongs(message, asked):
-            return self._astray(site)  # to an earlier question; this one is still open
-        self.astray.pop(site, None)
+            return self._mismatched(site)  # to an earlier question; this one is still open
+        self.mismatches.pop(site, None)
         read_answer(site, message.kind, message.body, self.answers)
         if message.kind in REFUSALS:
             return self._refused(site, message)
         take(site, sealed, message)
-        self.doing[site] = "answered"
+        self.activity[site] = "answered"
         return None
 
     def _refused(self, site: str, message: Message) -> float:
@@ -203,20 +204,20 @@ class Correspondence:
         except ValueError:
             raise unusable(site, "it does not say when it opens again") from None
         wait = min(ASK_AGAIN, max(1.0, (opens - datetime.now(opens.tzinfo)).total_seconds()))
-        self.doing[site] = reason
+        self.activity[site] = reason
         return time.monotonic() + wait
 
-    def _astray(self, site: str) -> float:
+    def _mismatched(self, site: str) -> float:
         """When a site that answered another question is asked again."""
-        self.astray[site] = self.astray.get(site, 0) + 1
-        if self.astray[site] > MOST_ASTRAY:
+        self.mismatches[site] = self.mismatches.get(site, 0) + 1
+        if self.mismatches[site] > MOST_MISMATCHES:
             raise unusable(site, "it answers other questions than it is asked")
         return 0.0
 
     def leave(self, site: str, why: str) -> None:
         """The run goes on without it where the study's quorum allows that."""
         self.left[site] = why
-        self.doing[site] = why
+        self.activity[site] = why
         self.log.add("site left", site=site, why=why)
         self.write_federation()
         self.lines.append(f"{site}: {why}")
@@ -237,12 +238,12 @@ class Correspondence:
         return over and len(there) >= self.quorum
 
     def _place(self, site: str) -> str:
-        return "connected" if self.post.connected().get(site) else "not connected"
+        return "connected" if self.transport.connected().get(site) else "not connected"
 
     def step(self) -> Step:
-        there = self.post.connected()
+        there = self.transport.connected()
         sites = {
-            site: self.doing.get(site, "") if there.get(site) or site in self.left else "not connected"
+            site: self.activity.get(site, "") if there.get(site) or site in self.left else "not connected"
             for site in self.sites
         }
         line = self.lines.pop(0) if self.lines else ""

@@ -1,38 +1,124 @@
-"""How the coordinator brings sites to one layout: which columns, which levels, which values for those who lack some."""
+"""What sites agree on, as plain data for a message and back. Floats survive JSON to the last bit."""
 
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
-from wardround.core.errors import DeployError
-from wardround.data.agreement import Common, Facts, Lent, Moments, common_of, common_scale, layout_of
+import numpy as np
+
+from wardround.core.errors import CheckError, DeployError
+from wardround.data.agreement import Common, Facts, Lent, Moments, common_of, common_scale, layout_of, with_enough
+from wardround.data.checks.before_training import UNCOMPARED, direction_findings
+from wardround.data.checks.label_direction import Association, opposites, uncompared
+from wardround.data.clinical_names import SAME
 from wardround.data.prepare import Layout
 from wardround.data.records import SIDES, Column
-from wardround.data.serialization import read_column, read_layout, write_column, write_layout
-from wardround.deployment.common.agreement_serialization import (
-    read_common,
-    read_facts,
-    read_lent,
-    read_moments,
-    write_common,
-)
-from wardround.deployment.common.answer_checks import carries_most, check_facts, check_lent, check_moments
-from wardround.deployment.common.deployed_plan import Agreed, DeployedPlan, Key, far_plan
-from wardround.deployment.common.label_directions import inverted_labels
+from wardround.data.serialization import Plain, read_column, read_layout, write_column, write_layout
+from wardround.deployment.common.answer_checks import check_facts, check_lent, check_moments, dominant_sites
+from wardround.deployment.common.deployed_plan import Agreed, DeployedPlan, Key, coordinator_plan
 from wardround.protocol.messages import Message
 from wardround.runs.plan import members_of
 from wardround.study.parser import Families
 from wardround.study.schema import Arm, Study
+
+
+def write_facts(facts: Facts) -> Plain:
+    return {
+        "present": list(facts.present),
+        "gaps": list(facts.gaps),
+        "levels": [list(levels) for levels in facts.levels],
+    }
+
+
+def read_facts(told: Mapping[str, Any]) -> Facts:
+    levels = tuple(tuple(map(str, one)) for one in told["levels"])
+    return Facts(tuple(map(bool, told["present"])), tuple(map(bool, told["gaps"])), levels)
+
+
+def write_lent(lent: Lent, numbers: Sequence[int], categories: Sequence[str]) -> Plain:
+    """Only of the columns that somebody asked for; nothing is said of the others."""
+    lent = with_enough(lent)
+    asked = np.zeros(len(lent.fill), dtype=bool)
+    asked[list(numbers)] = True
+    return {
+        "fill": np.where(asked, lent.fill, 0.0).tolist(),
+        "counts": np.where(asked, lent.counts, 0).tolist(),
+        "levels": {name: dict(levels) for name, levels in lent.levels.items() if name in categories},
+    }
+
+
+def read_lent(told: Mapping[str, Any]) -> Lent:
+    return Lent(np.array(told["fill"], dtype=float), np.array(told["counts"], dtype=np.int64), told["levels"])
+
+
+def write_moments(moments: Moments) -> Plain:
+    return {"count": moments.count.tolist(), "total": moments.total.tolist(), "squares": moments.squares.tolist()}
+
+
+def read_moments(told: Mapping[str, Any]) -> Moments:
+    count = np.array(told["count"], dtype=np.int64)
+    return Moments(count, np.array(told["total"], dtype=float), np.array(told["squares"], dtype=float))
+
+
+def write_common(common: Common) -> Plain:
+    scale = None if common.scale is None else [part.tolist() for part in common.scale]
+    return {"fill": common.fill.tolist(), "level": dict(common.level), "scale": scale}
+
+
+def read_common(told: Mapping[str, Any]) -> Common:
+    scale = told["scale"]
+    return Common(
+        np.array(told["fill"], dtype=float),
+        dict(told["level"]),
+        None if scale is None else (np.array(scale[0], dtype=float), np.array(scale[1], dtype=float)),
+    )
+
+
+DIRECTION_CHECK = "label-direction"
+
+
+def direction_payload(found: Mapping[str, Association], only_public: bool) -> dict[str, list[float]]:
+    return {
+        name: [round(one.effect, 2), max(round(one.error, 3), 0.001)]
+        for name, one in found.items()
+        if name in SAME or not only_public
+    }
+
+
+def inverted_labels(study: Study, classes: Sequence[str], told: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Refused, unless the study accepts it knowingly; then a warning."""
+    by_site = {
+        site: {str(name): _read_direction(one) for name, one in directions.items()} for site, directions in told.items()
+    }
+    warnings = [f"{site}: {UNCOMPARED}" for site in uncompared(by_site)] if any(by_site.values()) else []
+    for finding in direction_findings(opposites(by_site), classes):
+        if DIRECTION_CHECK not in study.evaluation.accept:
+            accept = (
+                f'If it is meant, accept it knowingly: `accept = ["{DIRECTION_CHECK}"]` in [evaluation]; '
+                "that is another study, which hospitals approve anew."
+            )
+            raise CheckError(f"{finding.site}: {DIRECTION_CHECK}", finding.message, f"{finding.remedy} {accept}")
+        warnings.append(f"{finding} (accepted by the study)")
+    return warnings
+
+
+def _read_direction(told: Sequence[float]) -> Association:
+    """How many rows are behind it is not told."""
+    effect, error = (float(number) for number in told)
+    if not -0.5 <= effect <= 0.5 or not 0 < error < 1:
+        raise ValueError("no direction of a column")
+    return Association(effect, error, 0, 0)
+
 
 Step = TypeVar("Step")
 Answers = dict[str, Message]
 OWN_COLUMNS = (1,)  # what stands for the shape of rows that only their site knows; no shared weight depends on it
 
 
-class Told(Protocol):
+class FactSource(Protocol):
     """The facts that somebody told: each site its own, or each region those of its sites together."""
 
-    def givers(self, arm: Arm) -> list[str]:
+    def contributors(self, arm: Arm) -> list[str]:
         """Whose training rows an arm is prepared by."""
 
     def facts(self, name: str, kind: Key) -> Facts: ...
@@ -48,11 +134,11 @@ class Told(Protocol):
 
 
 @dataclass(frozen=True)
-class ToldBySites:
+class SiteFacts:
     plan: DeployedPlan
     known: Mapping[str, Mapping[Key, Facts]]  # by site and set of rows
 
-    def givers(self, arm: Arm) -> list[str]:
+    def contributors(self, arm: Arm) -> list[str]:
         return members_of(arm, self.plan.sites)
 
     def facts(self, name: str, kind: Key) -> Facts:
@@ -84,7 +170,7 @@ def agree_on(study: Study, families: Families, ready: Answers, ask: Any, run: st
     classes, findings = common_classes(ready), with_findings(ready)
     columns, warnings = common_columns({site: message.body["columns"] for site, message in ready.items()})
     inputs = None if columns else common_inputs(study, ready)
-    plan = far_plan(study, families, sites, classes, with_findings=findings)
+    plan = coordinator_plan(study, families, sites, classes, with_findings=findings)
     written = [write_column(column) for column in columns] or None
 
     def check(site: str, answer: Message) -> None:
@@ -98,12 +184,12 @@ def agree_on(study: Study, families: Families, ready: Answers, ask: Any, run: st
         sides = {site: rows_by_side(sets[site][plan.rows_of(kind)]) for site in sites}
         plan.agreed[kind] = Agreed(tuple(inputs or ()), sides=sides)
     facts = {site: {key: _facts(one["facts"]) for key, one in told.items()} for site, told in sets.items()}
-    prepare = yield from agree_on_layouts(plan, columns, inputs, ToldBySites(plan, facts), ask, run)
-    return Federation(plan, described, prepare, (*warnings, *carries_most(plan)))
+    prepare = yield from agree_on_layouts(plan, columns, inputs, SiteFacts(plan, facts), ask, run)
+    return Federation(plan, described, prepare, (*warnings, *dominant_sites(plan)))
 
 
 def agree_on_layouts(
-    plan: DeployedPlan, columns: Sequence[Column], inputs: list[Any] | None, told: Told, ask: Any, run: str
+    plan: DeployedPlan, columns: Sequence[Column], inputs: list[Any] | None, told: FactSource, ask: Any, run: str
 ) -> Generator[Any, None, Message]:
     """What everybody is told: the columns of each kind of arm, and what some have from others."""
     written = [write_column(column) for column in columns] or None
@@ -144,7 +230,7 @@ def write_federation(federation: Federation) -> dict[str, Any]:
 
 
 def read_federation(told: Mapping[str, Any], study: Study, families: Families, sites: Sequence[str]) -> Federation:
-    plan = far_plan(study, families, sites, told["classes"], with_findings=bool(told.get("findings")))
+    plan = coordinator_plan(study, families, sites, told["classes"], with_findings=bool(told.get("findings")))
     body = told["prepare"]
     plan.agreed = {
         kind: replace(agreed, sides=sides)
@@ -168,7 +254,7 @@ def agreed_of(plan: DeployedPlan, body: Mapping[str, Any]) -> dict[Key, Agreed]:
 def _layouts(
     plan: DeployedPlan,
     columns: Sequence[Column],
-    told: Told,
+    told: FactSource,
     body: dict[str, Any],
     commons: list[Any],
     ask: Any,
@@ -182,7 +268,7 @@ def _layouts(
             plan.agreed[kind] = replace(plan.agreed[kind], inputs=OWN_COLUMNS)
             asked.append({"numbers": [], "categories": []})
             continue
-        layout = layout_of(columns, [told.facts(name, kind) for name in told.givers(arm)], arm.preparation)
+        layout = layout_of(columns, [told.facts(name, kind) for name in told.contributors(arm)], arm.preparation)
         if layout not in layouts:
             layouts.append(layout)
         body["of"][number] = layouts.index(layout)
@@ -203,8 +289,8 @@ def _layouts(
             continue
         layout = layouts[body["of"][number]]
         nothing = Lent(*_zeros(layout), {})
-        givers = told.givers(plan.study.arm(kind[0]))
-        found.append(common_of([lent[name][number] if lent else nothing for name in givers]))
+        contributors = told.contributors(plan.study.arm(kind[0]))
+        found.append(common_of([lent[name][number] if lent else nothing for name in contributors]))
     found = yield from _scales(plan, body, found, told, ask)
     for number, kind in enumerate(plan.kinds):
         common = found[number]
@@ -216,7 +302,7 @@ def _layouts(
 
 
 def _scales(
-    plan: DeployedPlan, body: Mapping[str, Any], found: list[Common | None], told: Told, ask: Any
+    plan: DeployedPlan, body: Mapping[str, Any], found: list[Common | None], told: FactSource, ask: Any
 ) -> Generator[Any, None, list[Common | None]]:
     arms = [plan.study.arm(name) for name, _ in plan.kinds]
     if not any(arm.preparation.scale == "federated" for arm in arms):
@@ -236,7 +322,7 @@ def _scales(
     }
     scaled: list[Common | None] = []
     for number, (arm, common) in enumerate(zip(arms, found, strict=True)):
-        parts = [given[name][number] for name in told.givers(arm)]
+        parts = [given[name][number] for name in told.contributors(arm)]
         known = [part for part in parts if part is not None]
         scaled.append(replace(common, scale=common_scale(known)) if known and common is not None else common)
     return scaled
@@ -267,7 +353,7 @@ def common_columns(told: Mapping[str, Any]) -> tuple[list[Column], list[str]]:
     if not tables:
         return [], []
     if len(tables) < len(told):
-        most = like_most({site: bool(columns) for site, columns in told.items()})
+        most = majority_site({site: bool(columns) for site, columns in told.items()})
         site = next(site for site in told if (site in tables) != (most in tables))
         has = f"has images where {most} has a table" if most in tables else f"has a table where {most} has images"
         raise DeployError(site, has, "Give all sites data of the same form.")
@@ -275,7 +361,7 @@ def common_columns(told: Mapping[str, Any]) -> tuple[list[Column], list[str]]:
     warnings = []
     for name in dict.fromkeys(name for table in tables.values() for name in table):
         having = {site: table[name] for site, table in tables.items() if name in table}
-        first_site = like_most({site: column.kind for site, column in having.items()})
+        first_site = majority_site({site: column.kind for site, column in having.items()})
         first = having[first_site]
         for site, column in having.items():
             if column.kind != first.kind:
@@ -295,14 +381,14 @@ def _levels(name: str, having: Mapping[str, Column]) -> tuple[str, ...] | None:
     """Those that are declared, which must be the same wherever they are."""
     declared = {site: column.levels for site, column in having.items() if column.levels is not None}
     for site, levels in declared.items():
-        first = like_most({one: sorted(others) for one, others in declared.items()})
+        first = majority_site({one: sorted(others) for one, others in declared.items()})
         if set(levels) != set(declared[first]):
             problem = f"{name!r} has other declared levels here than at {first}"
             raise DeployError(site, problem, "Declare the same under `levels` in [data] of the site files.")
     return next(iter(declared.values()), None)
 
 
-def like_most(values: Mapping[str, Any]) -> str:
+def majority_site(values: Mapping[str, Any]) -> str:
     """A site that says what most say, the first where as many say otherwise: one that differs must not decide."""
     said = [repr(value) for value in values.values()]
     return max(values, key=lambda site: said.count(repr(values[site])))
@@ -310,7 +396,7 @@ def like_most(values: Mapping[str, Any]) -> str:
 
 def with_findings(ready: Answers) -> bool:
     """Whether a row may have several findings, which must be so at every site or at none."""
-    first = like_most({site: _findings_at(message) for site, message in ready.items()})
+    first = majority_site({site: _findings_at(message) for site, message in ready.items()})
     for site, message in ready.items():
         if _findings_at(message) != _findings_at(ready[first]):
             here, there = (_form(message), _form(ready[first]))
@@ -331,7 +417,7 @@ def common_classes(ready: Answers) -> list[str]:
     """The same at every site. A name that one site withholds is known from another, or the run cannot begin."""
     findings = with_findings(ready)
     told = {site: message.body["classes"] for site, message in ready.items()}
-    first = like_most({site: [one["hash"] for one in classes] for site, classes in told.items()})
+    first = majority_site({site: [one["hash"] for one in classes] for site, classes in told.items()})
     for site, classes in told.items():
         if [one["hash"] for one in classes] != [one["hash"] for one in told[first]]:
             here, there = (_said([one["name"] or "one of too few rows" for one in told[s]]) for s in (site, first))
@@ -351,7 +437,7 @@ def common_classes(ready: Answers) -> list[str]:
 
 
 def _same(ready: Answers, name: str, problem: str) -> list[Any]:
-    first = like_most({site: message.body[name] for site, message in ready.items()})
+    first = majority_site({site: message.body[name] for site, message in ready.items()})
     for site, message in ready.items():
         if message.body[name] != ready[first].body[name]:
             here, there = (_said(ready[one].body[name]) for one in (site, first))

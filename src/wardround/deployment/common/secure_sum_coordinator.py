@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from wardround.core.errors import SecureSumError
-from wardround.deployment.common.messaging import Correspondence, Step
+from wardround.deployment.common.messaging import Messenger, Step
 from wardround.deployment.common.secure_sum_site import read_bytes
-from wardround.deployment.common.secure_wave import Place, Trials, everybody, terms_of, too_few
+from wardround.deployment.common.secure_wave import Place, Trials, expected_sites, shortfall, terms_of
 from wardround.deployment.common.spool import Entry
 from wardround.privacy.secure_sum.fixed_point import Whole
 from wardround.privacy.secure_sum.secure_sum import Collector
@@ -26,20 +26,20 @@ from wardround.runs.folder import write_atomically
 REMEDY = "The round is lost, and nothing of it is shown."
 
 
-class Book:
+class SumDecisions:
     """What was settled of one round's sum: `roster`, `adverts`, `shares`, `survivors`."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / "sum.book"  # no site's answer is called so
-        self.pages: dict[str, Any] = json.loads(self.path.read_bytes()) if self.path.is_file() else {}
+        self.path = folder / "sum.decisions"  # no site's answer is called so
+        self.settled: dict[str, Any] = json.loads(self.path.read_bytes()) if self.path.is_file() else {}
 
     def settle(self, name: str, content: Any) -> Any:
         """The first word stands."""
-        if name not in self.pages:
-            self.pages[name] = content
+        if name not in self.settled:
+            self.settled[name] = content
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.path, json.dumps(self.pages).encode())
-        return self.pages[name]
+            write_atomically(self.path, json.dumps(self.settled).encode())
+        return self.settled[name]
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Sum:
 
     place: Mapping[str, Any]  # run, wave, round
     trials: Trials
-    book: Book
+    decisions: SumDecisions
     collector: Collector
     models: Mapping[str, str]  # hashes of what is sent, by trial
     sealed: dict[str, dict[str, bytes]] = field(default_factory=dict)
@@ -62,34 +62,34 @@ class Sum:
     @property
     def adds(self) -> dict[str, list[str]]:
         """The trials to which each site that advertised adds something, as it signed them."""
-        return {one["site"]: one["adds"] for one in self.book.pages["adverts"]}
+        return {one["site"]: one["adds"] for one in self.decisions.settled["adverts"]}
 
     @property
     def sharers(self) -> list[str]:
         """Who may send a masked vector."""
         return list(self.sealed)
 
-    def told(self, site: str) -> dict[str, Any]:
+    def payload(self, site: str) -> dict[str, Any]:
         """All that a site must know to send its vector, or to go on after a crash."""
         sealed = {sender: content.hex() for sender, content in self.sealed[site].items()}
-        return {**self.terms, "adverts": self.book.pages["adverts"], "sealed": sealed}
+        return {**self.terms, "adverts": self.decisions.settled["adverts"], "sealed": sealed}
 
 
-class Summing(Correspondence):
+class SecureSumming(Messenger):
     def begin_sum(self, wave: int, number: int, trials: Trials, models: Mapping[str, str], folder: Path) -> Sum:
         """DeployError where too few sites are left for any sum."""
-        book, place = Book(folder), Place(self.study.hash, self.run_name, wave, number)
-        there = [site for site in everybody(trials, number) if site in self.present]
-        roster = book.pages.get("roster", there)
+        decisions, place = SumDecisions(folder), Place(self.study.hash, self.run_name, wave, number)
+        there = [site for site in expected_sites(trials, number) if site in self.present]
+        roster = decisions.settled.get("roster", there)
         terms = terms_of(place, trials, roster, models)
-        book.settle("roster", roster)
+        decisions.settle("roster", roster)
         asked = {"run": self.run_name, "wave": wave, "round": number}
-        return Sum(asked, trials, book, Collector(terms, self.keys), models)
+        return Sum(asked, trials, decisions, Collector(terms, self.keys), models)
 
     def share_keys(self, sums: Sum, prepare: Callable[[str], Mapping[str, Any]]) -> Generator[Step]:
         """Keys and shares of all who answer. SecureSumError where they are too few. `prepare` is what a site must be
         told first."""
-        collector, book = sums.collector, sums.book
+        collector, decisions = sums.collector, sums.decisions
         adverts: dict[str, Any] = {}
 
         def take_advert(site: str, sealed: Sealed, message: Message) -> None:
@@ -98,8 +98,8 @@ class Summing(Correspondence):
             collector.take_advert(_own(site, Advert.read(message.body["advert"])))
             adverts[site] = message.body["advert"]
 
-        if "adverts" in book.pages:
-            adverts |= {one["site"]: one for one in book.pages["adverts"]}
+        if "adverts" in decisions.settled:
+            adverts |= {one["site"]: one for one in decisions.settled["adverts"]}
             for one in adverts.values():
                 collector.take_advert(Advert.read(one))
         else:
@@ -107,7 +107,7 @@ class Summing(Correspondence):
             messages = {site: Message("keys", {**sums.place, **prepare(site), "sum": sums.terms}) for site in roster}
             yield from self._stage(sums, messages, take_advert, "keys")
         known = collector.adverts()
-        book.settle("adverts", [adverts[one.site] for one in known])
+        decisions.settle("adverts", [adverts[one.site] for one in known])
         self._refuse_too_few(sums, [one.site for one in known])  # before anybody pays for work that cannot be shown
         shares: dict[str, Any] = {}
 
@@ -117,26 +117,26 @@ class Summing(Correspondence):
             collector.take_shares(site, read_bytes(message.body["shares"]))
             shares[site] = message.body["shares"]
 
-        if "shares" in book.pages:
-            shares |= book.pages["shares"]
+        if "shares" in decisions.settled:
+            shares |= decisions.settled["shares"]
             for site, content in shares.items():
                 collector.take_shares(site, read_bytes(content))
         else:
-            told = {**sums.terms, "adverts": book.pages["adverts"]}
+            told = {**sums.terms, "adverts": decisions.settled["adverts"]}
             messages = {one.site: Message("shares", {**sums.place, "sum": told}) for one in known}
             yield from self._stage(sums, messages, take_shares, "shares")
         sums.sealed = collector.sealed()
-        book.settle("shares", shares)
+        decisions.settle("shares", shares)
 
     def unmask(self, sums: Sum, entries: Mapping[str, Entry]) -> Generator[Step]:
         """The sum of what has arrived. SecureSumError where too few sites remain."""
         collector = sums.collector
         arrived = [site for site in sums.sharers if site in entries and site in self.present]
-        survivors = sums.book.pages.get("survivors", arrived)
+        survivors = sums.decisions.settled.get("survivors", arrived)
         self._refuse_too_few(sums, survivors)
         for site in survivors:
             collector.take_masked(site, entries[site].masked().numpy().view(np.uint64))
-        survivors = sums.book.settle("survivors", collector.survivors())
+        survivors = sums.decisions.settle("survivors", collector.survivors())
         yield from self._confirm(sums, survivors)
         confirmations = {site: sign.hex() for site, sign in collector.confirmations().items()}
         messages = self._to(sums, "unmask", survivors, {"survivors": survivors, "confirmations": confirmations})
@@ -152,7 +152,7 @@ class Summing(Correspondence):
         sums.total = collector.total()
 
     def _refuse_too_few(self, sums: Sum, sites: Collection[str]) -> None:
-        problem = too_few(sums.trials, int(sums.place["round"]), sites, sums.adds)
+        problem = shortfall(sums.trials, int(sums.place["round"]), sites, sums.adds)
         if problem:
             raise SecureSumError("secure sum", problem, REMEDY)
 
@@ -168,7 +168,7 @@ class Summing(Correspondence):
         yield from self._stage(sums, messages, take, "confirming")
 
     def _to(self, sums: Sum, kind: str, sites: Collection[str], more: Mapping[str, Any]) -> dict[str, Message]:
-        return {site: Message(kind, {**sums.place, "sum": {**sums.told(site), **more}}) for site in sites}
+        return {site: Message(kind, {**sums.place, "sum": {**sums.payload(site), **more}}) for site in sites}
 
     def _stage(self, sums: Sum, messages: Mapping[str, Message], take: Any, what: str) -> Generator[Step]:
         sealed = {site: self.sealed(message, site) for site, message in messages.items() if site in self.present}

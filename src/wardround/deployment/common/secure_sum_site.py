@@ -16,11 +16,11 @@ from wardround.deployment.common.secure_wave import (
     Place,
     Trials,
     contributors,
-    everybody,
+    expected_sites,
     in_round,
     is_secure,
+    shortfall,
     terms_of,
-    too_few,
     vector_of,
 )
 from wardround.deployment.common.spool import MASKED
@@ -35,7 +35,7 @@ WORK = "work"  # what a site added to a sum
 REMEDY = "Ask the coordinator why; nothing was given away."
 
 
-class Kept:
+class Commitments:
     """Commitments in a file: one line each, on disk before anything is said that follows from it."""
 
     def __init__(self, path: Path) -> None:
@@ -68,11 +68,11 @@ class Kept:
             sync(self.path.parent)  # the file's name must be on disk too
 
 
-class Seat:
+class SumParticipant:
     """This site in the sum of one round. Every message tells again what was told before, so that a site that died goes
     on from any of them; what differs from what it has seen is refused."""
 
-    def __init__(self, member: Member, kept: Kept) -> None:
+    def __init__(self, member: Member, kept: Commitments) -> None:
         self.member, self.kept = member, kept
         self.adverts: Any = None
         self.sealed: Any = None
@@ -92,7 +92,7 @@ class Seat:
             self.kept.commit(WORK, self.member.terms.context, sha256(vector.data).digest())
         return {MASKED: torch.from_numpy(self.member.mask(vector).view("int64"))}
 
-    def refuse_other_sums(self, shown: Kept, survivors: list[str]) -> None:
+    def refuse_other_sums(self, shown: Commitments, survivors: list[str]) -> None:
         """The very same work is added up again, in another run, only with the same sites: two sums would show who is in
         one of them alone. `shown` outlives runs. Noise from a secret makes every run's work another."""
         work = self.kept.known.get((WORK, self.member.terms.context.hex()))
@@ -109,7 +109,7 @@ def checked_terms(
     """What the coordinator proposes, if it is what the approved study says; `sites` are those of the run."""
     if not is_secure(list(trials.values())):
         raise DeployError("coordinator", "asks for a secure sum that the study does not have", REMEDY)
-    roster, expected = [str(name) for name in told["roster"]], everybody(trials, place.round)
+    roster, expected = [str(name) for name in told["roster"]], expected_sites(trials, place.round)
     needed = min(study.deployment.quorum or len(sites), len(expected))
     if site not in roster or len(roster) < needed:
         problem = f"asks for a sum of {len(roster)} sites, or without this one, where the study needs {needed}"
@@ -136,7 +136,7 @@ def check_survivors(
     study: Study, site: str, sites: list[str], trials: Trials, number: int, survivors: list[str]
 ) -> None:
     """Before this site says yes to showing the sum of these."""
-    needed = min(study.deployment.quorum or len(sites), len(everybody(trials, number)))
+    needed = min(study.deployment.quorum or len(sites), len(expected_sites(trials, number)))
     if len(survivors) < needed:
         raise SecureSumError(site, f"{len(survivors)} sites remain, and the study needs {needed}", REMEDY)
 
@@ -149,7 +149,7 @@ def check_contributors(
     `least` is this site's own `least_sites`.
     """
     adds = {str(one["site"]): list(map(str, one["adds"])) for one in adverts}
-    problem = too_few(trials, number, among, adds)
+    problem = shortfall(trials, number, among, adds)
     if problem:
         raise SecureSumError(site, problem, REMEDY)
     for n, trial in in_round(trials, number).items():

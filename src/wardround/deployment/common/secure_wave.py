@@ -56,7 +56,7 @@ def working(trial: Trial, round_number: int) -> list[str]:
     return [trial.sites[n].name for n in drawn.numbers if n not in drawn.dropped and trial.is_near(n)]
 
 
-def everybody(trials: Trials, round_number: int) -> list[str]:
+def expected_sites(trials: Trials, round_number: int) -> list[str]:
     """All that belong into the round's sum, if they are there."""
     found = (name for trial in in_round(trials, round_number).values() for name in working(trial, round_number))
     return sorted(dict.fromkeys(found))
@@ -68,7 +68,7 @@ def terms_of(place: Place, trials: Trials, roster: Collection[str], models: Mapp
     `models` are hashes of what is sent of each trial: sites that are sent different models have no sum together.
     """
     round_number = place.round
-    expected = everybody(trials, round_number)
+    expected = expected_sites(trials, round_number)
     threshold = least(trials, round_number)
     if not set(roster) <= set(expected) or len(roster) < threshold:
         problem = f"{len(roster)} sites are left for a secure sum that takes {threshold} of {len(expected)}"
@@ -80,7 +80,7 @@ def terms_of(place: Place, trials: Trials, roster: Collection[str], models: Mapp
 
 def least(trials: Trials, round_number: int) -> int:
     """How many must remain to the end: enough in every trial, and more than half of all."""
-    expected = everybody(trials, round_number)
+    expected = expected_sites(trials, round_number)
     each = [_least_in(trial, round_number) for trial in in_round(trials, round_number).values()]
     return max([LEAST_SITES, len(expected) // 2 + 1, *each])
 
@@ -91,7 +91,7 @@ def _least_in(trial: Trial, round_number: int, spent: Collection[str] = ()) -> i
     return given or default_threshold(len(working(trial, round_number)) - len(spent))
 
 
-def too_few(trials: Trials, round_number: int, survivors: Collection[str], adds: Adds) -> str:
+def shortfall(trials: Trials, round_number: int, survivors: Collection[str], adds: Adds) -> str:
     """Why these are too few to show their sum; empty where they are enough.
 
     `adds` has for each site that advertised the trials in which it adds something, as it signed them: a site that has

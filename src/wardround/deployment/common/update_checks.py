@@ -24,7 +24,7 @@ def shapes_of(trial: Trial) -> dict[str, Shape]:
     return _shapes(update)
 
 
-def sent_shapes(trial: Trial) -> dict[str, Shape]:
+def broadcast_shapes(trial: Trial) -> dict[str, Shape]:
     """The same of what a site is sent."""
     return _shapes(_without_numbers(trial)[1])
 
@@ -44,7 +44,9 @@ def _shapes(state: State) -> dict[str, Shape]:
     return {name: (NAMES.get(leaf.dtype, ""), tuple(leaf.shape)) for name, leaf in tree.flatten(state).items()}
 
 
-def check_sent(expected: Mapping[int, Mapping[str, Shape]], models: Mapping[int, State], needed: Iterable[int]) -> None:
+def check_broadcast(
+    expected: Mapping[int, Mapping[str, Shape]], models: Mapping[int, State], needed: Iterable[int]
+) -> None:
     """At a site: whether these are models of the study that was approved there, before anything is done with them."""
     unlike = [
         number for number, model in models.items() if number not in expected or _shapes(model) != expected[number]

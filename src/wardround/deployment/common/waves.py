@@ -23,8 +23,10 @@ from wardround.training.local import Memory, Outcome
 from wardround.training.rounds import close, start_apart
 from wardround.training.trial import Assignment, Run, Trial, assign
 
-RANKED = "auc_rows"  # rows of sites that tell an AUC of their own
-OWN = "own"  # in a message with final models: the part of a trial that is its region's own, before the last average
+AUC_ROWS = "auc_rows"  # rows of sites that tell an AUC of their own
+REGION_MODEL = (
+    "own"  # in a message with final models: the part of a trial that is its region's own, before the last average
+)
 NoiseOf = Callable[[Trial], Stream | None]
 
 
@@ -116,7 +118,7 @@ def models_for(trials: Sequence[Trial], state: WaveState, site: str, chosen: Seq
     return tensors
 
 
-def models_sent(trials: Sequence[Trial], state: WaveState) -> dict[str, str]:
+def model_hashes(trials: Sequence[Trial], state: WaveState) -> dict[str, str]:
     """A hash for each trial of a secure wave, in which all sites are sent the same."""
     return {
         str(number): leaves_hash(tree.flatten(trial.algorithm.broadcast(state.runs[number].server, 0))).hex()
@@ -125,7 +127,7 @@ def models_sent(trials: Sequence[Trial], state: WaveState) -> dict[str, str]:
     }
 
 
-def alike_everywhere(trials: Sequence[Trial], chosen: Sequence[int]) -> bool:
+def same_for_all_sites(trials: Sequence[Trial], chosen: Sequence[int]) -> bool:
     """Whether every site would be sent the same."""
     return not any(trials[number].algorithm.personal for number in chosen)
 
@@ -251,7 +253,7 @@ def curve(number: int, bodies: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     found: dict[str, float] = {}
     for side in ("test", "validation"):
         figures = pooled_figures(str(number), side, bodies) or {}
-        found |= {f"{side}_{name}": value for name, value in figures.items() if name not in ("rows", RANKED)}
+        found |= {f"{side}_{name}": value for name, value in figures.items() if name not in ("rows", AUC_ROWS)}
     return found
 
 
@@ -269,8 +271,8 @@ def pooled_figures(number: str, side: str, bodies: Sequence[Mapping[str, Any]]) 
     if any("auc" in part for part in parts):
         # weighted by the rows of those who tell one: how rows of two sites rank is not known
         ranked = [part for part in parts if part.get("auc") is not None and not math.isnan(part["auc"])]
-        weights = [part.get(RANKED, part["rows"]) for part in ranked]
+        weights = [part.get(AUC_ROWS, part["rows"]) for part in ranked]
         lost = math.isnan(found["loss"]) or not ranked
         found["auc"] = math.nan if lost else float(np.average([part["auc"] for part in ranked], weights=weights))
-        found[RANKED] = sum(weights)
+        found[AUC_ROWS] = sum(weights)
     return found

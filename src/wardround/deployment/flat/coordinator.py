@@ -1,6 +1,6 @@
 """The coordinator's side of a run across hospitals: greet, agree, train wave by wave, compute.
 
-It knows nothing of the network: a `Post` carries sealed messages and brings the answers. `run` is a generator of
+It knows nothing of the network: a `Transport` carries sealed messages and brings the answers. `run` is a generator of
 steps, so that a terminal or a test decides what to show. Dies at any moment; started again, it goes on with the round
 it was in, with the answers that had arrived.
 """
@@ -15,22 +15,28 @@ from wardround.core.errors import SecureSumError
 from wardround.core.tree import Tree
 from wardround.deployment.common.answer_checks import check_figures, check_summaries, check_update
 from wardround.deployment.common.deployed_plan import DeployedPlan
-from wardround.deployment.common.deployment_results import MADE, Invited, keep_summaries, write_outcome
+from wardround.deployment.common.deployment_results import RESULT_FILES, Participants, save_summaries, write_results
 from wardround.deployment.common.messaging import Step
 from wardround.deployment.common.secure_sum_coordinator import Sum
-from wardround.deployment.common.secure_wave import everybody, is_secure, masked_length, refuse_implausible, sums_of
+from wardround.deployment.common.secure_wave import (
+    expected_sites,
+    is_secure,
+    masked_length,
+    refuse_implausible,
+    sums_of,
+)
 from wardround.deployment.common.spool import MASKED, Entry, Shape, Spool
 from wardround.deployment.common.update_checks import shapes_of
 from wardround.deployment.common.waves import (
     Arrivals,
     Task,
     WaveState,
-    alike_everywhere,
     close_round,
     evaluate_message,
+    model_hashes,
     models_for,
-    models_sent,
     read_state,
+    same_for_all_sites,
     scored_records,
     tasks,
     train_message,
@@ -70,9 +76,9 @@ class Coordinator(Membership):
             warnings = [*federation.warnings, *(f"{site}: {why}" for site, why in self.absences.items())]
             warnings = list(dict.fromkeys(warnings))
             RunSecret(self.folder.path / "state").destroy()
-            invited = Invited(self.invited_hospitals, plan.sites, self.absences)
-            write_outcome(self.folder, plan, federation.described, len(waves), warnings, invited)
-            made = {name: file_hash(self.folder.path / name) for name in MADE}
+            invited = Participants(self.invited_hospitals, plan.sites, self.absences)
+            write_results(self.folder, plan, federation.described, len(waves), warnings, invited)
+            made = {name: file_hash(self.folder.path / name) for name in RESULT_FILES}
             self.log.add(FINISHED, study=self.study.hash, files=made)
             self.title = "taking leave"
             yield from self._part(made["results.json"])
@@ -121,20 +127,20 @@ class Coordinator(Membership):
         spool = Spool(self.folder.path / "state", number, state.round)
         sums, sum_of, failed = None, None, ""
         if is_secure(trials) and any(task.work for task in asked.values()):
-            models = models_sent(trials, state)
+            models = model_hashes(trials, state)
             sums = self.begin_sum(number, state.round, dict(enumerate(trials)), models, spool.folder)
             # who has spent its epsilon adds zeros: the masks of the others count on it
-            asked = {**{site: Task() for site in everybody(sums.trials, state.round)}, **asked}
+            asked = {**{site: Task() for site in expected_sites(sums.trials, state.round)}, **asked}
         try:
             if sums is not None:
-                yield from self.share_keys(sums, lambda site: self._told_first(site, prepare))
+                yield from self.share_keys(sums, lambda site: self._catch_up(site, prepare))
                 self.prepared |= set(sums.sharers)
             yield from self._train(number, trials, state, prepare, spool, asked, sums)
             if sums is not None:
                 yield from self.unmask(sums, spool.entries(self.members))
                 if sums.total is not None:
                     sum_of = sums_of(sums.trials, state.round, sums.total)
-                    refuse_implausible(sums.trials, sum_of, sums.book.pages["survivors"], sums.adds)
+                    refuse_implausible(sums.trials, sum_of, sums.decisions.settled["survivors"], sums.adds)
         except SecureSumError as error:
             sum_of, failed = None, f"{error.where}: {error.problem}"
             self.lines.append(f"round {state.round + 1} of {self.title} came to nothing: {failed}")
@@ -148,7 +154,7 @@ class Coordinator(Membership):
 
     def _entries(self, spool: Spool, asked: Mapping[str, Task], sums: Sum | None) -> dict[str, Entry]:
         """The answers that count. Whose vector is in a sum counts, even if the site has left since."""
-        settled = [] if sums is None else sums.book.pages.get("survivors", [])
+        settled = [] if sums is None else sums.decisions.settled.get("survivors", [])
         return spool.entries(
             [site for site in self.members if site in asked and (site in self.present or site in settled)]
         )
@@ -164,7 +170,7 @@ class Coordinator(Membership):
         sums: Sum | None,
     ) -> Generator[Step]:
         known = spool.entries(self.present)
-        if sums is not None and "survivors" in sums.book.pages:
+        if sums is not None and "survivors" in sums.decisions.settled:
             return  # whose vectors are in the sum was told to the sites, and stands
         deadline = self.study.deployment.deadline
         seconds = None if deadline is None else PARTIAL_SHARE * deadline
@@ -188,7 +194,7 @@ class Coordinator(Membership):
 
         yield from self.collect(messages, take, f"round {state.round + 1}", closing=True, there=known)
 
-    def _told_first(self, site: str, prepare: Message) -> dict[str, Any]:
+    def _catch_up(self, site: str, prepare: Message) -> dict[str, Any]:
         """A site that was away when the others were told what was agreed is told with its first message."""
         return {} if site in self.prepared else {"prepare": prepare.body}
 
@@ -217,13 +223,13 @@ class Coordinator(Membership):
         for site, (message, chosen) in wanted.items():
             more = (beside or {}).get(site, {})
             tensors = models_for(trials, state, site, chosen) | more
-            whole = Message(message.kind, {**message.body, **self._told_first(site, prepare)}, tensors)
+            whole = Message(message.kind, {**message.body, **self._catch_up(site, prepare)}, tensors)
             key = (*chosen, id(more) if more else None)
             if key in packed:
                 sealed[site] = self.sealed(whole, site, packed[key].tensors, packed[key].tensors_hash)
                 continue
             sealed[site] = self.sealed(whole, site, tensor_bytes(tensors))
-            if alike_everywhere(trials, chosen):
+            if same_for_all_sites(trials, chosen):
                 packed[key] = sealed[site]
         return sealed
 
@@ -241,7 +247,7 @@ class Coordinator(Membership):
 
     def _keep_final(self, number: int, trials: list[Trial], state: WaveState, answers: Mapping[str, Message]) -> None:
         """`answers` have what each hospital told of its test rows."""
-        keep_summaries(self.folder, number, trials, answers)
+        save_summaries(self.folder, number, trials, answers)
         for trial, run in zip(trials, state.runs, strict=True):
             if self.study.arm(trial.arm).held_out is None:
                 self.folder.save_model(trial.arm, trial.seed, saved_leaves(run))
@@ -286,11 +292,11 @@ class Coordinator(Membership):
     def _part(self, results: str, why: str = "") -> Generator[Step]:
         """Tell everybody who is there. Who is not forgets what it kept when the next run begins."""
         message = Message("goodbye", {"run": self.run_name, "results": results, **({"why": why} if why else {})})
-        messages = {site: self.sealed(message, site) for site in self.members if self.post.connected().get(site)}
+        messages = {site: self.sealed(message, site) for site in self.members if self.transport.connected().get(site)}
         began = time.monotonic()
-        for got in self.post.ask(messages) if messages else ():
+        for got in self.transport.ask(messages) if messages else ():
             if got is not None:
-                self.doing[got[0]] = "done"
+                self.activity[got[0]] = "done"
             yield self.step()
             if time.monotonic() - began > LEAVE_WITHIN:
                 return
@@ -298,10 +304,10 @@ class Coordinator(Membership):
 
 def _takes_part(site: str, round_number: int, sums: Sum | None) -> bool:
     """Whose keys or shares did not come has no place in the round's sum; who only scores needs none."""
-    return sums is None or site in sums.sharers or site not in everybody(sums.trials, round_number)
+    return sums is None or site in sums.sharers or site not in expected_sites(sums.trials, round_number)
 
 
 def _in_sum(message: Message, site: str, sums: Sum | None) -> Message:
     if sums is None or site not in sums.sharers:
         return message
-    return Message(message.kind, {**message.body, "sum": sums.told(site)}, message.tensors)
+    return Message(message.kind, {**message.body, "sum": sums.payload(site)}, message.tensors)

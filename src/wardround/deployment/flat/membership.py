@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from wardround.core.errors import DeployError
 from wardround.deployment.common.answer_checks import check_ready, check_waves
-from wardround.deployment.common.messaging import REVOKED, Shrunk, Step
+from wardround.deployment.common.messaging import REVOKED, SiteLeft, Step
 from wardround.deployment.common.schema_agreement import Federation, agree_on, read_federation, write_federation
-from wardround.deployment.common.secure_sum_coordinator import Summing
+from wardround.deployment.common.secure_sum_coordinator import SecureSumming
 from wardround.deployment.flat.site_secret import RunSecret
 from wardround.protocol.messages import Message
 from wardround.runs.audit import BEGUN, RESUMED
@@ -20,7 +20,7 @@ LATE = "did not answer the greeting in time"
 
 
 @dataclass
-class Membership(Summing):
+class Membership(SecureSumming):
     prepared: set[str] = field(default_factory=set)  # sites that know what was agreed
 
     def _begin(self) -> None:
@@ -31,7 +31,7 @@ class Membership(Summing):
             self.run_name = f"{self.study.hash[:12]}-{secrets.token_hex(6)}"
             self.members = list(self.sites)
             revoked = [site for site in self.revoked() if site not in self.sites]
-            self.invited, self.absent = [*self.sites, *revoked], dict.fromkeys(revoked, REVOKED)
+            self.invited, self.not_joined = [*self.sites, *revoked], dict.fromkeys(revoked, REVOKED)
             self.write_federation()
             if any(arm.privacy.site is not None for arm in self.study.trained_arms):
                 RunSecret(self.folder.path / "state").draw(used=False)
@@ -39,7 +39,7 @@ class Membership(Summing):
             return
         known = json.loads(path.read_text(encoding="utf-8"))
         self.run_name, self.members = known["run"], known["members"]
-        self.invited, self.absent = known["invited"], known["absent"]
+        self.invited, self.not_joined = known["invited"], known["not_joined"]
         # who left is asked again: it was settled with the site, or it leaves again and the quorum is counted again
         self.left = {site: REVOKED for site in self.members if site not in self.sites}
         self.log.add(RESUMED, study=self.study.hash, engine="flower", run=self.run_name)
@@ -70,7 +70,7 @@ class Membership(Summing):
     @property
     def absences(self) -> dict[str, str]:
         """Who did not come, or left, and why."""
-        return {**self.absent, **self.left}
+        return {**self.not_joined, **self.left}
 
     @property
     def invited_hospitals(self) -> list[str]:
@@ -80,26 +80,26 @@ class Membership(Summing):
         """Until all that are left have agreed. Who does not take part from the beginning is no site of this run."""
         while True:
             if len(ready) < len(self.members):
-                self.go_on_with([site for site in ready if site not in self.left])
+                self.restrict_to([site for site in ready if site not in self.left])
                 ready = yield from self._greet()
                 continue
             self.title = "agreeing on columns"
             try:
                 made: Federation = yield from agree_on(
-                    self.study, self.families, dict(ready), self.ask_everybody, self.run_name
+                    self.study, self.families, dict(ready), self.ask_required, self.run_name
                 )
-            except Shrunk:
+            except SiteLeft:
                 ready = {site: message for site, message in ready.items() if site not in self.left}
             except DeployError as error:
                 ready = self.without(error, ready)
             else:
                 return made
 
-    def go_on_with(self, sites: Collection[str]) -> None:
+    def restrict_to(self, sites: Collection[str]) -> None:
         """These alone are sites of the run. Why the others are not is kept, for the results."""
         for site in self.members:
             if site not in sites:
-                self.absent[site] = self.left.get(site, LATE)
+                self.not_joined[site] = self.left.get(site, LATE)
         self.members = [site for site in self.members if site in sites]
         self.write_federation()
 

@@ -32,7 +32,7 @@ from wardround.core.settings import Factory
 from wardround.core.tree import Tree
 from wardround.data.site import Site
 from wardround.deployment.common.deployable import is_federated
-from wardround.deployment.common.local_predictions import kept_predictions, kept_thresholds
+from wardround.deployment.common.local_predictions import load_predictions, load_thresholds
 from wardround.deployment.flat.site_session import Session, known_messages
 from wardround.deployment.governance.policy import Refused
 from wardround.deployment.join import SiteGate
@@ -201,7 +201,7 @@ def _weights(
 
 
 def _predictions(session: Session) -> pd.DataFrame:
-    found = kept_predictions(session.folder)
+    found = load_predictions(session.folder)
     if found is None:
         raise BundleError(str(session.folder), "has no predictions yet", "Wait until the run is over.")
     return found
@@ -211,7 +211,7 @@ def _told(session: Session, arm: Arm, seed: int, site: Site, predictions: pd.Dat
     study = session.study
     members = members_of(arm, session.sites) if is_federated(arm) else [session.site]
     of_arm = predictions[(predictions["arm"] == arm.name) & (predictions["site"] == session.site)]
-    scores = Scores.of(of_arm, thresholds=kept_thresholds(session.folder))
+    scores = Scores.of(of_arm, thresholds=load_thresholds(session.folder))
     resampling = Resampling.of(study.evaluation_of(arm))
     seeds = tuple(study.evaluation.seeds)
     return Told(

@@ -24,10 +24,9 @@ from typing import Any, ClassVar
 from wardround.core.errors import CheckError, DataError, DeployError, WardroundError
 from wardround.core.tree import Tree
 from wardround.data.records import Records
-from wardround.deployment.common.answer_matching import ANSWERS, place_of
 from wardround.deployment.common.secure_sum_site import (
-    Kept,
-    Seat,
+    Commitments,
+    SumParticipant,
     check_contributors,
     check_models,
     check_survivors,
@@ -44,6 +43,7 @@ from wardround.deployment.vertical.party_handler import KINDS, STEPS, PartyWork
 from wardround.deployment.vertical.party_session import PartySession, forget_matching
 from wardround.deployment.vertical.vertical_validation import is_vertical
 from wardround.privacy.secure_sum.secure_sum import Member
+from wardround.protocol.answers import ANSWERS, place_of
 from wardround.protocol.messages import Message, Sealed, Signer, Verifier, open_sealed, seal
 from wardround.protocol.questions import TO_SITES, Kinds, read_question
 from wardround.protocol.text import plain_text
@@ -74,12 +74,12 @@ class SiteWork:
         self.site, self.state, self.gate, self.families, self.signer = site, state, gate, families, signer
         self.load, self.notice, self.coordinator = load, notice, coordinator
         self.peers: Mapping[str, Verifier] = peers or {}
-        self.seat: tuple[bytes, Seat] | None = None  # in the last secure sum, by its terms
+        self.seat: tuple[bytes, SumParticipant] | None = None  # in the last secure sum, by its terms
         self.records: Records | None = None
         self.session: Session | None = None
         self.party: PartyWork | None = None  # where parties hold different features
         state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.log, self.shown = AuditLog(state / "audit.jsonl"), Kept(state / "sums.jsonl")
+        self.log, self.shown = AuditLog(state / "audit.jsonl"), Commitments(state / "sums.jsonl")
 
     def answer(self, sealed: Sealed) -> Sealed:
         """Never raises: what goes wrong here is told in one line without any value, and shown in full at this site."""
@@ -100,7 +100,7 @@ class SiteWork:
             told = {"reason": reason, "until": until.isoformat() if until else None}
             return self._no("refused", {**told, **about}, "refused", {"kind": message.kind, "reason": reason}, reason)
         except WardroundError as error:
-            problem, shown = self._tellable(error), str(error)
+            problem, shown = self._disclosable(error), str(error)
         except OSError as error:
             problem = shown = f"cannot write its files ({error.strerror})"
         except Exception as error:  # a defect, or a message that is not what it should be; the rest stays here
@@ -285,7 +285,7 @@ class SiteWork:
             reason = f"this site has no public key of {', '.join(unknown)}, without which a secure sum hides nothing"
             raise Refused(Refusal(reason))
 
-    def _seat(self, session: Session, body: Body) -> Seat:
+    def _seat(self, session: Session, body: Body) -> SumParticipant:
         """This site's place in the sum that a message is about, with all that it was told of it."""
         wave, number, told = int(body["wave"]), int(body["round"]), body["sum"]
         trials = trials_of(session, wave)
@@ -296,7 +296,7 @@ class SiteWork:
             secret = session.own_secret()
             adds = map(str, sorted(own_work(self.site, trials, number)))
             member = Member(self.site, terms, secret, self.signer, self.peers, session.commitments, adds)
-            self.seat = terms.digest, Seat(member, session.commitments)
+            self.seat = terms.digest, SumParticipant(member, session.commitments)
         try:
             self.seat[1].follow(told)
         except WardroundError:
@@ -327,10 +327,10 @@ class SiteWork:
         seat.refuse_other_sums(self.shown, survivors)
         return said
 
-    def _tellable(self, error: WardroundError) -> str:
+    def _disclosable(self, error: WardroundError) -> str:
         """With the name of the peer whom it is about."""
         about = f"{error.where}: " if error.where in self.peers and error.where != self.site else ""
-        return f"{about}{tellable(error)}"
+        return f"{about}{disclosable(error)}"
 
     def _seal(self, kind: str, body: dict[str, Any], head: str, tensors: Tree | None = None) -> Sealed:
         return seal(Message(kind, {**body, "site": self.site, "head": head}, tensors or {}), self.signer)
@@ -346,7 +346,7 @@ def _settled(memories: dict[int, Memory]) -> dict[int, Memory]:
     return {number: memory.settled() for number, memory in memories.items()}
 
 
-def tellable(error: WardroundError) -> str:
+def disclosable(error: WardroundError) -> str:
     """What others may know of an error: nothing of what is in a cell, and no count of rows."""
     if isinstance(error, DataError):
         return UNREADABLE

@@ -18,13 +18,18 @@ from wardround.data.checks.before_training import refuse_errors
 from wardround.data.checks.label_direction import associations
 from wardround.data.records import SIDES, Records, class_hash
 from wardround.data.serialization import read_column, read_layout, write_column
-from wardround.deployment.common.agreement_serialization import read_common, write_facts, write_lent, write_moments
 from wardround.deployment.common.deployable import is_private
 from wardround.deployment.common.deployed_plan import Key, in_agreed_columns, own_plan
-from wardround.deployment.common.label_directions import told_directions
-from wardround.deployment.common.schema_agreement import agreed_of
-from wardround.deployment.common.secure_sum_site import Kept
-from wardround.deployment.common.site_facts import own_counts, without_counts
+from wardround.deployment.common.schema_agreement import (
+    agreed_of,
+    direction_payload,
+    read_common,
+    write_facts,
+    write_lent,
+    write_moments,
+)
+from wardround.deployment.common.secure_sum_site import Commitments
+from wardround.deployment.common.site_counts import own_counts, without_counts
 from wardround.deployment.common.site_store import Store
 from wardround.deployment.common.spool import Shape
 from wardround.deployment.flat.site_account import LEDGER, Question, questions
@@ -62,10 +67,10 @@ class Session:
         refuse_errors(self.plan.own_findings())
         gate.enough(min(len(self.plan.own_split(key).train) for key in self.plan.row_sets))
         self.store, self.secret = Store(folder), RunSecret(folder)
-        self.ledger, self.commitments = Ledger(folder.parent / LEDGER), Kept(folder / "commitments.jsonl")
+        self.ledger, self.commitments = Ledger(folder.parent / LEDGER), Commitments(folder / "commitments.jsonl")
         self.messages: dict[str, Any] = {"hello": dict(hello)}  # and what was agreed: `columns`, later `prepare`
         self.waves: list[tuple[tuple[str, int], ...]] = []
-        self.sent_shapes: dict[tuple[str, int], dict[str, Shape]] = {}  # of models, by arm and seed
+        self.broadcast_shapes: dict[tuple[str, int], dict[str, Shape]] = {}  # of models, by arm and seed
 
     @classmethod
     def restore(cls, site: str, folder: Path, gate: Gate, families: Families, load: Callable[[], Records]) -> "Session":
@@ -101,7 +106,7 @@ class Session:
         return {
             "columns": [write_column(column) for column in records.columns] if told else None,
             "inputs": None if records.is_table else list(records.features.shape[1:]),
-            "classes": told_classes(self.records, self.run),
+            "classes": class_payload(self.records, self.run),
             "findings": records.has_findings,
             "versions": versions(),
         }
@@ -165,7 +170,7 @@ class Session:
             return {}
         split, cohort = self.plan.own_split(key), self.plan.cohort_of(self.study.arm(key[0]))
         found = associations(cohort, np.concatenate([split.train, split.validation]))
-        return told_directions(found, self.keeps_columns)
+        return direction_payload(found, self.keeps_columns)
 
     def _use(self, columns: list[Any] | None) -> None:
         """The columns that all use."""
@@ -217,7 +222,7 @@ class Session:
             self.plan.refuse_unsound_arms()
             self.waves = self.plan.waves()
             self.messages["prepare"] = dict(body)
-            self.sent_shapes.clear()
+            self.broadcast_shapes.clear()
         except Exception:
             self.messages, self.plan, self.plan.agreed, self.waves = before
             raise
@@ -227,7 +232,7 @@ def _number(trial: Trial, site: str) -> int:
     return [one.name for one in trial.sites].index(site)
 
 
-def told_classes(records: Records, run: str) -> list[dict[str, Any]]:
+def class_payload(records: Records, run: str) -> list[dict[str, Any]]:
     """A class that few rows have may be a slip of the pen: then others can only see whether they have it too. Findings
     are those that the site file lists, whether or not a row has them."""
     few = np.zeros(len(records.classes), dtype=bool)

@@ -16,12 +16,12 @@ from wardround.core.threads import torch_threads
 from wardround.core.tree import State, Tree
 from wardround.data.cohort import Cohort
 from wardround.data.site import Rows, Site
-from wardround.deployment.common.deployed_plan import Side, sides_told
+from wardround.deployment.common.deployed_plan import Side, reported_sides
 from wardround.deployment.common.local_predictions import keep_predictions
 from wardround.deployment.common.secure_wave import in_round, is_secure
 from wardround.deployment.common.spool import is_finite
-from wardround.deployment.common.update_checks import check_sent, sent_shapes
-from wardround.deployment.common.waves import OWN
+from wardround.deployment.common.update_checks import broadcast_shapes, check_broadcast
+from wardround.deployment.common.waves import REGION_MODEL
 from wardround.deployment.flat.site_session import Body, Session
 from wardround.engines.serial import order_of, work
 from wardround.evaluation.prediction import SitePrediction, scores_of
@@ -202,7 +202,7 @@ def evaluate(session: Session, body: Body, tensors: Tree) -> dict[str, Any]:
     for number, trial in trials.items():
         sides: dict[str, Any] = {}
         cut = _thresholds(session, trial, shared.get(number, {}), memories[number])
-        for side in sides_told(session.study):
+        for side in reported_sides(session.study):
             made = own_prediction(session, trial, shared.get(number, {}), memories[number], side)
             if made is None or not len(made.rows):
                 continue
@@ -212,20 +212,20 @@ def evaluate(session: Session, body: Body, tensors: Tree) -> dict[str, Any]:
                 names.append((trial.arm, trial.seed))
                 predictions.append(made)
                 thresholds.append(cut)
-        if OWN in shared.get(number, {}):
+        if REGION_MODEL in shared.get(number, {}):
             of_region = {**shared[number], "params": _regions_own(session, trial, shared[number])}
             made = own_prediction(session, trial, of_region, memories[number], "test")
             if made is not None and len(made.rows):  # without groups: results have none of a region's own model
                 sides[REGIONAL] = site_summary(made, classes, {}, smallest, cut)
         summaries[str(number)] = sides
-        keep_model(session, trial, shared.get(number, {}), memories[number])
+        save_model(session, trial, shared.get(number, {}), memories[number])
     keep_predictions(session.folder, wave, names, predictions, classes, thresholds)
     return {"summaries": summaries, "figures": figures(session, body, trials, shared, memories)}
 
 
 def _regions_own(session: Session, trial: Trial, shared: State) -> Tree:
     """The model of this site's region; refused where the study that was approved here has none."""
-    arm, own, known = session.study.arm(trial.arm), shared[OWN], shared.get("params", {})
+    arm, own, known = session.study.arm(trial.arm), shared[REGION_MODEL], shared.get("params", {})
     trains = session.site in [site.name for site in trial.sites] and arm.held_out is None
     alike = {name: leaf.shape for name, leaf in own.items()} == {name: leaf.shape for name, leaf in known.items()}
     if arm.topology.kind != "hierarchical" or not trains or not alike:
@@ -260,7 +260,7 @@ def own_prediction(session: Session, trial: Trial, shared: State, memory: Memory
     return SitePrediction(site.name, numbers, label, score, loss, right, rows.people.numpy())
 
 
-def keep_model(session: Session, trial: Trial, shared: State, memory: Memory) -> None:
+def save_model(session: Session, trial: Trial, shared: State, memory: Memory) -> None:
     """The model with which this site predicts, for the site's own use."""
     from safetensors.torch import save
 
@@ -310,11 +310,11 @@ def approved_models(
     expected = {}
     for number, trial in trials.items():
         key = (trial.arm, trial.seed)
-        if key not in session.sent_shapes:
-            session.sent_shapes[key] = sent_shapes(trial)
-        expected[number] = session.sent_shapes[key]
-    known = {n: {part: leaves for part, leaves in model.items() if part != OWN} for n, model in shared.items()}
-    check_sent(expected, known, needed)
+        if key not in session.broadcast_shapes:
+            session.broadcast_shapes[key] = broadcast_shapes(trial)
+        expected[number] = session.broadcast_shapes[key]
+    known = {n: {part: leaves for part, leaves in model.items() if part != REGION_MODEL} for n, model in shared.items()}
+    check_broadcast(expected, known, needed)
     return shared
 
 

@@ -123,7 +123,7 @@ class Secret:
         return call_next(context)
 
 
-class Office:
+class CoordinatorConnection:
     """The coordinator's connection: registers sites, starts Flower's run, and gives the Grid that carries messages."""
 
     def __init__(self, address: str, secret: bytes, sites: Mapping[str, ec.EllipticCurvePublicKey]) -> None:
@@ -211,10 +211,10 @@ class Office:
                 end()
 
 
-class LastingGrid(Grid):
+class ReconnectingGrid(Grid):
     """A Grid that outlives its SuperLink: `office` gives the present one."""
 
-    def __init__(self, office: Callable[[], Office]) -> None:
+    def __init__(self, office: Callable[[], CoordinatorConnection]) -> None:
         self.office = office
 
     def set_run(self, run: Any) -> None:
@@ -256,7 +256,7 @@ def lost_link() -> Iterator[None]:
         raise LinkLost from error
 
 
-class Desk:
+class SiteConnection:
     """A site's connection. Everything goes out from here; nobody connects to a site."""
 
     def __init__(self, address: str, ca: bytes, key: ec.EllipticCurvePrivateKey, before: int | None) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from wardround.deployment.flower.door import Door
+    from wardround.deployment.flower.gateway import Gateway
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -25,7 +25,7 @@ LONGEST_PAUSE = 60.0  # seconds without a byte of a body
 class Connection(asyncio.Protocol):
     """Between the network and uvicorn's own protocol, to which it passes a head, then its body, then the next head."""
 
-    def __init__(self, door: "Door", address: str) -> None:
+    def __init__(self, door: "Gateway", address: str) -> None:
         self.door, self.address = door, address
         self.caller = ""  # once it is known
         self.welcome: asyncio.Task[None] | None = None
@@ -114,7 +114,7 @@ class Connection(asyncio.Protocol):
         self.dropping = not 0 < size <= SMALL
         if not self.dropping:
             self.accept_body(size, SMALL_WITHIN)
-            await in_one_piece(receive)
+            await whole_body(receive)
             self.dropping = True
         self.held.clear()
 
@@ -153,7 +153,7 @@ class Connection(asyncio.Protocol):
         self.timer = None if seconds is None else asyncio.get_running_loop().call_later(max(seconds, 0.0), self.abort)
 
 
-async def in_one_piece(receive: Receive) -> Receive:
+async def whole_body(receive: Receive) -> Receive:
     """The request's body at once. Flower has ten layers, each of which starts tasks for every piece that comes."""
     parts = []
     while True:

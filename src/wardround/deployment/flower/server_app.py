@@ -1,4 +1,4 @@
-"""The coordinator's app: a post that carries messages over Flower's Grid, and whoever writes them."""
+"""The coordinator's app: a transport that carries messages over Flower's Grid, and whoever writes them."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -10,7 +10,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from wardround.core.errors import DeployError
 from wardround.deployment.flower.wire import from_record, to_record
-from wardround.protocol.messages import Post, Sealed
+from wardround.protocol.messages import Sealed, Transport
 
 SOONEST, LATEST, SLOWER = 0.03, 0.3, 1.25  # seconds between two looks for answers: each costs the SuperLink 10 ms
 SMALL = 2**20  # bytes: answers to messages below this are fetched all at once, larger ones one by one
@@ -36,7 +36,7 @@ class Presence(Protocol):
         """Where every site stands. Brings a lost SuperLink back."""
 
 
-class GridPost:
+class GridTransport:
     """Asks again where a site came back, or the SuperLink did: messages may come twice, which sites do not mind."""
 
     def __init__(self, grid: Grid, presence: Presence) -> None:
@@ -129,11 +129,11 @@ class GridPost:
         return None if found is None else (site_of[found], self.fetched.pop(found))
 
 
-def server_app(coordinate: Callable[[Post], None], presence: Presence) -> ServerApp:
+def server_app(coordinate: Callable[[Transport], None], presence: Presence) -> ServerApp:
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        coordinate(GridPost(grid, presence))
+        coordinate(GridTransport(grid, presence))
 
     return app

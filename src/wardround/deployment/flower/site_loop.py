@@ -10,7 +10,7 @@ import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Context, Message, RecordDict
 
-from wardround.deployment.flower.adapter import LOST, Desk
+from wardround.deployment.flower.adapter import LOST, SiteConnection
 from wardround.deployment.flower.client_app import client_app
 from wardround.deployment.flower.server_app import LinkLost
 from wardround.protocol.messages import Sealed
@@ -56,7 +56,7 @@ class SiteLoop:
             finally:
                 desk.close()
 
-    def _serve(self, desk: Desk) -> None:
+    def _serve(self, desk: SiteConnection) -> None:
         app = client_app(self.answer)
         context = Context(0, desk.number, {}, RecordDict(), {})
         pause = SOONEST
@@ -90,8 +90,8 @@ class SiteLoop:
             time.sleep(min(0.1, max(0.0, until - time.monotonic())))
 
 
-def connect(address: str, ca: Path, key: ec.EllipticCurvePrivateKey, before: int | None) -> Desk:
-    return Desk(address, ca.read_bytes(), key, before)
+def connect(address: str, ca: Path, key: ec.EllipticCurvePrivateKey, before: int | None) -> SiteConnection:
+    return SiteConnection(address, ca.read_bytes(), key, before)
 
 
 def why(error: BaseException | None) -> str:

@@ -7,17 +7,15 @@ from typing import Any
 from wardround.data.agreement import Facts
 from wardround.data.records import Column
 from wardround.data.serialization import write_column
-from wardround.deployment.common.agreement_serialization import read_facts
 from wardround.deployment.common.answer_checks import (
-    carries_most,
     check_column_facts,
     check_described,
     check_directions,
     check_sizes,
+    dominant_sites,
     holds,
 )
-from wardround.deployment.common.deployed_plan import Agreed, DeployedPlan, Key, far_plan
-from wardround.deployment.common.label_directions import inverted_labels
+from wardround.deployment.common.deployed_plan import Agreed, DeployedPlan, Key, coordinator_plan
 from wardround.deployment.common.schema_agreement import (
     Answers,
     Federation,
@@ -25,7 +23,9 @@ from wardround.deployment.common.schema_agreement import (
     common_classes,
     common_columns,
     common_inputs,
+    inverted_labels,
     most_train_rows,
+    read_facts,
     rows_by_side,
     with_findings,
 )
@@ -44,7 +44,7 @@ class ToldByRegions:
     known: Mapping[str, Mapping[Key, Mapping[str, Any]]]
     hospitals: Mapping[str, Sequence[str]]  # of each region
 
-    def givers(self, arm: Arm) -> list[str]:
+    def contributors(self, arm: Arm) -> list[str]:
         kind = next(kind for kind in self.plan.kinds if kind[0] == self.plan.alike[arm.name])
         return [region for region, told in self.known.items() if told[kind]["trains"]]
 
@@ -68,7 +68,7 @@ def agree_on_regions(
     classes, findings = common_classes(ready), with_findings(ready)
     columns, warnings = _columns(ready)
     inputs = None if columns else common_inputs(study, ready)
-    plan = far_plan(study, families, hospitals, classes, with_findings=findings)
+    plan = coordinator_plan(study, families, hospitals, classes, with_findings=findings)
     written = [write_column(column) for column in columns] or None
     body = {"run": run, "columns": written, "classes": classes, "findings": findings}
     members = regions_of(study, hospitals)
@@ -87,7 +87,7 @@ def agree_on_regions(
         plan.agreed[kind] = Agreed(tuple(inputs or ()), sides=sides)
     by_kind = {name: dict(zip(plan.kinds, message.body["kinds"], strict=True)) for name, message in told.items()}
     prepare = yield from agree_on_layouts(plan, columns, inputs, ToldByRegions(plan, by_kind, members), ask, run)
-    return Federation(plan, described, prepare, (*warnings, *carries_most(plan)))
+    return Federation(plan, described, prepare, (*warnings, *dominant_sites(plan)))
 
 
 def check_region_facts(

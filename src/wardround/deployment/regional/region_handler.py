@@ -18,14 +18,14 @@ from typing import Any, ClassVar, NoReturn
 
 from wardround.core.errors import DeployError, WardroundError
 from wardround.core.tree import Tree
-from wardround.deployment.common.answer_matching import ANSWERS, place_of
 from wardround.deployment.common.messaging import Step
-from wardround.deployment.flat.site_handler import SiteWork, question, tellable
+from wardround.deployment.flat.site_handler import SiteWork, disclosable, question
 from wardround.deployment.flat.site_session import check_run_name
 from wardround.deployment.governance.policy import Refusal, Refused
 from wardround.deployment.regional.region_session import FILE, Body, RegionSession, forget
 from wardround.deployment.regional.region_sites import RegionalCoordinator
-from wardround.protocol.messages import Message, Post, Sealed, Signer, Verifier
+from wardround.protocol.answers import ANSWERS, place_of
+from wardround.protocol.messages import Message, Sealed, Signer, Transport, Verifier
 from wardround.protocol.questions import TO_REGIONS, Kinds
 from wardround.protocol.text import plain_text
 from wardround.runs.folder import RunFolder
@@ -64,7 +64,7 @@ class OwnSites:
     """A region's side towards its hospitals: who they are, and how it speaks to them."""
 
     sites: tuple[str, ...]
-    post: Post
+    transport: Transport
     signer: Signer
     keys: Mapping[str, Verifier]
     revoked: Callable[[], Mapping[str, str]] = dict
@@ -157,9 +157,9 @@ class RegionWork(SiteWork):
             self.region.remember(body["prepare"])
         return self.region
 
-    def _tellable(self, error: WardroundError) -> str:
+    def _disclosable(self, error: WardroundError) -> str:
         about = f"{error.where}: " if error.where in self.own.sites else ""
-        return f"{about}{tellable(error)}"
+        return f"{about}{disclosable(error)}"
 
     def _session_of(self, run: str) -> RegionSession:
         folder = self.state / run
@@ -170,7 +170,7 @@ class RegionWork(SiteWork):
             self.families,
             own.sites,
             RunFolder(folder / "coordinating"),
-            own.post,
+            own.transport,
             own.signer,
             own.keys,
             revoked=own.revoked,

@@ -13,20 +13,18 @@ import numpy as np
 from wardround.core.errors import DeployError
 from wardround.data.agreement import Facts, Lent, Moments
 from wardround.data.serialization import write_column
-from wardround.deployment.common.agreement_serialization import (
-    read_facts,
-    read_lent,
-    read_moments,
-    write_facts,
-    write_moments,
-)
 from wardround.deployment.common.deployed_plan import DeployedPlan
 from wardround.deployment.common.schema_agreement import (
     common_classes,
     common_columns,
-    like_most,
+    majority_site,
+    read_facts,
+    read_lent,
+    read_moments,
     rows_by_side,
     with_findings,
+    write_facts,
+    write_moments,
 )
 from wardround.deployment.common.waves import pooled_figures
 from wardround.protocol.messages import Message
@@ -152,7 +150,7 @@ def _sum_of(parts: Sequence[Moments]) -> Moments:
 
 def _same_inputs(ready: Answers) -> Any:
     """The shape of images, where rows are images."""
-    first = like_most({site: message.body["inputs"] for site, message in ready.items()})
+    first = majority_site({site: message.body["inputs"] for site, message in ready.items()})
     for site, message in ready.items():
         if message.body["inputs"] != ready[first].body["inputs"]:
             raise DeployError(site, f"its images are of another size than at {first}", "Correct [data] in a site file.")

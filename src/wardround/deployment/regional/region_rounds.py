@@ -17,7 +17,7 @@ from wardround.core.tree import State, Tree
 from wardround.deployment.common.answer_checks import holds, is_close
 from wardround.deployment.common.spool import Entry, Shape
 from wardround.deployment.common.update_checks import NAMES, REMEDY
-from wardround.deployment.common.waves import OWN, Arrivals, WaveState, curve
+from wardround.deployment.common.waves import REGION_MODEL, Arrivals, WaveState, curve
 from wardround.protocol.messages import Message
 from wardround.training.intake import weight_of
 from wardround.training.trial import RoundRecord, Run, Trial, assign
@@ -64,11 +64,13 @@ def own_for_sites(
         scores = [
             n
             for n, trial in enumerate(trials)
-            if OWN in models.get(n, {}) and site in [one.name for one in trial.sites]
+            if REGION_MODEL in models.get(n, {}) and site in [one.name for one in trial.sites]
         ]
         if tuple(scores) not in made:
-            known = {n: _as_known(models[n][OWN], state.runs[n].server["params"]) for n in scores}
-            made[tuple(scores)] = {f"{n}/{OWN}/{name}": leaf for n, one in known.items() for name, leaf in one.items()}
+            known = {n: _as_known(models[n][REGION_MODEL], state.runs[n].server["params"]) for n in scores}
+            made[tuple(scores)] = {
+                f"{n}/{REGION_MODEL}/{name}": leaf for n, one in known.items() for name, leaf in one.items()
+            }
         found[site] = made[tuple(scores)]
     return found
 
@@ -201,7 +203,7 @@ def own_of_region(trials: Sequence[Trial], state: WaveState, region: str, quiet:
     """The region's own models, as they were before the last average and are kept; `quiet` are trials of which none is
     scored."""
     return {
-        f"{number}/{OWN}/{name}": leaf
+        f"{number}/{REGION_MODEL}/{name}": leaf
         for number, (trial, run) in enumerate(zip(trials, state.runs, strict=True))
         if number not in quiet and trial.algorithm.regions is not None and region in trial.algorithm.regions.names
         for name, leaf in run.server[part_of(region)].items()

@@ -11,7 +11,7 @@ from wardround.deployment.provisioning.kit import CoordinatorKit, read_keys
 from wardround.deployment.provisioning.region_file import RegionFile
 from wardround.deployment.regional.region_handler import OwnSites, RegionWork
 from wardround.deployment.regional.regions import regions_of
-from wardround.protocol.messages import Post
+from wardround.protocol.messages import Transport
 from wardround.protocol.signing import read_key, read_public_key
 from wardround.runs.catalog import families as known_families
 from wardround.study.parser import Families, parse_study, read_study_file
@@ -44,8 +44,8 @@ def coordinate_region(
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """Take part with this region's hospitals, until `stop` or a KeyboardInterrupt."""
-    from wardround.deployment.flower.linked import Linked
     from wardround.deployment.flower.site_loop import SiteLoop
+    from wardround.deployment.flower.superlink import SuperLink
 
     families, kit = known_families(), region.kit
     study = study_of(kit, families)
@@ -61,8 +61,8 @@ def coordinate_region(
     def revoked() -> Mapping[str, str]:
         return read_keys(kit.path).revoked
 
-    def run(post: Post) -> None:
-        own = OwnSites(sites, post, read_key(kit.signing_key), public, revoked)
+    def run(transport: Transport) -> None:
+        own = OwnSites(sites, transport, read_key(kit.signing_key), public, revoked)
         key = read_key(region.key)
         work = RegionWork(region.name, region.state, study, families, own, key, coordinator_key, notice, watch)
         SiteLoop(
@@ -76,7 +76,7 @@ def coordinate_region(
         ).run()
 
     with alone(region.state):
-        Linked(
+        SuperLink(
             host=listen,
             port=kit.port,
             ca=kit.ca,

@@ -16,8 +16,8 @@ from wardround.core.errors import DeployError
 from wardround.core.tree import Tree
 from wardround.data.serialization import read_column
 from wardround.deployment.common.answer_checks import Check, check_facts, check_lent, check_moments, check_waves
-from wardround.deployment.common.deployed_plan import DeployedPlan, far_plan
-from wardround.deployment.common.messaging import Shrunk, Step
+from wardround.deployment.common.deployed_plan import DeployedPlan, coordinator_plan
+from wardround.deployment.common.messaging import SiteLeft, Step
 from wardround.deployment.common.schema_agreement import agreed_of
 from wardround.deployment.common.site_store import Store
 from wardround.deployment.common.waves import WaveState, read_state, write_state
@@ -185,7 +185,7 @@ class RegionSession:
         """KeyError where too little was told so far."""
         hospitals, known = self.known["hospitals"], self.known
         near, findings = self.coordinator.members, bool(known.get("findings"))
-        plan = far_plan(self.study, self.families, hospitals, known["classes"], near, findings)
+        plan = coordinator_plan(self.study, self.families, hospitals, known["classes"], near, findings)
         if "prepare" in known and "sides" in known:
             agreed = agreed_of(plan, known["prepare"])
             for kind, one in agreed.items():
@@ -228,8 +228,8 @@ class RegionSession:
         """None where a site left: then all regions begin anew without it."""
         self.coordinator.title = "agreeing on columns"
         try:
-            return self.drive(self.coordinator.ask_everybody(message, check))
-        except Shrunk:
+            return self.drive(self.coordinator.ask_required(message, check))
+        except SiteLeft:
             return None
 
     def _gone(self) -> dict[str, Any]:

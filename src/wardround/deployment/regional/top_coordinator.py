@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from wardround.core.errors import DeployError
 from wardround.deployment.common.answer_checks import Check, check_summaries, holds, rows_scored
-from wardround.deployment.common.messaging import Shrunk, Step, Take
+from wardround.deployment.common.messaging import SiteLeft, Step, Take
 from wardround.deployment.common.schema_agreement import Federation
 from wardround.deployment.common.secure_wave import is_secure
 from wardround.deployment.common.spool import Shape, Spool
@@ -67,7 +67,7 @@ class CoordinatorOfAll(Coordinator):
     def absences(self) -> dict[str, str]:
         """Of regions and of their hospitals; with a region all of its hospitals are away."""
         regions = regions_of(self.study, self.all_hospitals)
-        gone = {**self.absent, **self.left}
+        gone = {**self.not_joined, **self.left}
         away = {site: f"its region {name} left" for name in gone for site in regions.get(name, ())}
         return {**gone, **away, **self.away}
 
@@ -106,7 +106,7 @@ class CoordinatorOfAll(Coordinator):
             there = self._there(ready)
             if len(ready) < len(self.members) or there != self.hospitals:
                 self.hospitals = there
-                self.go_on_with([region for region in ready if region not in self.left])
+                self.restrict_to([region for region in ready if region not in self.left])
                 ready = yield from self._greet()
                 continue
             self.title = "agreeing on columns"
@@ -114,7 +114,7 @@ class CoordinatorOfAll(Coordinator):
                 made: Federation = yield from agree_on_regions(
                     self.study, self.families, dict(ready), self.hospitals, self._ask_regions, self.run_name
                 )
-            except Shrunk:
+            except SiteLeft:
                 ready = yield from self._greet()
             except DeployError as error:
                 ready = self.without(error, ready)
@@ -146,12 +146,12 @@ class CoordinatorOfAll(Coordinator):
                 holds(TOLD.get(answer.kind, set()) <= set(answer.body), "nothing, although nobody left")
                 check(region, answer)
 
-        found = yield from self.ask_everybody(message, check_unless_gone)
+        found = yield from self.ask_required(message, check_unless_gone)
         gone = {site for one in found.values() for site in one.body.get("gone") or ()}
         if gone:
             self.hospitals = [site for site in self.hospitals if site not in gone]
             self.write_federation()
-            raise Shrunk
+            raise SiteLeft
         return found
 
     def _shapes(self, trial: Trial) -> dict[str, Shape]:

@@ -10,8 +10,8 @@ from wardround.deployment.vertical.party_training import Wave, place_in
 from wardround.protocol.messages import Message
 
 STEPS = ("embed", "learn", "show")  # whose answers are kept until the next one
-KINDS = ("match", "deal", "shape", "agree", *STEPS, "judge")
-AT_HOLDER = ("deal", "learn", "judge")
+KINDS = ("match", "deal", "shape", "agree", *STEPS, "assess")
+AT_HOLDER = ("deal", "learn", "assess")
 AT_OTHERS = ("embed", "show")
 Answer = tuple[dict[str, Any], Tree, str]  # what is told, what is sent with it, a line for this party's own screen
 

@@ -278,7 +278,7 @@ def own_vertical_plan(study: Study, families: Families, name: str, records: Reco
     return plan
 
 
-def far_vertical_plan(
+def coordinator_vertical_plan(
     study: Study, families: Families, classes: Sequence[str], with_findings: bool = False
 ) -> VerticalPlan:
     """At the coordinator."""

@@ -16,7 +16,7 @@ from wardround.core.errors import DeployError
 from wardround.core.threads import torch_threads
 from wardround.core.tree import Tree
 from wardround.data.site import Rows
-from wardround.deployment.common.deployed_plan import Side, sides_told
+from wardround.deployment.common.deployed_plan import Side, reported_sides
 from wardround.deployment.common.local_predictions import keep_predictions
 from wardround.deployment.common.spool import is_finite
 from wardround.deployment.flat.site_training import groups_in
@@ -75,7 +75,7 @@ def judged(wave: Wave, tensors: Tree) -> dict[str, Any]:
         findings = len(classes) if session.plan.has_findings else 0
         cut = own_thresholds(made.get("validation"), smallest, study.evaluation.threshold, findings)
         sides: dict[str, Any] = {}
-        for side in sides_told(study):
+        for side in reported_sides(study):
             if side in made:
                 groups = groups_in(session.plan.cohort_of(study.arm(one.trial.arm)), made[side])
                 sides[side] = site_summary(made[side], classes, groups, smallest, cut if side == "test" else None)

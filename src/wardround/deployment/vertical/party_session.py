@@ -28,11 +28,11 @@ from wardround.core.errors import DeployError
 from wardround.core.tree import Tree
 from wardround.data.checks.before_training import refuse_errors
 from wardround.data.records import Records
-from wardround.deployment.common.secure_sum_site import Kept
-from wardround.deployment.common.site_facts import own_counts
+from wardround.deployment.common.secure_sum_site import Commitments
+from wardround.deployment.common.site_counts import own_counts
 from wardround.deployment.common.site_store import Store
 from wardround.deployment.flat.site_secret import RunSecret
-from wardround.deployment.flat.site_session import Body, Gate, known_messages, told_classes
+from wardround.deployment.flat.site_session import Body, Gate, class_payload, known_messages
 from wardround.deployment.governance.policy import Refusal, Refused
 from wardround.deployment.vertical.party_plan import SIDES, Dealt, own_vertical_plan, shapes_told
 from wardround.deployment.vertical.patient_matching import (
@@ -86,7 +86,7 @@ class PartySession:
         if self.is_holder:
             refuse_errors(self.plan.own_findings())
         self.store = Store(folder)
-        self.commitments = Kept(folder / "commitments.jsonl")
+        self.commitments = Commitments(folder / "commitments.jsonl")
         self.secret = RunSecret(folder).draw(used=(folder / "session.json").exists())
         self.channel = Channel(site, self.run, self.secret, signer, peers)
         rows = self.plan.cohort_of(self.study.arms[0]).fingerprint
@@ -136,7 +136,7 @@ class PartySession:
         return {
             "columns": None,
             "inputs": None,
-            "classes": told_classes(self.records, self.run) if self.is_holder else [],
+            "classes": class_payload(self.records, self.run) if self.is_holder else [],
             "findings": self.records.has_findings and self.is_holder,
             "visits": self.tells_visits,
             "voucher": self.channel.voucher(),

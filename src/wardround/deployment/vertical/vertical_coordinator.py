@@ -17,12 +17,12 @@ from safetensors.torch import load
 from wardround.core.errors import DataError, DeployError
 from wardround.core.tree import Tree
 from wardround.deployment.common.answer_checks import check_waves, holds
-from wardround.deployment.common.deployment_results import MADE, Invited, keep_summaries, write_outcome
+from wardround.deployment.common.deployment_results import RESULT_FILES, Participants, save_summaries, write_results
 from wardround.deployment.common.messaging import Step
 from wardround.deployment.common.schema_agreement import rows_by_side
 from wardround.deployment.flat.coordinator import Coordinator
 from wardround.deployment.vertical.party_answer_checks import check_dealt, check_messages, check_shapes, check_without
-from wardround.deployment.vertical.party_plan import VerticalPlan, far_vertical_plan, shapes_told
+from wardround.deployment.vertical.party_plan import VerticalPlan, coordinator_vertical_plan, shapes_told
 from wardround.deployment.vertical.patient_matching import (
     PATIENTS,
     STAGES,
@@ -103,9 +103,9 @@ class VerticalCoordinator(Coordinator):
             self.title = "computing results"
             yield self.step()
             facts = topology_facts(self.folder, self.study, waves, _facts(matched))
-            invited = Invited(self.invited, self.members, {}, scored=self.members)
-            write_outcome(self.folder, plan, {self.holder: matched.described}, waves, [], invited, facts)
-            made = {name: file_hash(self.folder.path / name) for name in MADE}
+            invited = Participants(self.invited, self.members, {}, scored=self.members)
+            write_results(self.folder, plan, {self.holder: matched.described}, waves, [], invited, facts)
+            made = {name: file_hash(self.folder.path / name) for name in RESULT_FILES}
             self.log.add(FINISHED, study=self.study.hash, files=made)
             self.title = "taking leave"
             yield from self._part(made["results.json"])
@@ -121,7 +121,7 @@ class VerticalCoordinator(Coordinator):
         return len(waves)
 
     def _plan(self, matched: Matched) -> VerticalPlan:
-        plan = far_vertical_plan(self.study, self.families, matched.classes, matched.findings)
+        plan = coordinator_vertical_plan(self.study, self.families, matched.classes, matched.findings)
         plan.counts = {kind: sides["train"] for kind, sides in zip(plan.kinds, matched.sides, strict=True)}
         plan.agree(shapes_told(self.study, plan.kinds, matched.shapes))
         plan.agreed = {
@@ -145,7 +145,7 @@ class VerticalCoordinator(Coordinator):
     def _match_all(self, ready: Mapping[str, Message]) -> Generator[Step, None, Matched]:
         classes = [one["name"] or f"class {place}" for place, one in enumerate(ready[self.holder].body["classes"])]
         findings = ready[self.holder].body["findings"]
-        plan = far_vertical_plan(self.study, self.families, classes, findings)
+        plan = coordinator_vertical_plan(self.study, self.families, classes, findings)
         vouchers = {party: message.body["voucher"] for party, message in ready.items()}
         rosters = {PATIENTS: list(parties_of(self.study))}
         by_visit = [party for party in self.others if ready[party].body["visits"]]
@@ -287,7 +287,7 @@ class VerticalCoordinator(Coordinator):
         given = {
             f"{place}/{party}": made[str(place)] for party, (_, made) in shown.items() for place in range(len(trials))
         }
-        message = Message("judge", self._at(number, state.step), given)
+        message = Message("assess", self._at(number, state.step), given)
 
         def check(party: str, answer: Answered) -> None:
             self.check_summary(party, answer[0], trials, range(len(trials)))
@@ -300,7 +300,7 @@ class VerticalCoordinator(Coordinator):
             curve = {f"{side}_{name}": told[name] for side, told in found.items() for name in CURVE if name in told}
             shown_record = {name: value for name, value in record.items() if name != "trial"}
             records.add({**shown_record, **{name: value for name, value in curve.items() if value is not None}})
-        keep_summaries(self.folder, number, trials, {self.holder: judged})
+        save_summaries(self.folder, number, trials, {self.holder: judged})
         keep_without(self.folder, number, trials, judged.body["without"])
         heads = {site: one.body["head"] for site, (one, _) in shown.items()} | {self.holder: judged.body["head"]}
         self.log.add("wave finished", wave=number, heads=heads)

@@ -17,7 +17,7 @@ from typing import Any
 
 import uvicorn
 
-from wardround.deployment.flower.connection import SMALL, App, Connection, Receive, Scope, Send, in_one_piece
+from wardround.deployment.flower.connection import SMALL, App, Connection, Receive, Scope, Send, whole_body
 
 LARGEST = 64 * 2**20  # bytes of one request: a chunk of a large model is far smaller
 HANDSHAKE_WITHIN = 10.0  # seconds
@@ -49,7 +49,7 @@ class Verdict:
 Judge = Callable[[Scope], Verdict]
 
 
-class Door(uvicorn.Server):
+class Gateway(uvicorn.Server):
     """A uvicorn server that accepts its connections itself."""
 
     def __init__(
@@ -192,7 +192,7 @@ class Door(uvicorn.Server):
         self.reading[verdict.caller] += size
         try:
             connection.accept_body(size)
-            whole = await in_one_piece(receive)
+            whole = await whole_body(receive)
         finally:
             self.reading[verdict.caller] -= size
         try:

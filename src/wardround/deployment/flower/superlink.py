@@ -16,9 +16,9 @@ import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from wardround.core.errors import DeployError
-from wardround.deployment.flower.adapter import LOST, LastingGrid, Office, lost_link
+from wardround.deployment.flower.adapter import LOST, CoordinatorConnection, ReconnectingGrid, lost_link
 from wardround.deployment.flower.server_app import LinkLost, Standing, server_app
-from wardround.protocol.messages import Post
+from wardround.protocol.messages import Transport
 
 LOOK_EVERY = 0.5  # seconds
 # glibc: messages of a large model are hundreds of megabytes, copied several times; a third of it is page faults
@@ -28,7 +28,7 @@ MOST_FAILURES = 5
 
 
 @dataclass
-class Linked:
+class SuperLink:
     """`revoked` names the sites that may not take part any more; it is asked again and again."""
 
     host: str
@@ -45,15 +45,15 @@ class Linked:
     known: dict[str, Standing] = field(default_factory=dict)
     looked: float = 0.0
     process: subprocess.Popen[bytes] | None = None
-    office: Office | None = None
+    office: CoordinatorConnection | None = None
     failures: int = 0  # to start, one after another
 
-    def carry(self, coordinate: Callable[[Post], None]) -> None:
+    def carry(self, coordinate: Callable[[Transport], None]) -> None:
         """Start the SuperLink and our app, and stop both when it is done."""
         try:
             self._start()
             office = self._office()
-            server_app(coordinate, self)(LastingGrid(self._office), office.context)
+            server_app(coordinate, self)(ReconnectingGrid(self._office), office.context)
         finally:
             self._stop()
 
@@ -91,7 +91,7 @@ class Linked:
         ended = self.process is None or self.process.poll() is not None
         return ended or self.office is None or self.office.lost.is_set()
 
-    def _office(self) -> Office:
+    def _office(self) -> CoordinatorConnection:
         if self.office is None:
             raise LinkLost
         return self.office
@@ -121,7 +121,7 @@ class Linked:
         }
         log = (self.folder / "superlink.log").open("wb")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "wardround.deployment.flower.link"],
+            [sys.executable, "-m", "wardround.deployment.flower.superlink_process"],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
@@ -136,7 +136,7 @@ class Linked:
             self.process.stdin.close()
         self._wait(inner, secret.hex())
         public = {site: key for site, key in self.sites.items() if site not in self.revoked()}
-        self.office = Office(f"127.0.0.1:{inner}", secret, public)
+        self.office = CoordinatorConnection(f"127.0.0.1:{inner}", secret, public)
 
     def _wait(self, port: int, secret: str) -> None:
         began = time.monotonic()

@@ -31,7 +31,7 @@ from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 
 from wardround.deployment.flower.connection import Scope
-from wardround.deployment.flower.door import Door, Limits, Verdict
+from wardround.deployment.flower.gateway import Gateway, Limits, Verdict
 
 FLEET = "/v1/fleet/"
 NOT_FOR_SITES = ("/v1/fleet/register-node", "/v1/fleet/unregister-node")  # the coordinator alone says who takes part
@@ -124,14 +124,14 @@ async def serve(settings: dict[str, Any]) -> None:
     heads = SignedHeads(lambda key: nodes.get_node_id_by_public_key(key) is not None)
     limits = Limits(connections=settings["connections"], per_address=settings["connections_per_address"])
     tls = {"ssl_keyfile": settings["key"], "ssl_certfile": settings["certificate"]}
-    outer = Door(
+    outer = Gateway(
         app, listeners(settings["host"], settings["port"]), heads.judge, limits, return_memory, lifespan="off", **tls
     )
     ours = Limits(per_caller=Limits.connections, bytes_per_caller=sys.maxsize)
     inner_socket = socket.socket(fileno=settings["inner_door"])
-    inner = Door(app, [inner_socket], secret_shown(settings["secret"]), ours, return_memory, lifespan="on")
+    inner = Gateway(app, [inner_socket], secret_shown(settings["secret"]), ours, return_memory, lifespan="on")
 
-    async def one(server: Door, other: Door) -> None:
+    async def one(server: Gateway, other: Gateway) -> None:
         try:
             await server.serve()
         finally:
