@@ -205,8 +205,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for module in ("coordinator", "correspondence"):
-        monkeypatch.setattr(f"wardround.deploy.{module}.time", made)
+    for module in ("flat.coordinator", "common.messaging"):
+        monkeypatch.setattr(f"wardround.deployment.{module}.time", made)
     return made
 
 
