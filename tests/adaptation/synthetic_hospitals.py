@@ -1,4 +1,4 @@
-"""Hospitals that are made up: a table of our own, with patients of several rows and as many classes as asked for."""
+"""Synthetic hospitals: a small table, with patients of several rows and any number of classes."""
 
 import numpy as np
 import pandas as pd
@@ -23,5 +23,7 @@ def records(hospitals: tuple[str, ...], rows: int = 60, classes: int = 3, each: 
     return Records(table, target, names, np.repeat(np.array(hospitals, dtype=object), rows), COLUMNS, patient)
 
 
-def made_up(hospitals: tuple[str, ...] = ("north",), rows: int = 60, classes: int = 3, each: int = 1) -> Source:
+def synthetic_source(
+    hospitals: tuple[str, ...] = ("north",), rows: int = 60, classes: int = 3, each: int = 1
+) -> Source:
     return Source(lambda: records(hospitals, rows, classes, each))

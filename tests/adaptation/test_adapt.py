@@ -12,7 +12,7 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from tests.adaptation.conftest import NEW, OTHERS, hospital_file
-from tests.adaptation.synthetic_hospitals import made_up
+from tests.adaptation.synthetic_hospitals import synthetic_source
 from wardround import load_bundle
 from wardround.adaptation import adapt as module
 from wardround.adaptation.adapt import Adapted, adapt
@@ -33,10 +33,10 @@ def adapted(shared: Path, hospital: Path, tmp_path_factory: pytest.TempPathFacto
 
 
 def test_everything_is_there(adapted: Adapted) -> None:
-    found = {path.name for path in adapted.folder.iterdir()}
-    assert found == {"adapt.json", "curve.svg", "curve.png", "predictions.parquet", "bundle"}
+    names = {path.name for path in adapted.folder.iterdir()}
+    assert names == {"adapt.json", "curve.svg", "curve.png", "predictions.parquet", "bundle"}
     assert json.loads((adapted.folder / "adapt.json").read_bytes()) == adapted.results
-    assert [one["fraction"] for one in adapted.results["fractions"]] == [0.1, 0.2, 0.5, 1.0]
+    assert [entry["fraction"] for entry in adapted.results["fractions"]] == [0.1, 0.2, 0.5, 1.0]
     assert adapted.results["seeds"] == [5, 6, 7]
     assert (adapted.results["epochs"], adapted.results["epochs_in_study"]) == (6, 6)
     assert adapted.results["classes"] == {"no disease": 51, "disease": 149}
@@ -46,30 +46,32 @@ def test_everything_is_there(adapted: Adapted) -> None:
 def test_figures_follow_from_the_saved_predictions(adapted: Adapted) -> None:
     """Mean, and the corrected interval of Nadeau and Bengio: variance x (1/3 + 0.2/0.6), 2 degrees of freedom."""
     table = pd.read_parquet(adapted.folder / "predictions.parquet")
-    for one in adapted.results["fractions"]:
-        rows = table[table["fraction"] == one["fraction"]]
+    for entry in adapted.results["fractions"]:
+        rows = table[table["fraction"] == entry["fraction"]]
         right = rows.assign(right=(rows["score"] >= 0.5) == (rows["label"] == 1))
         by_way = right.groupby(["way", "seed"])["right"].mean().unstack("way")
         brier = rows.assign(off=(rows["score"].astype(float) - rows["label"]) ** 2)
         by_brier = brier.groupby(["way", "seed"])["off"].mean().unstack("way")
         for metric, values in (("accuracy", by_way), ("brier", by_brier)):
-            assert one["adapted"][metric]["mean"] == pytest.approx(values["adapted"].mean(), abs=1e-6)
+            assert entry["adapted"][metric]["mean"] == pytest.approx(values["adapted"].mean(), abs=1e-6)
             gap = (values["adapted"] - values["alone"]).to_numpy()
-            told = one["difference"][metric]
-            assert told["difference"] == pytest.approx(gap.mean(), abs=1e-6)
+            difference = entry["difference"][metric]
+            assert difference["difference"] == pytest.approx(gap.mean(), abs=1e-6)
             error = np.sqrt((1 / 3 + 0.2 / 0.6) * gap.var(ddof=1))
-            if told["interval"] is not None:  # of figures that are the same with every seed there is none
-                limits = np.array([-1, 1]) * stats.t.ppf(1 - 0.05 / told["comparisons"] / 2, 2) * error + gap.mean()
+            if difference["interval"] is not None:  # of figures that are the same with every seed there is none
+                limits = (
+                    np.array([-1, 1]) * stats.t.ppf(1 - 0.05 / difference["comparisons"] / 2, 2) * error + gap.mean()
+                )
                 bound = np.inf if metric == "brier" else 1.0
-                assert told["interval"] == pytest.approx(limits.clip(-bound, bound), abs=1e-3)
+                assert difference["interval"] == pytest.approx(limits.clip(-bound, bound), abs=1e-3)
 
 
 def test_both_ways_are_tested_on_the_same_rows(adapted: Adapted) -> None:
     table = pd.read_parquet(adapted.folder / "predictions.parquet")
-    for _, rows in table.groupby("seed"):
-        tested = [set(part["row"]) for _, part in rows.groupby(["way", "fraction"])]
+    for _, of_seed in table.groupby("seed"):
+        tested = [set(part["row"]) for _, part in of_seed.groupby(["way", "fraction"])]
         assert len(tested) == 8
-        assert all(one == tested[0] for one in tested)
+        assert all(rows == tested[0] for rows in tested)
 
 
 def test_the_same_again_and_with_any_number_of_workers(
@@ -77,7 +79,7 @@ def test_the_same_again_and_with_any_number_of_workers(
 ) -> None:
     again = adapt(shared, hospital, out=tmp_path / "va", repeats=3, workers=1)
     assert again.results == adapted.results
-    first, second = (pd.read_parquet(one.folder / "predictions.parquet") for one in (again, adapted))
+    first, second = (pd.read_parquet(result.folder / "predictions.parquet") for result in (again, adapted))
     pd.testing.assert_frame_equal(first, second, check_exact=True)
     assert load_bundle(again.bundle).id == load_bundle(adapted.bundle).id
     assert (again.folder / "curve.svg").read_bytes() == (adapted.folder / "curve.svg").read_bytes()
@@ -99,12 +101,12 @@ def test_the_bundle_is_the_first_seeds_adapter_with_the_shared_part(adapted: Ada
 
 def test_the_card_keeps_the_two_trainings_apart(shared: Path, hospital: Path, tmp_path: Path) -> None:
     """Three rounds of two epochs trained the shared part; the adapter has two epochs here."""
-    found = adapt(shared, hospital, out=tmp_path / "va", repeats=2, epochs=2, workers=1)
-    bundle = load_bundle(found.bundle)
-    told, rows = bundle.about["card"]["training"], bundle.about["rows"]["train"]
-    assert (told["rounds"], set(told["sites"])) == (3, set(OTHERS))
-    assert (told["adapter"]["epochs"], told["adapter"]["rows"]) == (2, rows)
-    text = " ".join((found.bundle / "card.md").read_text(encoding="utf-8").split())
+    result = adapt(shared, hospital, out=tmp_path / "va", repeats=2, epochs=2, workers=1)
+    bundle = load_bundle(result.bundle)
+    training, rows = bundle.about["card"]["training"], bundle.about["rows"]["train"]
+    assert (training["rounds"], set(training["sites"])) == (3, set(OTHERS))
+    assert (training["adapter"]["epochs"], training["adapter"]["rows"]) == (2, rows)
+    text = " ".join((result.bundle / "card.md").read_text(encoding="utf-8").split())
     assert "The shared part, without this site: algorithm fedavg, model adapter, 3 rounds, simulated" in text
     assert f"The adapter, at this site alone: 2 epochs on {rows} training rows of its own" in text
     assert "no hospital was asked" not in text
@@ -114,33 +116,33 @@ def test_the_card_keeps_the_two_trainings_apart(shared: Path, hospital: Path, tm
     assert "or of other sites' where it has none" not in text
     assert "## Adapted or alone" in text
     for metric in ("auc", "accuracy", "brier"):
-        assert plain(found.results["fractions"][-1]["sentences"][metric]) in text
+        assert plain(result.results["fractions"][-1]["sentences"][metric]) in text
 
 
 def test_where_adapting_was_worse_card_and_command_warn(
     shared: Path, hospital: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    alike = adapt(shared, hospital, out=tmp_path / "alike", repeats=1, epochs=1, workers=1)
-    assert alike.results["worse"] == []  # one repeat tells nothing
-    show_adapted(alike)
+    unclear = adapt(shared, hospital, out=tmp_path / "alike", repeats=1, epochs=1, workers=1)
+    assert unclear.results["worse"] == []  # one repeat tells nothing
+    show_adapted(unclear)
     words = "Adapting was worse than training alone at this hospital"
     assert words not in capsys.readouterr().out
-    assert words not in (alike.bundle / "card.md").read_text(encoding="utf-8")
-    monkeypatch.setattr(module, "curve_of", lambda *given: {**curve_of(*given), "worse": ["auc", "brier"]})
-    found = adapt(shared, hospital, out=tmp_path / "worse", repeats=1, epochs=1, workers=1)
-    show_adapted(found)
-    card = (found.bundle / "card.md").read_text(encoding="utf-8")
+    assert words not in (unclear.bundle / "card.md").read_text(encoding="utf-8")
+    monkeypatch.setattr(module, "curve_of", lambda *arguments: {**curve_of(*arguments), "worse": ["auc", "brier"]})
+    result = adapt(shared, hospital, out=tmp_path / "worse", repeats=1, epochs=1, workers=1)
+    show_adapted(result)
+    card = (result.bundle / "card.md").read_text(encoding="utf-8")
     for text in (capsys.readouterr().out, card):
         assert f"{words}: with all training rows it gave a worse AUC and Brier score." in " ".join(text.split())
-    assert load_bundle(found.bundle).about["card"]["limits"][0].startswith(words)
+    assert load_bundle(result.bundle).about["card"]["limits"][0].startswith(words)
 
 
 def test_a_run_will_do_in_place_of_a_shared_part(adapted: Adapted, run: Path, hospital: Path, tmp_path: Path) -> None:
-    found = adapt(run, hospital, arm="fedavg", out=tmp_path / "va", repeats=1, epochs=2)
-    assert found.results["shared"] == adapted.results["shared"]
-    assert found.results["epochs"] == 2
-    assert found.results["fractions"][0]["difference"]["auc"]["interval"] is None
-    assert "one repeat gives no interval" in found.results["fractions"][0]["sentences"]["auc"]
+    result = adapt(run, hospital, arm="fedavg", out=tmp_path / "va", repeats=1, epochs=2)
+    assert result.results["shared"] == adapted.results["shared"]
+    assert result.results["epochs"] == 2
+    assert result.results["fractions"][0]["difference"]["auc"]["interval"] is None
+    assert "one repeat gives no interval" in result.results["fractions"][0]["sentences"]["auc"]
     with pytest.raises(StudyError, match="--arm"):
         adapt(run, hospital, out=tmp_path / "other")
 
@@ -179,7 +181,7 @@ def test_wrong_files_are_refused(shared: Path, tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="not a shared part"):
         adapt(tmp_path, hospital_file(tmp_path / "va.toml"), out=out)
     known = hospital_file(tmp_path / "c.toml", "cleveland", 'source = "heart"\nhospitals = ["cleveland"]')
-    with pytest.raises(CheckError, match="would flatter"):
+    with pytest.raises(CheckError, match="would be too good"):
         adapt(shared, known, out=out)
     (tmp_path / "rows.csv").write_text("age,result\n" + "50,yes\n60,no\n" * 40, encoding="utf-8")
     lacking = hospital_file(tmp_path / "t.toml", "north", 'source = "csv"\nfile = "rows.csv"\ntarget = "outcome"')
@@ -203,10 +205,10 @@ def test_a_hospital_with_other_words_and_columns_of_its_own(shared: Path, tmp_pa
         'source = "csv"\nfile = "rows.csv"\ntarget = "Result"\nclasses = ["no disease", "disease"]\n\n'
         '[data.labels]\nPOS = "disease"\nNEG = "no disease"'
     )
-    found = adapt(shared, hospital_file(tmp_path / "n.toml", "north", data), out=tmp_path / "out", repeats=2)
-    assert found.results["columns"] == ["Age", "troponin"]
-    assert found.results["left_out"] == [{"fraction": 0.1, "why": "7 training rows, fewer than 10"}]
-    assert load_bundle(found.bundle).vocabulary == {"pos": "disease", "neg": "no disease"}
+    result = adapt(shared, hospital_file(tmp_path / "n.toml", "north", data), out=tmp_path / "out", repeats=2)
+    assert result.results["columns"] == ["Age", "troponin"]
+    assert result.results["left_out"] == [{"fraction": 0.1, "why": "7 training rows, fewer than 10"}]
+    assert load_bundle(result.bundle).vocabulary == {"pos": "disease", "neg": "no disease"}
 
 
 def test_how_the_outcome_was_read_is_shown_for_a_person_to_confirm(
@@ -226,14 +228,14 @@ def test_how_the_outcome_was_read_is_shown_for_a_person_to_confirm(
         '[data.labels]\nPOS = "disease"\nneg = "no disease"\n"0" = "no disease"\nunclear = "no disease"'
     )
     hospital = hospital_file(tmp_path / "n.toml", "north", data)
-    found = adapt(shared, hospital, out=tmp_path / "out", repeats=1, epochs=1, workers=1)
-    assert found.results["target"] == [
+    result = adapt(shared, hospital, out=tmp_path / "out", repeats=1, epochs=1, workers=1)
+    assert result.results["target"] == [
         {"word": "pos", "class": "disease", "rows": 40},
         {"word": "neg", "class": "no disease", "rows": 74},
         {"word": "0", "class": "no disease", "rows": None},
         {"word": "unclear", "class": "no disease", "rows": 0},
     ]
-    show_adapted(found)
+    show_adapted(result)
     text = " ".join(capsys.readouterr().out.split())
     assert (
         "The outcome was read as: 'pos' -> disease (40 rows), 'neg' -> no disease (74 rows), '0' -> no disease (fewer "
@@ -259,17 +261,17 @@ def test_three_classes_and_patients_of_several_rows(tmp_path: Path) -> None:
         "evaluation": {"validation_share": 0.2, "every": 0},
         "arms": [{"name": "fedavg", "algorithm": "fedavg"}],
     }
-    sources = {"made-up": made_up}
+    sources = {"made-up": synthetic_source}
     run = run_study(study, tmp_path, sources=sources).folder
     data = 'source = "made-up"\nhospitals = ["north"]\nrows = 120\neach = 2'
     file = hospital_file(tmp_path / "n.toml", "north", data)
-    found = adapt(run, file, arm="fedavg", out=tmp_path / "out", repeats=2, sources=sources)
-    table = pd.read_parquet(found.folder / "predictions.parquet")
+    result = adapt(run, file, arm="fedavg", out=tmp_path / "out", repeats=2, sources=sources)
+    table = pd.read_parquet(result.folder / "predictions.parquet")
     assert [name for name in table.columns if name.startswith("score")] == [f"score_kind {n}" for n in range(3)]
-    bundle = load_bundle(found.bundle)
+    bundle = load_bundle(result.bundle)
     assert (bundle.threshold, bundle.about["precision"]) == (None, "float64")
-    for one in found.results["fractions"]:
-        assert one["rows"]["mean"] % 2 == 0  # whole patients
+    for entry in result.results["fractions"]:
+        assert entry["rows"]["mean"] % 2 == 0  # whole patients
 
 
 def test_diverged_training_hands_nothing_over(shared: Path, hospital: Path, tmp_path: Path) -> None:
@@ -292,19 +294,19 @@ def test_commands_show_what_was_made(
     assert shown.exit_code == 0, shown.output
     assert "cleveland, hungarian, switzerland" in shown.output
     asked = ["adapt", str(tmp_path / "part"), str(hospital), "--quick", "--repeats", "2", "--epochs", "1", "--json"]
-    told = runner.invoke(app, [*asked, "--out", str(tmp_path / "va")])
-    assert told.exit_code == 0, told.output
-    content = json.loads(told.stdout)
+    done = runner.invoke(app, [*asked, "--out", str(tmp_path / "va")])
+    assert done.exit_code == 0, done.output
+    content = json.loads(done.stdout)
     assert content["folder"] == str(tmp_path / "va")
     assert (len(content["seeds"]), content["epochs"]) == (2, 1)
     show_adapted(adapted)
     text = " ".join(capsys.readouterr().out.split())
-    for one in adapted.results["fractions"]:
-        assert one["sentences"]["auc"] in text
+    for entry in adapted.results["fractions"]:
+        assert entry["sentences"]["auc"] in text
     assert all(line in text for line in adapted.results["sentences"])
 
 
-def _found(low: float, high: float, metric: str = "auc") -> dict[str, Any]:
+def _difference(low: float, high: float, metric: str = "auc") -> dict[str, Any]:
     entry = {"difference": (low + high) / 2, "interval": [low, high], "metric": metric, "comparisons": 4}
     return entry | {"verdict": verdict_of([low, high], metric)}
 
@@ -316,21 +318,21 @@ def _fraction(share: float, low: float, high: float) -> dict[str, Any]:
         "rows": {"mean": 28.0},
         "adapted": figures,
         "alone": figures,
-        "difference": {metric: _found(low, high, metric) for metric in figures},
+        "difference": {metric: _difference(low, high, metric) for metric in figures},
     }
 
 
 def test_a_caution_names_what_was_worse() -> None:
     assert caution([]) == ""
-    assert "it gave a worse AUC. Use a model that is trained here alone" in caution(["auc"])
+    assert "it gave a worse AUC. Use a model trained at this hospital alone" in caution(["auc"])
     limits = ((0.02, 0.08), (-0.08, -0.02), (-0.03, 0.05))
-    assert [verdict(_found(*one)) for one in limits] == ["better", "worse", "none"]
-    assert [verdict(_found(*one, "brier")) for one in limits] == ["worse", "better", "none"]
+    assert [verdict(_difference(*interval)) for interval in limits] == ["better", "worse", "none"]
+    assert [verdict(_difference(*interval, "brier")) for interval in limits] == ["worse", "better", "none"]
 
 
 def test_sentences_say_what_intervals_mean() -> None:
-    said = sentence(_fraction(0.1, 0.02, 0.08), "auc")
-    assert said == (
+    text = sentence(_fraction(0.1, 0.02, 0.08), "auc")
+    assert text == (
         "With 10 % of its training rows (28) adapting gives an AUC of 0.750 and training alone 0.750: adapting is "
         "better (+5.0 points, 95 % CI +2.0 to +8.0, corrected for 4 comparisons)."
     )

@@ -10,7 +10,7 @@ import pytest
 
 from tests.adaptation.synthetic_hospitals import records
 from wardround.adaptation.newcomer import FRACTIONS, fraction, read_newcomer
-from wardround.adaptation.train import prepared
+from wardround.adaptation.train import prepare_fraction
 from wardround.bundles.build.shared_part import SharedPart
 from wardround.core.errors import CheckError, DataError, StudyError
 from wardround.data.records import Records
@@ -30,7 +30,7 @@ def test_fractions_are_nested_and_stratified() -> None:
     target = np.repeat([0, 1, 0], [30, 20, 10])
     rows = np.arange(60)[::-1].copy()
     drawn = [fraction(np.sort(rows), target, np.arange(60), share, 3, "va") for share in FRACTIONS]
-    assert [np.bincount(target[one]).tolist() for one in drawn] == [[4, 2], [8, 4], [20, 10], [40, 20]]
+    assert [np.bincount(target[rows]).tolist() for rows in drawn] == [[4, 2], [8, 4], [20, 10], [40, 20]]
     for small, large in pairwise(drawn):
         assert set(small) < set(large)
     assert drawn[-1].tolist() == list(range(60))
@@ -56,14 +56,14 @@ def test_a_patient_is_never_torn_apart() -> None:
 
 
 def test_training_rows_are_those_of_the_split_and_test_rows_are_in_no_fraction(part: SharedPart) -> None:
-    found = read_newcomer("va", Source(va), part, 3)
-    assert list(found.splits) == [5, 6, 7]
-    for seed, split in found.splits.items():
-        assert found.fractions[1.0][seed].tolist() == split.train.tolist()
+    newcomer = read_newcomer("va", Source(va), part, 3)
+    assert list(newcomer.splits) == [5, 6, 7]
+    for seed, split in newcomer.splits.items():
+        assert newcomer.fractions[1.0][seed].tolist() == split.train.tolist()
         assert len(split.rows) == 200
-        kept = np.concatenate([split.test, split.validation])
-        for by_seed in found.fractions.values():
-            assert not np.isin(by_seed[seed], kept).any()
+        held_out = np.concatenate([split.test, split.validation])
+        for by_seed in newcomer.fractions.values():
+            assert not np.isin(by_seed[seed], held_out).any()
 
 
 def test_the_recipe_of_a_fraction_knows_no_other_row(part: SharedPart) -> None:
@@ -77,24 +77,24 @@ def test_the_recipe_of_a_fraction_knows_no_other_row(part: SharedPart) -> None:
     table.loc[outside, "cp"] = "9"
     after = read_newcomer("va", Source(lambda: replace(loaded, features=table)), part, 1)
     for share, same in ((0.2, True), (1.0, False)):
-        (one, first), (other, second) = (prepared(part, found, share, 5) for found in (before, after))
-        equal = first.names == second.names and np.array_equal(one.test.x.numpy(), other.test.x.numpy())
+        (site, first), (other, second) = (prepare_fraction(part, newcomer, share, 5) for newcomer in (before, after))
+        equal = first.names == second.names and np.array_equal(site.test.x.numpy(), other.test.x.numpy())
         assert equal == same, share
 
 
-def test_a_fraction_that_is_too_small_is_left_out_and_said(part: SharedPart) -> None:
+def test_a_fraction_that_is_too_small_is_left_out_with_a_reason(part: SharedPart) -> None:
     """60 % of 60 rows are 36 for training: 10 % are 4, 20 % are 8 (2 classes), 50 % are 18."""
-    told = replace(records(("north",), 60, 2), classes=part.classes)
-    found = read_newcomer("north", Source(lambda: told), part, 2)
-    assert list(found.fractions) == [0.5, 1.0]
-    assert list(found.left_out) == [0.1, 0.2]
-    assert "fewer than 10" in found.left_out[0.2]
+    loaded = replace(records(("north",), 60, 2), classes=part.classes)
+    newcomer = read_newcomer("north", Source(lambda: loaded), part, 2)
+    assert list(newcomer.fractions) == [0.5, 1.0]
+    assert list(newcomer.left_out) == [0.1, 0.2]
+    assert "fewer than 10" in newcomer.left_out[0.2]
 
 
 def test_too_few_rows_for_any_fraction_are_refused(part: SharedPart) -> None:
-    told = replace(records(("north",), 14, 2), classes=part.classes)
-    with pytest.raises(CheckError, match="no fraction of its training rows"):
-        read_newcomer("north", Source(lambda: told), part, 1)
+    loaded = replace(records(("north",), 14, 2), classes=part.classes)
+    with pytest.raises(CheckError, match="too few training rows"):
+        read_newcomer("north", Source(lambda: loaded), part, 1)
 
 
 def test_other_classes_are_refused_with_both_lists(part: SharedPart) -> None:
@@ -111,7 +111,7 @@ def test_classes_in_another_order_are_refused(part: SharedPart) -> None:
 
 
 def test_a_hospital_that_the_shared_part_knows_is_no_newcomer(part: SharedPart) -> None:
-    with pytest.raises(CheckError, match="would flatter"):
+    with pytest.raises(CheckError, match="would be too good"):
         read_newcomer("cleveland", heart(("cleveland",)), part, 1)
 
 
@@ -120,8 +120,8 @@ def test_checks_stop_it_unless_they_are_accepted(part: SharedPart) -> None:
     with pytest.raises(CheckError, match="--accept copies") as caught:
         read_newcomer("va", Source(lambda: loaded), part, 1)
     assert "copies" in caught.value.where
-    found = read_newcomer("va", Source(lambda: loaded), part, 1, accept=["copies"])
-    assert any("equal to an earlier one" in line for line in found.warnings)
+    newcomer = read_newcomer("va", Source(lambda: loaded), part, 1, accept=["copies"])
+    assert any("equal to an earlier one" in line for line in newcomer.warnings)
     with pytest.raises(StudyError, match="Did you mean 'copies'"):
         read_newcomer("va", Source(lambda: loaded), part, 1, accept=["copy"])
 
@@ -134,5 +134,5 @@ def test_rows_of_one_class_are_refused(part: SharedPart) -> None:
 
 def test_images_are_refused(part: SharedPart, tmp_path: Path) -> None:
     images = Records(np.zeros((40, 1, 4, 4), np.uint8), np.arange(40) % 2, part.classes, np.full(40, "n", object))
-    with pytest.raises(DataError, match="for tables"):
+    with pytest.raises(DataError, match="need a table"):
         read_newcomer("n", Source(lambda: images), part, 1)

@@ -25,13 +25,13 @@ def protected(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_shared(run_study(study, folder).folder, arm="fedavg", out=folder / "part")
 
 
-def test_it_tells_what_was_promised_and_spent(protected: Path) -> None:
+def test_it_reports_what_was_promised_and_spent(protected: Path) -> None:
     part = load_shared(protected)
     assert set(part.leaves) == SHARED
-    told = part.about["privacy"]
-    assert (told["example"]["epsilon"], told["guarantee"]) == (4.0, False)
-    assert set(told["spent"]) == set(OTHERS)
-    for spent in told["spent"].values():
+    privacy = part.about["privacy"]
+    assert (privacy["example"]["epsilon"], privacy["guarantee"]) == (4.0, False)
+    assert set(privacy["spent"]) == set(OTHERS)
+    for spent in privacy["spent"].values():
         assert 0 < spent["epsilon"] <= 4.0
 
 
@@ -39,11 +39,11 @@ def test_the_newcomers_bundle_says_that_its_adapter_has_no_noise(
     protected: Path, hospital: Path, tmp_path: Path
 ) -> None:
     """Threshold, calibration and far rows are as in every bundle of a private study: nothing is read off patients."""
-    found = adapt(protected, hospital, out=tmp_path / "va", repeats=2, epochs=2)
-    bundle = load_bundle(found.bundle)
+    result = adapt(protected, hospital, out=tmp_path / "va", repeats=2, epochs=2)
+    bundle = load_bundle(result.bundle)
     assert bundle.about["private"]
     assert (bundle.threshold, bundle.calibration, bundle.far.kind) == (0.5, None, "ranges")
-    card = (found.bundle / "card.md").read_text(encoding="utf-8")
+    card = (result.bundle / "card.md").read_text(encoding="utf-8")
     assert "protects each patient of the hospitals that it was trained at (epsilon 4 at delta 0.0001" in card
     assert "trained without noise, so this bundle must not leave va" in card
     assert "no privacy was spent" not in card

@@ -34,18 +34,18 @@ def saved(run: Path, arm: str, seed: int = 5) -> dict[str, torch.Tensor]:
 )
 def test_it_holds_the_shared_leaves_and_no_other(run: Path, tmp_path: Path, arm: str, leaves: set[str]) -> None:
     made = make_shared(run, arm=arm, seed=6, out=tmp_path / "part")
-    found = load_file(made / WEIGHTS)
-    assert set(found) == leaves
+    leaves_in_file = load_file(made / WEIGHTS)
+    assert set(leaves_in_file) == leaves
     trained = saved(run, arm, 6)
-    assert all(torch.equal(leaf, trained[f"server/params/{name}"]) for name, leaf in found.items())
+    assert all(torch.equal(leaf, trained[f"server/params/{name}"]) for name, leaf in leaves_in_file.items())
     assert load_shared(made).about["seed"] == 6
 
 
 def test_nothing_of_a_hospital_is_in_it(run: Path, shared: Path) -> None:
     content = b"".join((shared / name).read_bytes() for name in (ABOUT, WEIGHTS))
-    kept = {name: leaf for name, leaf in saved(run, "fedavg").items() if name.startswith("memory/")}
-    assert {name.rsplit("/", 1)[1] for name in kept} == PRIVATE
-    for leaf in kept.values():
+    private = {name: leaf for name, leaf in saved(run, "fedavg").items() if name.startswith("memory/")}
+    assert {name.rsplit("/", 1)[1] for name in private} == PRIVATE
+    for leaf in private.values():
         for row in leaf.reshape(-1, leaf.shape[-1]):
             assert row.numpy().tobytes() not in content
     for column in ("age", "trestbps", "thalach", "oldpeak"):  # which columns a hospital has is its own business
@@ -88,8 +88,8 @@ def test_a_coordinators_folder_will_do(tmp_path: Path) -> None:
     folder = made.run().path
     shared = load_shared(make_shared(folder, arm="fedprox", out=tmp_path / "part", sources=KNOWN))
     assert set(shared.leaves) == SHARED
-    sent = saved(folder, "fedprox", shared.about["seed"])
-    assert all(torch.equal(leaf, sent[f"server/params/{name}"]) for name, leaf in shared.leaves.items())
+    model_leaves = saved(folder, "fedprox", shared.about["seed"])
+    assert all(torch.equal(leaf, model_leaves[f"server/params/{name}"]) for name, leaf in shared.leaves.items())
     assert set(shared.about["sites"]) == set(at_sites())
     assert not shared.about["simulated"]
 
@@ -190,7 +190,7 @@ def test_a_newer_format_is_refused_as_such(copy: Path) -> None:
         {"about": {"evaluation": {}}},
     ],
 )
-def test_one_that_was_sealed_and_is_wrong_is_refused(copy: Path, change: dict[str, Any]) -> None:
+def test_a_sealed_part_with_wrong_content_is_refused(copy: Path, change: dict[str, Any]) -> None:
     about = json.loads((copy / ABOUT).read_bytes()) | change.get("about", {})
     weights = save({**load_file(copy / WEIGHTS), **change.get("leaves", {})})
     rmtree(copy)

@@ -1,1 +1,1 @@
-"""A hospital that is new: its own adapter into a shared part that is trained already, and what it gains by it."""
+"""Adapting a trained shared part to a new hospital, and what the hospital gains by it."""

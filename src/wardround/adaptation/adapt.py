@@ -1,4 +1,4 @@
-"""`wardround.adapt`: from a shared part and a new hospital's rows to a learning curve and a bundle."""
+"""`wardround.adapt`: a learning curve and a bundle from a shared part and a new hospital's rows."""
 
 import json
 import os
@@ -14,9 +14,8 @@ import pandas as pd
 from wardround.adaptation.curve import curve_of, rows_of
 from wardround.adaptation.figure import write_curve
 from wardround.adaptation.handover import origin_of
-from wardround.adaptation.newcomer import Newcomer, read_newcomer
-from wardround.adaptation.target import target_of
-from wardround.adaptation.train import WAYS, one_repeat, train, within
+from wardround.adaptation.newcomer import Newcomer, read_newcomer, target_vocabulary
+from wardround.adaptation.train import WAYS, train, train_repeat, within
 from wardround.bundles.build.assemble import plain_name, write_bundle
 from wardround.bundles.build.shared_part import SharedPart, is_shared, load_shared, part_of_run
 from wardround.core.atomic_files import new_folder, refuse_existing
@@ -50,14 +49,14 @@ class Adapted:
         return self.folder / BUNDLE
 
     def table(self) -> pd.DataFrame:
-        """One line per fraction: mean figures of both ways, and their difference."""
+        """One line per fraction: the means of both ways of training, and their difference."""
         lines = {}
-        for one in self.results["fractions"]:
-            line = {"rows": one["rows"]["mean"]}
-            for metric, difference in one["difference"].items():
-                line |= {f"{way} {metric}": one[way][metric]["mean"] for way in WAYS}
+        for fraction in self.results["fractions"]:
+            line = {"rows": fraction["rows"]["mean"]}
+            for metric, difference in fraction["difference"].items():
+                line |= {f"{way} {metric}": fraction[way][metric]["mean"] for way in WAYS}
                 line[f"difference {metric}"] = difference["difference"]
-            lines[one["fraction"]] = line
+            lines[fraction["fraction"]] = line
         return pd.DataFrame.from_dict(lines, orient="index")
 
 
@@ -76,29 +75,29 @@ def adapt(
     workers: int | None = None,
     **members: Unpack[Members],
 ) -> Adapted:
-    """Train a new hospital's adapter on its own rows, and show what it gains by it over training alone.
+    """Train a new hospital's adapter on its own rows, and compare it with training alone.
 
-    `shared` is a shared part, or a complete run: then `arm` and `seed` say which of its models. `hospital` is a file
-    with `name` and `[data]`, such as a site file. `out` must not exist yet; it is `adapted/HOSPITAL`, unless given.
+    `shared` is a shared part, or a complete run: then `arm` and `seed` select the model. `hospital` is a file
+    with `name` and `[data]`, such as a site file. `out` must not exist yet; the default is `adapted/HOSPITAL`.
     """
     repeats = repeats or (QUICK_REPEATS if quick else REPEATS)
     epochs = epochs or (QUICK_EPOCHS if quick else None)
     part = open_part(shared, arm, seed, **members)
     name, source = hospital_source(as_path(hospital, "hospital"), families(**members))
-    target = FOLDER / plain_name(name) if out is None else as_path(out, "--out")
-    refuse_existing(target)
+    out_folder = FOLDER / plain_name(name) if out is None else as_path(out, "--out")
+    refuse_existing(out_folder)
     newcomer = read_newcomer(name, source, part, repeats, accept)
-    target_words = target_of(hospital, name, newcomer.cohort)
+    vocabulary = target_vocabulary(hospital, name, newcomer.cohort)
     training = within(part.training, epochs)
-    with new_folder(target) as folder:
-        predictions = _trained(part, newcomer, training, folder, progress, workers)
-        content = without_nan(_content(part, newcomer, training, predictions) | {"target": target_words})
+    with new_folder(out_folder) as folder:
+        predictions = _predictions(part, newcomer, training, folder, progress, workers)
+        content = without_nan(_content(part, newcomer, training, predictions) | {"target": vocabulary})
         predictions.to_parquet(folder / PREDICTIONS, index=False, compression="zstd")
         write_curve(content, folder)
         _hand_over(part, newcomer, training, predictions, content, folder)
         text = json.dumps(content, indent=2, allow_nan=False) + "\n"
         (folder / RESULT).write_text(text, encoding="utf-8")
-    return Adapted(target, content)
+    return Adapted(out_folder, content)
 
 
 def open_part(
@@ -107,21 +106,21 @@ def open_part(
     seed: int | None,
     **members: Unpack[Members],
 ) -> SharedPart:
-    """A folder of `wardround share`, or a run."""
+    """A shared part from its folder, or from a run."""
     if not is_shared(shared) and (as_path(shared, "shared part", BundleError) / "study.toml").is_file():
         if arm is None:
-            raise StudyError("--arm", "a run has several arms, and a shared part is of one", "Name one with --arm.")
+            raise StudyError("--arm", "a run has several arms, and a shared part comes from one", "Name it with --arm.")
         return part_of_run(shared, arm, seed, **members)
     part = load_shared(shared, members.get("models"))
-    for option, given, has in (("--arm", arm, part.about["arm"]), ("--seed", seed, part.about["seed"])):
-        if given is not None and given != has:
+    for option, requested, actual in (("--arm", arm, part.about["arm"]), ("--seed", seed, part.about["seed"])):
+        if requested is not None and requested != actual:
             raise StudyError(
-                option, f"this shared part is of {shown(has)}, not of {shown(given)}", f"Leave {option} out."
+                option, f"this shared part is of {shown(actual)}, not of {shown(requested)}", f"Leave {option} out."
             )
     return part
 
 
-def _trained(
+def _predictions(
     part: SharedPart,
     newcomer: Newcomer,
     training: Training,
@@ -129,7 +128,7 @@ def _trained(
     progress: Callable[[Progress], None] | None,
     workers: int | None,
 ) -> pd.DataFrame:
-    """Predictions of every repeat. Workers leave theirs as files: only progress comes back from them."""
+    """Predictions of all repeats. Workers write theirs to files; only progress comes back from them."""
     parts = folder / "repeats"
     parts.mkdir()
     seeds = list(newcomer.splits)
@@ -137,22 +136,22 @@ def _trained(
     done = dict.fromkeys(range(len(seeds)), 0)
 
     def repeat(number: int) -> Iterator[int]:
-        made = []
-        for table in one_repeat(part, newcomer, training, seeds[number]):
-            made.append(table)
-            if len(made) == each:
-                pd.concat(made, ignore_index=True).to_parquet(parts / f"{number:05}.parquet", index=False)
-            yield len(made)
+        tables = []
+        for table in train_repeat(part, newcomer, training, seeds[number]):
+            tables.append(table)
+            if len(tables) == each:
+                pd.concat(tables, ignore_index=True).to_parquet(parts / f"{number:05}.parquet", index=False)
+            yield len(tables)
 
-    wanted = min(os.cpu_count() or 1, MOST_WORKERS) if workers is None else workers
-    for number, trainings in side_by_side(list(done), repeat, wanted if can_fork() else 1):
+    count = min(os.cpu_count() or 1, MOST_WORKERS) if workers is None else workers
+    for number, trainings in side_by_side(list(done), repeat, count if can_fork() else 1):
         done[number] = trainings
         if progress is not None:
             rounds = training.rounds * sum(done.values()), training.rounds * each * len(seeds)
             progress(Progress(*rounds, f"{newcomer.name}, seed {seeds[number]}"))
-    whole = pd.concat([pd.read_parquet(parts / f"{number:05}.parquet") for number in done], ignore_index=True)
+    predictions = pd.concat([pd.read_parquet(parts / f"{number:05}.parquet") for number in done], ignore_index=True)
     rmtree(parts)
-    return whole
+    return predictions
 
 
 def _content(part: SharedPart, newcomer: Newcomer, training: Training, predictions: pd.DataFrame) -> dict[str, Any]:
@@ -165,8 +164,8 @@ def _content(part: SharedPart, newcomer: Newcomer, training: Training, predictio
         "shared": {key: about[key] for key in ("id", "name", "study", "run", "arm", "seed", "sites", "figures")},
         "classes": label_counts(cohort.records, splits[0].rows),
         "rows": {
-            side: rows_of([len(getattr(split, side)) for split in splits])
-            for side in ("rows", "train", "validation", "test")
+            part_name: rows_of([len(getattr(split, part_name)) for split in splits])
+            for part_name in ("rows", "train", "validation", "test")
         },
         "columns": [column.name for column in cohort.table.columns],
         "seeds": list(newcomer.splits),
@@ -180,7 +179,7 @@ def _content(part: SharedPart, newcomer: Newcomer, training: Training, predictio
 def _diverged(predictions: pd.DataFrame) -> list[str]:
     lost = predictions[predictions[score_columns(predictions)].isna().any(axis=1)]
     return [
-        f"{way}: training diverged with {count} of the repeats; their scores are not numbers and count nowhere"
+        f"{way}: training diverged in {count} of the repeats; their scores are not numbers and are left out"
         for way, count in lost.groupby("way")["seed"].nunique().items()
     ]
 
@@ -193,13 +192,13 @@ def _hand_over(
     content: Mapping[str, Any],
     folder: Path,
 ) -> None:
-    """The bundle of the first seed with all training rows, whose scores must be those that were saved."""
+    """The bundle of the first seed with all training rows; its scores must equal the saved ones."""
     share, seed = max(newcomer.fractions), newcomer.evaluation.seeds.first
     trained = train(part, newcomer, training, "adapted", share, seed)
-    chosen = predictions[
+    of_model = predictions[
         (predictions["way"] == "adapted") & (predictions["fraction"] == share) & (predictions["seed"] == seed)
     ]
-    if chosen[score_columns(chosen)].isna().any(axis=None):
-        problem = f"training diverged with seed {seed}, so that there is no model to hand over"
+    if of_model[score_columns(of_model)].isna().any(axis=None):
+        problem = f"training diverged with seed {seed}, so there is no model for a bundle"
         raise BundleError(newcomer.name, problem, "Train the shared part with a lower learning rate, or use --epochs.")
-    write_bundle(origin_of(part, newcomer, training, trained, chosen, content), folder / BUNDLE)
+    write_bundle(origin_of(part, newcomer, training, trained, of_model, content), folder / BUNDLE)

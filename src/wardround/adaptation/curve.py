@@ -1,8 +1,8 @@
-"""From predictions to the learning curve: what adapting and training alone give with each fraction of the rows.
+"""The learning curve: results of adapting and of training alone with each fraction of the rows.
 
-Repeats split the same patients again and again, so intervals are widened as everywhere else
-(`evaluation.intervals`): by test rows over training rows of the whole split. Fractions of two repeats overlap less than
-their whole training rows do, so that intervals of small fractions are, if anything, too wide.
+Repeats resample the same patients, so intervals are widened as everywhere else (`evaluation.intervals`): by the ratio
+of test to training rows of the whole split. Small fractions of two repeats overlap less than whole training sets do, so
+their intervals are, if anything, too wide.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,27 +24,27 @@ COMPARED = ("accuracy", "auc", "brier")
 
 
 def curve_of(predictions: pd.DataFrame, newcomer: Newcomer) -> dict[str, Any]:
-    """The part of adapt.json that is computed from predictions.parquet."""
+    """The part of adapt.json that is computed from the predictions."""
     resampling = Resampling.of(newcomer.evaluation)
-    found = figures_of(predictions)
+    values = metric_values(predictions)
     fractions = [
         {
             "fraction": share,
             "rows": rows_of([len(rows) for rows in by_seed.values()]),
-            **{way: summarise_metrics(found[way, share], resampling) for way in WAYS},
+            **{way: summarise_metrics(values[way, share], resampling) for way in WAYS},
             "difference": {
                 metric: difference_of(
-                    (found["adapted", share] - found["alone", share])[:, METRICS.index(metric)], metric, resampling
+                    (values["adapted", share] - values["alone", share])[:, METRICS.index(metric)], metric, resampling
                 )
                 for metric in COMPARED
             },
         }
         for share, by_seed in newcomer.fractions.items()
     ]
-    for metric in COMPARED:  # the fractions are one family
-        correct([one["difference"][metric] for one in fractions])
-    for one in fractions:
-        one["sentences"] = {metric: sentence(one, metric) for metric in COMPARED}
+    for metric in COMPARED:  # the fractions are one family of tests
+        correct([entry["difference"][metric] for entry in fractions])
+    for entry in fractions:
+        entry["sentences"] = {metric: sentence(entry, metric) for metric in COMPARED}
     return {
         "fractions": fractions,
         "left_out": [{"fraction": share, "why": why} for share, why in newcomer.left_out.items()],
@@ -59,43 +59,44 @@ def curve_of(predictions: pd.DataFrame, newcomer: Newcomer) -> dict[str, Any]:
     }
 
 
-def figures_of(predictions: pd.DataFrame) -> dict[tuple[str, float], np.ndarray]:
+def metric_values(predictions: pd.DataFrame) -> dict[tuple[str, float], np.ndarray]:
     """By way and fraction: (seeds, metrics)."""
     columns = score_columns(predictions)
-    found: dict[tuple[str, float], list[list[float]]] = {}
+    values: dict[tuple[str, float], list[list[float]]] = {}
     grouped: Any = predictions.groupby(["way", "fraction", "seed"], sort=False)
     for (way, share, _), rows in grouped:
         score = rows[columns].to_numpy()
-        made = metrics(rows["label"].to_numpy(), score[:, 0] if len(columns) == 1 else score)
-        found.setdefault((way, float(share)), []).append([made[name] for name in METRICS])
-    return {key: np.array(lines) for key, lines in found.items()}
+        of_seed = metrics(rows["label"].to_numpy(), score[:, 0] if len(columns) == 1 else score)
+        values.setdefault((way, float(share)), []).append([of_seed[name] for name in METRICS])
+    return {key: np.array(lines) for key, lines in values.items()}
 
 
 def rows_of(counts: Sequence[int]) -> dict[str, float]:
-    """Patients with several rows make a fraction's rows differ between repeats."""
+    """The number of rows differs between repeats where patients have several rows."""
     return {"mean": float(np.mean(counts)), "least": min(counts), "most": max(counts)}
 
 
 def verdict(difference: Mapping[str, Any]) -> str:
-    """better, worse, none where the interval does not tell, or unknown where there is none."""
+    """better, worse, none (the interval contains 0), or unknown (there is no interval)."""
     return {GAINS: "better", LOSES: "worse", UNKNOWN: "unknown"}.get(difference["verdict"], "none")
 
 
-def sentence(one: Mapping[str, Any], metric: str) -> str:
-    """One fraction in plain words."""
-    word, found = WORDS.get(metric, metric), one["difference"][metric]
-    rows = f"With {one['fraction']:.0%} of its training rows ({one['rows']['mean']:.0f})".replace("%", " %")
-    if found["difference"] is None:
+def sentence(entry: Mapping[str, Any], metric: str) -> str:
+    """The comparison at one fraction."""
+    word, difference = WORDS.get(metric, metric), entry["difference"][metric]
+    rows = f"With {entry['fraction']:.0%} of its training rows ({entry['rows']['mean']:.0f})".replace("%", " %")
+    if difference["difference"] is None:
         return f"{rows} there is no {word}: it is not defined on the test rows."
-    means = [figure_words(one[way][metric]["mean"], metric) for way in WAYS]
-    said = f"{rows} adapting gives {_article(word)} {word} of {means[0]} and training alone {means[1]}"
-    kind = verdict(found)
+    means = [figure_words(entry[way][metric]["mean"], metric) for way in WAYS]
+    comparison = f"{rows} adapting gives {_article(word)} {word} of {means[0]} and training alone {means[1]}"
+    kind = verdict(difference)
     if kind == "unknown":
-        return f"{said}; {'one repeat gives no interval' if found['seeds'] == 1 else why_unknown(dict(found))}."
-    amount = f"{in_words(found['difference'], metric)}, {interval_words(dict(found))}"
+        reason = "one repeat gives no interval" if difference["seeds"] == 1 else why_unknown(dict(difference))
+        return f"{comparison}; {reason}."
+    amount = f"{in_words(difference['difference'], metric)}, {interval_words(dict(difference))}"
     if kind == "none":
-        return f"{said}: no evidence of a difference ({amount})."
-    return f"{said}: adapting is {kind} ({amount})."
+        return f"{comparison}: no evidence of a difference ({amount})."
+    return f"{comparison}: adapting is {kind} ({amount})."
 
 
 def _article(word: str) -> str:
@@ -103,34 +104,34 @@ def _article(word: str) -> str:
 
 
 def conclusion(fractions: Sequence[Mapping[str, Any]], metric: str) -> str:
-    """All fractions together."""
+    """The comparison over all fractions."""
     word = WORDS.get(metric, metric)
     kinds: dict[str, list[str]] = {}
-    for one in fractions:
-        kinds.setdefault(verdict(one["difference"][metric]), []).append(f"{100 * one['fraction']:.0f} %")
+    for entry in fractions:
+        kinds.setdefault(verdict(entry["difference"][metric]), []).append(f"{100 * entry['fraction']:.0f} %")
     parts = [f"{kind} with {_listed(kinds[kind])} of the rows" for kind in ("better", "worse") if kind in kinds]
-    told = f"Adapting gives a {' and a '.join(parts)}" if parts else ""
-    told = told.replace("better with", f"better {word} with").replace("worse with", f"worse {word} with")
+    text = f"Adapting gives a {' and a '.join(parts)}" if parts else ""
+    text = text.replace("better with", f"better {word} with").replace("worse with", f"worse {word} with")
     if "none" in kinds:
-        shown = f"no evidence of a difference in {word} with {_listed(kinds['none'])} of the rows"
-        told = f"{told}; there is {shown}" if told else f"There is {shown}"
+        clause = f"no evidence of a difference in {word} with {_listed(kinds['none'])} of the rows"
+        text = f"{text}; there is {clause}" if text else f"There is {clause}"
     if "unknown" in kinds:
-        shown = f"nothing can be said of {word} with {_listed(kinds['unknown'])} of the rows"
-        told = f"{told}; {shown}" if told else shown.capitalize()
-    return f"{told}."
+        clause = f"nothing can be said of {word} with {_listed(kinds['unknown'])} of the rows"
+        text = f"{text}; {clause}" if text else clause.capitalize()
+    return f"{text}."
 
 
 def caution(worse: Sequence[str]) -> str:
-    """What somebody must read who would use the bundle, where adapting was worse with all rows; else nothing.
+    """A warning for users of the bundle if adapting was worse with all rows; otherwise empty.
 
-    Several metrics are not corrected for here: a warning too many costs less than one that is missing.
+    Not corrected for several metrics: a false warning costs less than a missing one.
     """
     if not worse:
         return ""
     figures = _listed([WORDS.get(metric, metric) for metric in worse])
     return (
         f"Adapting was worse than training alone at this hospital: with all training rows it gave a worse {figures}. "
-        "Use a model that is trained here alone, unless there is a reason not to."
+        "Use a model trained at this hospital alone unless you have a reason not to."
     )
 
 

@@ -1,4 +1,4 @@
-"""The learning curve as a figure: adapted and alone over training rows, each with its interval."""
+"""The learning curve as a figure: adapted and alone against training rows, each with its interval."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,27 +17,27 @@ LABELS = {"adapted": "adapted to the shared part", "alone": "trained alone"}
 
 def write_curve(content: Mapping[str, Any], folder: Path) -> None:
     with mpl.rc_context(STYLE):
-        drawn = draw(content)
-        svg = as_svg(drawn, "adapt-curve")
+        curve = draw(content)
+        svg = as_svg(curve, "adapt-curve")
         (folder / "curve.svg").write_text(svg, encoding="utf-8")
-        save_png(drawn, folder / "curve.png")
+        save_png(curve, folder / "curve.png")
 
 
 def draw(content: Mapping[str, Any]) -> Figure:
     fractions = content["fractions"]
-    rows = [one["rows"]["mean"] for one in fractions]
-    drawn = figure(3.0)
-    panels = drawn.subplots(1, len(PANELS))
+    rows = [entry["rows"]["mean"] for entry in fractions]
+    curve = figure(3.0)
+    panels = curve.subplots(1, len(PANELS))
     for axes, (metric, title) in zip(panels, PANELS.items(), strict=True):
         for number, way in enumerate(WAYS):
-            known = [(x, one[way][metric]) for x, one in zip(rows, fractions, strict=True)]
-            known = [(x, found) for x, found in known if found["mean"] is not None]
-            if not known:
+            points = [(x, entry[way][metric]) for x, entry in zip(rows, fractions, strict=True)]
+            points = [(x, estimate) for x, estimate in points if estimate["mean"] is not None]
+            if not points:
                 continue
-            places, means = [x for x, _ in known], [found["mean"] for _, found in known]
+            places, means = [x for x, _ in points], [estimate["mean"] for _, estimate in points]
             look = {"color": COLOURS[number], "linestyle": DASHES[number], "marker": MARKERS[number]}
             axes.plot(places, means, linewidth=1.5, markersize=4.5, label=LABELS[way], **look)
-            banded = [(x, *_within(found["interval"])) for x, found in known if found["interval"]]
+            banded = [(x, *_within(estimate["interval"])) for x, estimate in points if estimate["interval"]]
             if banded:
                 at, low, high = zip(*banded, strict=True)
                 axes.fill_between(at, low, high, color=COLOURS[number], alpha=0.15, linewidth=0)
@@ -49,13 +49,13 @@ def draw(content: Mapping[str, Any]) -> Figure:
         axes.set_xlabel("training rows")
     handles, names = panels[0].get_legend_handles_labels()
     if handles:
-        drawn.legend(handles, names, loc="outside lower center", ncols=2, fontsize=8)
-    drawn.suptitle(_title(content), fontsize=9.5)
-    return drawn
+        curve.legend(handles, names, loc="outside lower center", ncols=2, fontsize=8)
+    curve.suptitle(_title(content), fontsize=9.5)
+    return curve
 
 
 def _within(interval: list[float]) -> tuple[float, float]:
-    """A t-interval does not know that these figures lie between 0 and 1."""
+    """A t-interval may exceed the range of these metrics, 0 to 1."""
     return max(0.0, interval[0]), min(1.0, interval[1])
 
 

@@ -1,4 +1,4 @@
-"""The new hospital's bundle: its adapter with the shared part, threshold and calibration from its validation rows."""
+"""The new hospital's bundle: adapter and shared part, threshold and calibration from the hospital's validation rows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,14 +25,14 @@ NOTHING_PROMISED = {"guarantee": False, "example": None, "site": None, "secure_s
 
 
 @dataclass(frozen=True)
-class ToldStudy(Study):
-    """What a shared part tells of the study that it comes from. The study file itself stays where it is."""
+class OriginalStudy(Study):
+    """What a shared part records of its study. The study file itself is not part of it."""
 
-    told_hash: str = ""
+    original_hash: str = ""
 
     @cached_property
     def hash(self) -> str:
-        return self.told_hash
+        return self.original_hash
 
 
 def origin_of(
@@ -43,10 +43,10 @@ def origin_of(
     predictions: pd.DataFrame,
     content: Mapping[str, Any],
 ) -> Origin:
-    """`trained` is the model to hand over, `predictions` its saved scores of the test rows."""
+    """`trained` is the model of the bundle, `predictions` its saved scores on the test rows."""
     about, cohort, name = part.about, newcomer.cohort, newcomer.name
-    arm = told_arm(part)
-    study = ToldStudy(
+    arm = original_arm(part)
+    study = OriginalStudy(
         name=about["study"]["name"],
         question=about["study"]["question"],
         data=arm.data,
@@ -57,7 +57,7 @@ def origin_of(
         selection=None,
         claims=(),
         resolved={},
-        told_hash=about["study"]["hash"],
+        original_hash=about["study"]["hash"],
     )
     seed = newcomer.evaluation.seeds.first
     test = newcomer.splits[seed].test
@@ -82,21 +82,21 @@ def origin_of(
         test=test,
         test_label=predictions["label"].to_numpy(),
         saved=score[:, 0] if len(columns) == 1 else score,
-        told=_told(part, newcomer, study, arm, _adapter(training, len(trained.site.train), content), content),
+        told=_card_facts(part, newcomer, study, arm, _adapter(training, len(trained.site.train), content), content),
         models=part.models,
     )
 
 
-def told_arm(part: SharedPart) -> Arm:
+def original_arm(part: SharedPart) -> Arm:
     """The arm that trained the shared part."""
     about = part.about
     model = about["model"]
     promised = (about["privacy"] or {}).get("example")
-    known = ("epsilon", "delta", "clip", "noise")
+    keys = ("epsilon", "delta", "clip", "noise")
     example = None
-    if promised and promised.get("clip") != "none":  # without a clip nothing was promised
-        told = {key: promised[key] for key in known if promised.get(key) is not None}
-        example = parse(ExamplePrivacy, told, f"{part.path}: privacy")
+    if promised and promised.get("clip") != "none":  # without clipping nothing was promised
+        settings = {key: promised[key] for key in keys if promised.get(key) is not None}
+        example = parse(ExamplePrivacy, settings, f"{part.path}: privacy")
     return Arm(
         name=about["trained_as"],
         family=about["trained_as"],
@@ -113,13 +113,13 @@ def told_arm(part: SharedPart) -> Arm:
 
 
 def _adapter(training: Training, rows: int, content: Mapping[str, Any]) -> Adapter:
-    """The training at this hospital, and what it gave with all rows against training alone."""
+    """The training at this hospital, and its result with all rows compared with training alone."""
     whole = content["fractions"][-1]
     result = tuple(whole["sentences"][metric] for metric in ("auc", "accuracy", "brier"))
     return Adapter(training.rounds * training.local_epochs, rows, result, caution(content["worse"]))
 
 
-def _told(
+def _card_facts(
     part: SharedPart, newcomer: Newcomer, study: Study, arm: Arm, adapter: Adapter, content: Mapping[str, Any]
 ) -> Told:
     about, whole = part.about, content["fractions"][-1]
@@ -150,20 +150,20 @@ def _side(rows: Rows) -> Side:
 
 
 def introduction(part: SharedPart, site: str) -> list[str]:
-    """What the card says first: where the bundle's parts come from, and what they cost anybody's privacy."""
+    """The first lines of the card: where the bundle's parts come from, and what they cost in privacy."""
     about = part.about
-    told = about["privacy"] or {}
+    privacy = about["privacy"] or {}
     lines = [
-        f"Adapted: what is private in the model, the adapter above all, was trained on rows of {site} alone. The rest "
-        f"is that of arm {about['arm']} of study {about['study']['name']} and has seen no row of {site}: shared part "
+        f"Adapted: the private part of the model, mainly the adapter, was trained on rows of {site} alone. The rest "
+        f"comes from arm {about['arm']} of study {about['study']['name']} and has seen no row of {site}: shared part "
         f"{about['id']}, study {about['study']['hash']}."
     ]
-    simulated = "" if told.get("guarantee") else "; simulated, so no guarantee"
+    simulated = "" if privacy.get("guarantee") else "; simulated, so no guarantee"
     for kind, whom in (("example", "each patient"), ("site", "each hospital as a whole")):
-        if told.get(kind):
-            allowed = in_words(told[kind]["epsilon"])
-            asked = f"epsilon {allowed} at delta {told[kind]['delta']:g} was allowed{simulated}"
-            lines.append(f"The shared part protects {whom} of the hospitals that it was trained at ({asked}).")
-    if told.get("example"):
+        if privacy.get(kind):
+            allowed = in_words(privacy[kind]["epsilon"])
+            guarantee = f"epsilon {allowed} at delta {privacy[kind]['delta']:g} was allowed{simulated}"
+            lines.append(f"The shared part protects {whom} of the hospitals that it was trained at ({guarantee}).")
+    if privacy.get("example"):
         return [*lines, f"The adapter was trained without noise, so this bundle must not leave {site}."]
     return [*lines, f"The adapter has never left {site}: no privacy was spent for it."]

@@ -1,7 +1,9 @@
-"""The new hospital's rows: read, checked, split anew for each repeat, and cut into nested fractions."""
+"""The new hospital's rows: read, checked, split for each repeat, and cut into nested fractions."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -9,16 +11,22 @@ import pandas as pd
 from wardround.bundles.build.shared_part import SharedPart
 from wardround.core import seeds
 from wardround.core.errors import CheckError, DataError, StudyError, shown, suggest
+from wardround.data.agreement import LEAST
 from wardround.data.checks.before_training import CHECKS, Finding, check_splits
 from wardround.data.cohort import Cohort, load_cohort, split_sites
 from wardround.data.partition import PARTITIONERS
+from wardround.data.records import label_counts
 from wardround.data.sources import Source
+from wardround.data.sources.csv.column_types import one_spelling
+from wardround.data.sources.csv.text_table import checked_names
+from wardround.data.sources.csv.text_table import read_table as read_csv
 from wardround.data.split import Split
+from wardround.deployment.provisioning.kit_files import read_table
 from wardround.study.schema import Evaluation, Seeds
 
 FRACTIONS = (0.1, 0.2, 0.5, 1.0)  # of the training patients
-LEAST_ROWS = 10  # for training: fewer are no fraction worth a figure
-LEAST_EACH = 2  # patients of a class, where there are
+LEAST_ROWS = 10  # training rows of a fraction
+LEAST_EACH = 2  # patients of a class in a fraction, where there are so many
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,16 +41,16 @@ class Newcomer:
 
 
 def read_newcomer(name: str, source: Source, part: SharedPart, repeats: int, accept: Collection[str] = ()) -> Newcomer:
-    """Refused where its rows cannot be used with the shared part, or where no figure on them would be worth anything.
+    """Refused if its rows do not fit the shared part, or if results on them would be meaningless.
 
-    `repeats` splits are drawn, with the seeds of the study from its first.
+    `repeats` splits are drawn, with consecutive seeds from the study's first.
     """
     for check in accept:
         if check not in CHECKS:
             raise StudyError("--accept", f"there is no check {shown(check)}", suggest(check, CHECKS, "Checks"))
     if name in part.about["sites"]:
-        problem = "the shared part has learnt from a hospital of this name, so that figures on its rows would flatter"
-        remedy = "For that hospital, use `wardround bundle`. If this is another one, give it another `name`."
+        problem = "the shared part was trained at a hospital of this name, so results on its rows would be too good"
+        remedy = "For that hospital, use `wardround bundle`. If this is a different one, give it another `name`."
         raise CheckError(name, problem, remedy)
     cohort = load_cohort(source, part.preparation)
     refuse_other_classes(name, cohort, part)
@@ -66,22 +74,22 @@ def read_newcomer(name: str, source: Source, part: SharedPart, repeats: int, acc
 def refuse_other_classes(name: str, cohort: Cohort, part: SharedPart) -> None:
     records = cohort.records
     if not records.is_table or records.has_findings:
-        raise DataError(name, "has images or findings, and adapters are for tables with one outcome", "Give a table.")
+        raise DataError(name, "has images or findings, but adapters need a table with one outcome", "Provide a table.")
     if records.classes == part.classes:
         return
-    here, there = (", ".join(map(repr, names)) for names in (records.classes, part.classes))
-    problem = f"its classes are {here}, and the shared part was trained for {there}"
+    own, expected = (", ".join(map(repr, names)) for names in (records.classes, part.classes))
+    problem = f"its classes are {own}, but the shared part was trained for {expected}"
     if set(records.classes) == set(part.classes):
-        problem += ": the same in another order, which would turn every score round"
+        problem += ": the same in another order, which would invert every score"
     remedy = (
-        f"Say which word of the file means which class: `classes = [{', '.join(map(repr, part.classes))}]` and a table "
-        "`[data.labels]` in the hospital's file. If the outcome is another one, this shared part is not for it."
+        f"State which word of the file means which class: `classes = [{', '.join(map(repr, part.classes))}]` and a "
+        "table `[data.labels]` in the hospital's file. If the outcome is a different one, this part does not fit."
     )
     raise DataError(name, problem, remedy)
 
 
 def refuse(findings: Sequence[Finding], accept: Collection[str]) -> None:
-    """The first error that is not accepted, with the others."""
+    """Raise the first error that is not accepted, and mention the others."""
     errors = [finding for finding in findings if finding.level == "error" and finding.check not in accept]
     if errors:
         first = errors[0]
@@ -102,9 +110,9 @@ def fractions_of(cohort: Cohort, splits: Mapping[int, Split], share: float) -> d
 def fraction(
     rows: np.ndarray, target: np.ndarray, patient: np.ndarray, share: float, seed: int, site: str
 ) -> np.ndarray:
-    """This share of the patients of each class, sorted. A smaller share is always a part of a larger one.
+    """This share of the patients of each class, sorted. A smaller share is always a subset of a larger one.
 
-    `target` and `patient` are for all rows of the source; a patient's class is the highest of his rows.
+    `target` and `patient` are for all rows of the source; a patient's class is the highest of their rows.
     """
     member, groups = pd.factorize(patient[rows])
     label = np.full(len(groups), -1)
@@ -112,19 +120,19 @@ def fraction(
     rng = seeds.generator(seed, "fractions", site=site)
     chosen = np.zeros(len(groups), dtype=bool)
     for value in np.unique(label):
-        members = rng.permutation(np.flatnonzero(label == value))  # whatever the share: the first ones of one order
-        wanted = int(np.floor(share * len(members) + 0.5))
-        chosen[members[: max(wanted, min(LEAST_EACH, len(members)))]] = True
+        members = rng.permutation(np.flatnonzero(label == value))  # the same order for every share
+        count = int(np.floor(share * len(members) + 0.5))
+        chosen[members[: max(count, min(LEAST_EACH, len(members)))]] = True
     return rows[chosen[member]]
 
 
 def usable(
-    drawn: Mapping[float, Mapping[int, np.ndarray]], cohort: Cohort
+    candidates: Mapping[float, Mapping[int, np.ndarray]], cohort: Cohort
 ) -> tuple[dict[float, Mapping[int, np.ndarray]], dict[float, str]]:
-    """Fractions that are large enough with every seed, and why the others are not."""
-    kept: dict[float, Mapping[int, np.ndarray]] = {}
+    """Fractions that are large enough with every seed, and why the others are left out."""
+    large_enough: dict[float, Mapping[int, np.ndarray]] = {}
     left_out: dict[float, str] = {}
-    for share, by_seed in drawn.items():
+    for share, by_seed in candidates.items():
         rows = min(map(len, by_seed.values()))
         classes = min(len(np.unique(cohort.records.target[chosen])) for chosen in by_seed.values())
         if rows < LEAST_ROWS:
@@ -132,12 +140,40 @@ def usable(
         elif classes < 2:
             left_out[share] = "training rows of one class only"
         else:
-            kept[share] = by_seed
-    if not kept:
-        problem = f"no fraction of its training rows is enough to train on ({next(reversed(left_out.values()))})"
-        raise CheckError(next(iter(cohort.records.hospitals)), problem, "Bring more rows.")
-    return kept, left_out
+            large_enough[share] = by_seed
+    if not large_enough:
+        problem = f"it has too few training rows ({next(reversed(left_out.values()))})"
+        raise CheckError(next(iter(cohort.records.hospitals)), problem, "Provide more rows.")
+    return large_enough, left_out
 
 
-def of_fraction(split: Split, rows: np.ndarray) -> Split:
-    return replace(split, train=rows)
+def target_vocabulary(hospital: str | Path, class_name: str, cohort: Cohort) -> list[dict[str, Any]]:
+    """How the outcome was read: each `word` of the file, the `class` it stands for, and how many `rows` have it.
+
+    A person must confirm it: in a study an inverted label shows by comparison with other hospitals, but not here. The
+    word is None where the source has classes without words. Rows are None below five, which could identify somebody.
+    """
+    words = cohort.records.vocabulary.get(class_name)
+    if not words:
+        counts = label_counts(cohort.records, np.arange(len(cohort.records)))
+        return [{"word": None, "class": class_name, "rows": _unless_small(rows)} for class_name, rows in counts.items()]
+    rows = _rows_of_words(Path(hospital))
+    return [
+        {"word": word, "class": meaning, "rows": _unless_small(rows.get(word, 0))} for word, meaning in words.items()
+    ]
+
+
+def _unless_small(rows: int) -> int | None:
+    return rows if rows >= LEAST or rows == 0 else None
+
+
+def _rows_of_words(hospital: Path) -> Mapping[str, int]:
+    """Counted in the file itself, because the rows in memory have only classes."""
+    path = (hospital / "site.toml" if hospital.is_dir() else hospital).absolute()
+    data = read_table(path, "a hospital's file")["data"]
+    cells = read_csv(path.parent / data["file"], data.get("separator", "auto"), checked_names)[data["target"]]
+    counts = np.bincount(cells.codes[cells.codes >= 0], minlength=cells.distinct)
+    rows: dict[str, int] = {}
+    for word, count in zip(one_spelling(cells), counts.tolist(), strict=True):
+        rows[word.casefold()] = rows.get(word.casefold(), 0) + count
+    return rows

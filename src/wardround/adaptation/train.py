@@ -1,14 +1,14 @@
-"""One training at the new hospital, adapted or alone: the study's own rounds and its one local loop, at one site."""
+"""One training at the new hospital, adapted or alone, with the study's own rounds and its one local loop."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 import pandas as pd
+from torch import Tensor
 
-from wardround.adaptation.constant import with_constants
-from wardround.adaptation.newcomer import Newcomer, of_fraction
+from wardround.adaptation.newcomer import Newcomer
 from wardround.algorithms.local_only import local
 from wardround.bundles.build.shared_part import SharedPart
 from wardround.core.threads import torch_threads
@@ -19,9 +19,40 @@ from wardround.data.prepare import Recipe
 from wardround.data.site import Site
 from wardround.engines.serial import train_sites
 from wardround.evaluation.prediction import SitePrediction, predict
+from wardround.models import Model
 from wardround.study.schema import Training
 from wardround.training.rounds import rounds, site_model, start
 from wardround.training.trial import Trial
+
+
+def with_constant_shared(model: Model, shared: Tree, site: str, names: Sequence[str]) -> Model:
+    """The model with its shared leaves as constants: only the site's private leaves are parameters.
+
+    Nothing else can change, whatever the optimiser does with the weights that it holds. `names` are the site's feature
+    names. The leaves are no longer private: here they are the whole model.
+    """
+    penalty, extra = model.penalty, model.extra
+
+    def init(seed: int) -> tuple[Tree, Tree]:
+        first, buffers = model.init(seed)
+        adapter = {} if model.at_site is None else model.at_site(seed, site, names)
+        return {**{name: leaf for name, leaf in first.items() if model.is_private(name)}, **adapter}, buffers
+
+    def logits(params: Tree, buffers: Tree, x: Tensor, masks: Tree | None) -> tuple[Tensor, Tree]:
+        return model.logits({**shared, **params}, buffers, x, masks)
+
+    return replace(
+        model,
+        init=init,
+        logits=logits,
+        private=(),
+        penalty=None if penalty is None else lambda params: penalty({**shared, **params}),
+        extra=None if extra is None else lambda params, x: extra({**shared, **params}, x),
+        closed_gradient=None,
+        row_gradients=None,
+        at_site=None,
+    )
+
 
 Way = Literal["adapted", "alone"]
 WAYS: tuple[Way, ...] = ("adapted", "alone")
@@ -36,7 +67,7 @@ class Trained:
 
 
 def within(training: Training, epochs: int | None) -> Training:
-    """The study's training, cut to whole rounds of no more than so many epochs in all."""
+    """The study's training, cut to whole rounds with at most `epochs` epochs in total."""
     if epochs is None or epochs >= training.rounds * training.local_epochs:
         return training
     each = min(training.local_epochs, epochs)
@@ -44,23 +75,23 @@ def within(training: Training, epochs: int | None) -> Training:
 
 
 def train(part: SharedPart, newcomer: Newcomer, training: Training, way: Way, share: float, seed: int) -> Trained:
-    """`adapted` begins where the adapters of the shared part's own training began, so that it speaks their language;
-    `alone` begins where the study's arm `local` with this seed would."""
-    site, recipe = prepared(part, newcomer, share, seed)
+    """`adapted` starts from the initial adapter of the shared part's own training, so that it fits the shared leaves;
+    `alone` starts as the study's arm `local` with this seed would."""
+    site, recipe = prepare_fraction(part, newcomer, share, seed)
     model = part.model(len(recipe.names))
     shared: Tree = part.leaves if way == "adapted" else {}
     trial = Trial(
         arm=way,
         seed=seed,
         algorithm=local(),
-        model=with_constants(model, shared, site.name, recipe.names) if way == "adapted" else model,
+        model=with_constant_shared(model, shared, site.name, recipe.names) if way == "adapted" else model,
         training=training,
         sites=(site,),
         scored=(site,),
         batch_seed=seed,
         init_seed=int(part.about["init_seed"]) if way == "adapted" else seed,
     )
-    with torch_threads(1):  # a forked worker must not wait for threads that it does not have
+    with torch_threads(1):  # a forked worker has no thread pool to wait for
         run = start(trial)
         for after, _ in rounds(run, trial, train_sites):
             run = after
@@ -68,32 +99,34 @@ def train(part: SharedPart, newcomer: Newcomer, training: Training, way: Way, sh
         return Trained({**shared, **params}, site, recipe, predict(trial, run)[0])
 
 
-def prepared(part: SharedPart, newcomer: Newcomer, share: float, seed: int) -> tuple[Site, Recipe]:
-    """Everything that is fitted is fitted on the rows of the fraction: it could not have known of others."""
+def prepare_fraction(part: SharedPart, newcomer: Newcomer, share: float, seed: int) -> tuple[Site, Recipe]:
+    """The recipe is fitted on the rows of the fraction alone."""
     cohort, rows = newcomer.cohort, newcomer.fractions[share][seed]
     recipe = own_recipe(cohort.table, rows, part.preparation)
-    return table_site(cohort, of_fraction(newcomer.splits[seed], rows), recipe, part.dtype), recipe
+    return table_site(cohort, replace(newcomer.splits[seed], train=rows), recipe, part.dtype), recipe
 
 
-def one_repeat(part: SharedPart, newcomer: Newcomer, training: Training, seed: int) -> Iterator[pd.DataFrame]:
+def train_repeat(part: SharedPart, newcomer: Newcomer, training: Training, seed: int) -> Iterator[pd.DataFrame]:
     """Predictions of the test rows after each training."""
     for share in newcomer.fractions:
         for way in WAYS:
-            made = train(part, newcomer, training, way, share, seed).prediction
-            yield prediction_table(made, way, share, seed, part.classes)
+            prediction = train(part, newcomer, training, way, share, seed).prediction
+            yield _prediction_table(prediction, way, share, seed, part.classes)
 
 
-def prediction_table(made: SitePrediction, way: str, share: float, seed: int, classes: tuple[str, ...]) -> pd.DataFrame:
-    columns = made.score.reshape(len(made.rows), -1).T
+def _prediction_table(
+    prediction: SitePrediction, way: str, share: float, seed: int, classes: tuple[str, ...]
+) -> pd.DataFrame:
+    columns = prediction.score.reshape(len(prediction.rows), -1).T
     names = ["score"] if len(columns) == 1 else [f"score_{name}" for name in classes]
-    rows = len(made.rows)
+    rows = len(prediction.rows)
     return pd.DataFrame(
         {
             "way": np.full(rows, way, dtype=object),
             "fraction": np.full(rows, share),
             "seed": np.full(rows, seed),
-            "row": made.rows,
-            "label": made.label,
+            "row": prediction.rows,
+            "label": prediction.label,
             **dict(zip(names, columns, strict=True)),
         }
     )

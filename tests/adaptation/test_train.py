@@ -10,9 +10,8 @@ import torch
 from scipy.special import expit
 
 from tests.adaptation.conftest import NEW, OTHERS, PRIVATE, hearts
-from wardround.adaptation.constant import with_constants
 from wardround.adaptation.newcomer import Newcomer, read_newcomer
-from wardround.adaptation.train import train, within
+from wardround.adaptation.train import train, with_constant_shared, within
 from wardround.bundles.build.shared_part import SharedPart, part_of_run
 from wardround.data.sources.heart import heart
 from wardround.models.adapter import FIRST, in_space
@@ -38,7 +37,7 @@ def newcomer(part: SharedPart, repeats: int = 1) -> Newcomer:
 def test_only_private_leaves_move(run: Path, arm: str, private: set[str]) -> None:
     part = part_of_run(run, arm)
     made = train(part, newcomer(part), part.training, "adapted", 0.5, 5)
-    first, _ = with_constants(part.model(len(made.recipe.names)), part.leaves, NEW, made.recipe.names).init(0)
+    first, _ = with_constant_shared(part.model(len(made.recipe.names)), part.leaves, NEW, made.recipe.names).init(0)
     assert set(first) == private
     assert set(made.params) == private | set(part.leaves)
     for name, leaf in part.leaves.items():
@@ -58,7 +57,7 @@ def test_training_alone_moves_everything(part: SharedPart) -> None:
 def test_the_adapter_begins_where_those_of_the_shared_part_began(part: SharedPart) -> None:
     """Columns of one name have one language: that of the seed that the shared part was trained with."""
     made = train(part, newcomer(part), within(part.training, 1), "adapted", 1.0, 5)
-    model = with_constants(part.model(len(made.recipe.names)), part.leaves, NEW, made.recipe.names)
+    model = with_constant_shared(part.model(len(made.recipe.names)), part.leaves, NEW, made.recipe.names)
     study, families = load_study(hearts())
     trial = load_plan(study, families).trial(study.arm("fedavg"), 5)
     begun = start(trial).memories["cleveland"].private[f"{FIRST}.weight"]
@@ -90,10 +89,10 @@ def test_alone_is_the_arm_local_of_a_study_with_this_hospital(part: SharedPart, 
     arms = [{"name": "local", "algorithm": "local"}]
     whole = run_study(hearts((*OTHERS, NEW), arms=arms), tmp_path)
     table = pd.read_parquet(whole.folder / "predictions.parquet")
-    found = newcomer(part, 2)
+    va = newcomer(part, 2)
     for seed in (5, 6):
         rows = table[(table["site"] == NEW) & (table["seed"] == seed)].sort_values("row")
-        made = train(part, found, part.training, "alone", 1.0, seed).prediction
+        made = train(part, va, part.training, "alone", 1.0, seed).prediction
         order = np.argsort(made.rows)
         assert made.label[order].tolist() == rows["label"].tolist()
         assert made.score[order].tolist() == rows["score"].tolist()
