@@ -115,8 +115,8 @@ def _sets(evidence: Evidence, arm: str, told: dict[str, Any]) -> str:
     said = (
         "Sets of answers: each row gets all answers that its score does not rule out, and its call, so that "
         f"{asked:.0f} % of sets or more should hold the right one. In {arm}, {kept:.1f} % do{among}. One answer is "
-        f"left in {100 * found['one']:.0f} % of sets, and that is the call; several in "
-        f"{100 * found['several']:.0f} %: there the score alone does not settle it."
+        f"left in {100 * found['single']:.0f} % of sets, and that is the call; several in "
+        f"{100 * found['multiple']:.0f} %: there the score alone does not settle it."
     )
     added = found["prediction_added"] + found["empty"]
     if added:
