@@ -18,7 +18,7 @@ from wardround.core.errors import DataError, DeployError
 from wardround.data.records import Column, Records
 from wardround.data.sources import Source
 from wardround.deployment.governance.policy import Refusal
-from wardround.protocol.messages import Message, Sealed, seal
+from wardround.protocol.messages import PROTOCOL, Message, Sealed, seal
 from wardround.runs.catalog import load_study
 
 SITES = ("alder", "birch", "cedar")
@@ -243,9 +243,15 @@ def forgeries(sealed: Sealed) -> dict[str, Sealed]:
         "signed, but no message": signed(b"[1, 2]", b""),
         "signed, with a body that is none": signed(b'{"protocol":3,"kind":"train","body":[1],"order":[]}', b""),
         "signed garbage for tensors": signed(sealed.head, b"garbage"),
-        "another protocol": signed(sealed.head.replace(b'"protocol":3', b'"protocol":4'), sealed.tensors),
+        "another protocol": signed(with_protocol(sealed.head, PROTOCOL + 1), sealed.tensors),
         "tensors that are not there": signed(sealed.head.replace(b'"order":[', b'"order":["9/params/x",'), b""),
     }
+
+
+def with_protocol(head: bytes, version: int) -> bytes:
+    own = f'"protocol":{PROTOCOL}'.encode()
+    assert own in head  # otherwise nothing would be forged
+    return head.replace(own, f'"protocol":{version}'.encode())
 
 
 def signed(head: bytes, tensors: bytes) -> Sealed:
