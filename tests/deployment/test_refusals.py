@@ -241,7 +241,9 @@ def forgeries(sealed: Sealed) -> dict[str, Sealed]:
         "garbage": Sealed(b"\x00\xff" * 9, b"garbage", b"garbage"),
         "signed garbage": signed(b"\x00\xff" * 9, b""),
         "signed, but no message": signed(b"[1, 2]", b""),
-        "signed, with a body that is none": signed(b'{"protocol":3,"kind":"train","body":[1],"order":[]}', b""),
+        "signed, with a body that is none": signed(
+            f'{{"protocol":{PROTOCOL},"kind":"train","body":[1],"order":[]}}'.encode(), b""
+        ),
         "signed garbage for tensors": signed(sealed.head, b"garbage"),
         "another protocol": signed(with_protocol(sealed.head, PROTOCOL + 1), sealed.tensors),
         "tensors that are not there": signed(sealed.head.replace(b'"order":[', b'"order":["9/params/x",'), b""),
@@ -279,7 +281,10 @@ def test_forged_messages_are_refused_logged_and_never_trained_on(tmp_path: Path)
         assert body_of(answer)["reason"], name
         assert not answer.tensors, name
         assert len(events(log, "forged message")) == number + 1, name
-    assert "version 4 of the protocol" in body_of(cedar.answer(forgeries(real[0])["another protocol"]))["reason"]
+    assert (
+        f"version {PROTOCOL + 1} of the protocol"
+        in body_of(cedar.answer(forgeries(real[0])["another protocol"]))["reason"]
+    )
     assert not list((tmp_path / "sites" / "cedar").glob("*/wave-*"))
     assert kind_of(cedar.answer(real[0])) == "update"
 
