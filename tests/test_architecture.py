@@ -14,7 +14,6 @@ import wardround
 from wardround.algorithms import ALGORITHMS
 from wardround.core.errors import WardroundError
 from wardround.core.settings import settings_of
-from wardround.data.checks.before_training import CHECKS
 from wardround.data.partition import PARTITIONERS
 from wardround.data.sources import SOURCES
 from wardround.deployment.governance.policy import Policy
@@ -234,7 +233,5 @@ def test_every_command_exit_code_check_and_metric_is_in_the_reference() -> None:
         assert f"`wardround {verb}" in DOCS["commands.md"]
     for kind in WardroundError.__subclasses__():
         assert f"| {kind.exit_code} |" in DOCS["commands.md"], kind
-    for check in CHECKS:
-        assert f"`{check}`" in DOCS["checks.md"]
     for metric in METRICS:
         assert f"`{metric}`" in DOCS["results.md"]

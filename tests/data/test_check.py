@@ -9,7 +9,9 @@ import pytest
 import wardround
 from tests.real_data import shared_data
 from wardround.core.errors import CheckError
-from wardround.data.checks.before_training import CHECKS, Finding, check_splits, refuse_errors
+from wardround.core.notice_codes import CHECKS, line_of
+from wardround.core.notices import Notice
+from wardround.data.checks.before_training import check_splits, refuse_errors
 from wardround.data.cohort import Cohort, load_cohort
 from wardround.data.records import Column, Records
 from wardround.data.sources.csv.hospital_files import csv
@@ -39,10 +41,10 @@ def splits(rows: int = 80) -> list[Split]:
     ]
 
 
-def found(data: Cohort, sides: list[Split], overlapping: bool = False) -> dict[tuple[str, str], Finding]:
-    findings = check_splits(data, sides, overlapping)
-    assert {finding.check for finding in findings} <= set(CHECKS)
-    return {(finding.check, finding.site): finding for finding in findings}
+def found(data: Cohort, sides: list[Split], overlapping: bool = False) -> dict[tuple[str, str], Notice]:
+    notices = check_splits(data, sides, overlapping)
+    assert {notice.code for notice in notices} <= set(CHECKS)
+    return {(notice.code, notice.site): notice for notice in notices}
 
 
 def test_sound_data_give_no_finding() -> None:
@@ -56,14 +58,13 @@ def test_copies_at_two_sites_are_an_error_with_their_count() -> None:
     table.iloc[70:75] = table.iloc[0:5].to_numpy()  # b's test rows are a's training rows again
     again = Cohort(data.records, data.row_numbers, fingerprints(data.records), ())
     findings = found(again, splits())
-    assert findings["shared-rows", "a"].message == (
-        "5 of 40 rows are also at another site (chance explains at most 2 equal rows in these columns)"
-    )
-    assert findings["leak", "b"].level == "error"
-    assert findings["leak", "b"].message.startswith("5 of 10 test rows are also training rows")
+    assert findings["shared-rows", "a"].counts == {"rows": 5, "of": 40, "by_chance": 2}
+    assert findings["leak", "b"].severity == "error"
+    assert findings["leak", "b"].counts == {"rows": 5, "of": 10}
     with pytest.raises(CheckError, match=r'accept = \["shared-rows"\]') as refused:
         refuse_errors(findings.values())
-    assert "Also: b: 5 of 10 test rows" in str(refused.value)
+    assert refused.value.notice == findings["shared-rows", "a"]
+    assert f"Also: {line_of(findings['leak', 'b'])}" in str(refused.value)
 
 
 def test_the_same_patient_at_two_sites_is_found_by_id_even_when_the_rows_differ() -> None:
@@ -72,29 +73,26 @@ def test_the_same_patient_at_two_sites_is_found_by_id_even_when_the_rows_differ(
     patient[40:44] = patient[0:4]
     records = Records(**{**vars(data.records), "patient": patient})
     findings = found(Cohort(records, data.row_numbers, data.prints, ()), splits())
-    assert findings["shared-rows", "b"].level == "error"
-    assert findings["shared-rows", "b"].message.startswith("4 of 40")
+    assert findings["shared-rows", "b"].severity == "error"
+    assert findings["shared-rows", "b"].counts == {"rows": 4, "of": 40}
 
 
 def test_a_partition_that_overlaps_by_design_is_warned_of_and_a_study_may_accept_an_error() -> None:
     data = cohort()
     shared = [splits()[0], Split("b", np.arange(20, 60), np.array([], dtype=np.int64), np.arange(60, 80))]
-    assert {finding.level for finding in found(data, shared, overlapping=True).values()} == {"warning"}
-    assert "error" in {finding.level for finding in found(data, shared).values()}
+    assert {notice.severity for notice in found(data, shared, overlapping=True).values()} == {"warning"}
+    assert "error" in {notice.severity for notice in found(data, shared).values()}
     accepted = check_splits(data, shared, False, accept=["shared-rows", "leak"])
     refuse_errors(accepted)
-    assert all("accepted by the study" in finding.message for finding in accepted)
+    assert {(notice.severity, notice.accepted) for notice in accepted} == {("warning", True)}
 
 
 def test_empty_and_constant_columns_are_named_for_the_site_that_has_them() -> None:
     never = np.where(np.arange(80) < 40, np.nan, np.arange(80.0))
     constant = np.where(np.arange(80) < 40, np.arange(80.0), 7.0)
     findings = found(cohort(crp=never, hr=constant), splits())
-    assert (
-        findings["empty-column", "a"].message
-        == "crp: never recorded (left out, or filled by what others or the study know)"
-    )
-    assert findings["constant-column", "b"].message == "hr: the same in all training rows"
+    assert findings["empty-column", "a"].columns == ("crp",)
+    assert findings["constant-column", "b"].columns == ("hr",)
     assert ("constant-column", "a") not in findings
 
 
@@ -105,7 +103,7 @@ def test_a_column_that_a_hospital_does_not_record_is_not_called_empty() -> None:
     data = replace(whole, records=replace(whole.records, recorded=recorded))
     findings = found(data, splits())
     assert ("empty-column", "a") not in findings  # its file has no crp
-    assert findings["empty-column", "b"].message.startswith("hr: never recorded")  # its file has hr, and no value
+    assert findings["empty-column", "b"].columns == ("hr",)  # its file has hr, and no value
 
 
 def test_odd_values_are_counted_by_column_and_never_shown() -> None:
@@ -115,14 +113,13 @@ def test_odd_values_are_counted_by_column_and_never_shown() -> None:
     data = cohort(hr=rate, steps=np.where(np.arange(80) == 50, -9e9, np.arange(80.0)))
     findings = found(data, splits())
     odd = findings["odd-values", "b"]
-    assert (odd.level, odd.check) == ("warning", "odd-values")
-    assert odd.message == ("hr (3), steps (1): values so far from this site's others that they may be slips of the pen")
-    assert "1111" not in odd.message + odd.remedy
+    assert (odd.severity, odd.columns, odd.per_column) == ("warning", ("hr", "steps"), {"hr": 3, "steps": 1})
+    assert "1111" not in repr(odd)
     assert ("odd-values", "a") not in findings
 
 
 def test_what_is_odd_is_judged_among_a_sites_own_numbers() -> None:
-    """A unit that differs between hospitals is no slip of the pen; codes and dates have no odd values."""
+    """A unit that differs between hospitals is no typo; codes and dates have no odd values."""
     rows = np.arange(80)
     other_unit = np.where(rows < 40, 100.0 + rows % 20, 4000.0 + rows % 20)
     assert not [key for key in found(cohort(chol=other_unit), splits()) if key[0] == "odd-values"]
@@ -137,7 +134,7 @@ def test_what_is_odd_is_judged_among_a_sites_own_numbers() -> None:
 @pytest.mark.parametrize("name", ["heart-hospitals", "heart-schemas", "csv-hospitals", "fedprox-stragglers"])
 def test_the_shipped_studies_have_no_odd_values(name: str) -> None:
     plan = load_plan(*wardround.load_study(name, changes={"evaluation.seeds.count": 2}))
-    assert "odd-values" not in {finding.check for finding in check_study(plan)}
+    assert "odd-values" not in {notice.code for notice in check_study(plan)}
 
 
 def test_the_three_impossible_heart_rates() -> None:
@@ -147,9 +144,9 @@ def test_the_three_impossible_heart_rates() -> None:
     (odd,) = [
         f
         for f in check_splits(data, [Split("clinic", rows[:900], rows[:0], rows[900:])], False)
-        if f.check == "odd-values"
+        if f.code == "odd-values"
     ]
-    assert odd.message.startswith("Heart rate (3): ")
+    assert odd.per_column == {"Heart rate": 3}
 
 
 def test_a_missing_class_and_few_rows_are_warnings() -> None:
@@ -157,14 +154,16 @@ def test_a_missing_class_and_few_rows_are_warnings() -> None:
     even = np.arange(40, 80, 2)
     sides = [splits()[0], Split("b", even[:15], np.array([], dtype=np.int64), even[15:])]
     findings = found(data, sides)
-    assert findings["missing-class", "b"].message == "no test row of class 'yes' (1 of 2 classes)"
-    assert findings["few-rows", "b"].message.startswith("only 20 rows (5 of them for testing)")
+    missing = findings["missing-class", "b"]
+    assert (missing.classes, missing.counts, missing.details) == (("yes",), {"of": 2}, {"part": "test"})
+    assert findings["few-rows", "b"].counts == {"rows": 20, "test": 5}
 
 
 def test_a_site_without_test_rows_cannot_be_accepted_away() -> None:
     sides = [splits()[0], Split("b", np.arange(40, 80), *[np.array([], dtype=np.int64)] * 2)]
-    with pytest.raises(CheckError, match="40 rows leave no test rows") as refused:
+    with pytest.raises(CheckError) as refused:
         refuse_errors(check_splits(cohort(), sides, False))
+    assert refused.value.notice == Notice("no-rows", "error", "b", counts={"rows": 40}, details={"part": "test"})
     assert "accept" not in refused.value.remedy
 
 
@@ -176,4 +175,4 @@ def test_no_value_of_a_patient_is_in_any_message() -> None:
     table.iloc[70:75] = table.iloc[0:5].to_numpy()
     findings = found(Cohort(data.records, data.row_numbers, fingerprints(data.records), ()), splits())
     assert findings
-    assert not any("77310" in finding.message + finding.remedy for finding in findings.values())
+    assert not any("77310" in repr(notice) for notice in findings.values())

@@ -10,18 +10,19 @@ import pytest
 import wardround
 from tests.data.planted_mistakes import by_hospital, coarse_federation, cohort_of, with_copies_elsewhere
 from tests.real_data import shared_data
-from wardround.data.checks.before_training import Finding, check_splits
+from wardround.core.notices import Notice
+from wardround.data.checks.before_training import check_splits
 from wardround.data.checks.coincidences import ALWAYS, expected_pairs, explained_by_chance
 from wardround.data.cohort import Cohort, load_cohort
 from wardround.data.sources.csv.hospital_files import csv
 from wardround.data.sources.heart import heart
 from wardround.study.schema import Preparation
 
-EQUAL_ROWS = ("shared-rows", "leak", "copies")
+EQUAL_ROWS = ("shared-rows", "equal-rows", "leak", "copies")
 
 
-def found(data: Cohort) -> list[Finding]:
-    return [one for one in check_splits(data, by_hospital(data), False) if one.check in EQUAL_ROWS]
+def found(data: Cohort) -> list[Notice]:
+    return [one for one in check_splits(data, by_hospital(data), False) if one.code in EQUAL_ROWS]
 
 
 def false_alarms(seeds: range) -> list[int]:
@@ -32,8 +33,8 @@ def missed(seeds: range) -> list[int]:
     lost = []
     for seed in seeds:
         table, target, hospital, count = with_copies_elsewhere(seed)
-        refused = {one.site: one for one in found(cohort_of(table, target, hospital)) if one.check == "shared-rows"}
-        if "h0" not in refused or refused["h0"].level != "error" or refused["h0"].rows < count:
+        refused = {one.site: one for one in found(cohort_of(table, target, hospital)) if one.code == "shared-rows"}
+        if "h0" not in refused or refused["h0"].severity != "error" or refused["h0"].counts["rows"] < count:
             lost.append(seed)
     return lost
 
@@ -60,7 +61,7 @@ def test_the_heart_hospitals_in_any_few_columns() -> None:
         fewer = replace(records, features=records.features[[c.name for c in columns]], columns=columns, recorded={})
         data = cohort_of(fewer.features, records.target, records.hospital)  # type: ignore[arg-type]
         equal += int(pd.Series(data.prints).duplicated().sum())
-        assert [one for one in found(data) if one.check != "copies"] == []
+        assert [one for one in found(data) if one.code != "copies"] == []
     assert equal > 1000
 
 
@@ -100,7 +101,7 @@ def test_copies_do_not_explain_themselves() -> None:
     )  # so that copies are on both sides of the splits
     data = cohort_of(pd.concat([half, half], ignore_index=True).iloc[order], target[order], hospital)
     assert explained_by_chance(data.hashed, np.arange(200), np.arange(200, 400)) == ALWAYS
-    assert {(one.check, one.level) for one in found(data)} == {("shared-rows", "error"), ("leak", "error")}
+    assert {(one.code, one.severity) for one in found(data)} == {("shared-rows", "error"), ("leak", "error")}
 
 
 def test_patients_whose_numbers_can_be_compared_are_different_people() -> None:
@@ -109,15 +110,14 @@ def test_patients_whose_numbers_can_be_compared_are_different_people() -> None:
     rows = len(target)
     different = np.arange(rows).astype(str)
     known = cohort_of(table, target, hospital, patient=different)
-    assert {(one.level, one.check) for one in found(known)} == {("warning", "shared-rows")}
-    assert f"{count} of " in found(known)[0].message
-    assert "rows equal rows of other patients elsewhere" in found(known)[0].message
+    assert {(one.severity, one.code) for one in found(known)} == {("warning", "equal-rows")}
+    assert found(known)[0].counts["rows"] == count
     # each hospital numbers its patients for itself: nobody knows, and the rows speak
     own = replace(known.records, numbering={name: name for name in known.records.hospitals})
-    assert "error" in {one.level for one in found(replace(known, records=own))}
+    assert "error" in {one.severity for one in found(replace(known, records=own))}
     same = different.copy()
     same[rows - count :] = ["0"] * count  # one patient at two hospitals
-    assert "error" in {one.level for one in found(cohort_of(table, target, hospital, patient=same))}
+    assert "error" in {one.severity for one in found(cohort_of(table, target, hospital, patient=same))}
 
 
 def test_coarse_rows_of_known_patients_are_not_even_warned_of() -> None:
@@ -132,14 +132,15 @@ def test_the_same_file_twice_is_found_however_coarse_it_is() -> None:
     both = pd.concat([table, table], ignore_index=True)
     hospital = np.repeat(np.array(["north", "south"], dtype=object), 60)
     target = np.tile(np.arange(60) % 2, 2)
-    assert "60 of 60 rows are also at another site" in found(cohort_of(both, target, hospital))[0].message
+    (shared, *_) = found(cohort_of(both, target, hospital))
+    assert (shared.code, shared.counts["rows"], shared.counts["of"]) == ("shared-rows", 60, 60)
 
 
 def test_clevelands_patients_under_another_name() -> None:
     """1,025 rows are Cleveland's 302 again, with the target turned round."""
     path = shared_data("seed-csv") / "cardiac_arrest_dataset_1025.csv"
     alone = load_cohort(csv({"arrest": path}, "target"), Preparation())
-    assert [(one.check, one.level, one.rows) for one in found(alone)] == [("copies", "error", 723)]
+    assert [(one.code, one.severity, one.counts["rows"]) for one in found(alone)] == [("copies", "error", 723)]
     arrest = pd.read_csv(path).astype(float)
     uci = heart(hospitals=("cleveland",)).load()
     assert isinstance(uci.features, pd.DataFrame)
@@ -149,9 +150,9 @@ def test_clevelands_patients_under_another_name() -> None:
     both = pd.concat([arrest[names], cleveland[names]], ignore_index=True)
     target = np.concatenate([1 - arrest["target"].to_numpy(dtype=np.int64), uci.target])
     hospital = np.repeat(np.array(["arrest", "cleveland"], dtype=object), [len(arrest), len(cleveland)])
-    refused = {(one.check, one.site): one for one in found(cohort_of(both, target, hospital))}
-    assert refused["shared-rows", "cleveland"].level == "error"
-    assert refused["shared-rows", "cleveland"].rows > 290
+    refused = {(one.code, one.site): one for one in found(cohort_of(both, target, hospital))}
+    assert refused["shared-rows", "cleveland"].severity == "error"
+    assert refused["shared-rows", "cleveland"].counts["rows"] > 290
 
 
 def test_shared_numbers_of_files_are_compared_and_own_numbers_are_not(tmp_path: Any) -> None:
@@ -162,9 +163,9 @@ def test_shared_numbers_of_files_are_compared_and_own_numbers_are_not(tmp_path: 
         files[name] = tmp_path / f"{name}.csv"
         own = [*rows[:20], *(f"{rng.normal():.6f},{rng.normal():.6f},{'no' if i % 2 else 'yes'}" for i in range(60))]
         files[name].write_text("mrn,a,b,died\n" + "".join(f"{start + i},{row}\n" for i, row in enumerate(own)))
-    for shared, expected in ((False, "error"), (True, "warning")):
+    for shared, expected in ((False, ("shared-rows", "error")), (True, ("equal-rows", "warning"))):
         data = {"source": "csv", "files": {k: str(v) for k, v in files.items()}, "target": "died", "patient": "mrn"}
         raw = {"name": "ids", "data": {**data, "shared_ids": shared}, "arms": [{"algorithm": "fedavg"}]}
         plan = wardround.load_plan(*wardround.load_study(raw))
-        shown = [one for one in wardround.runs.plan.check_study(plan) if one.check == "shared-rows"]
-        assert {one.level for one in shown} == {expected}
+        shown = [one for one in wardround.runs.plan.check_study(plan) if one.code in EQUAL_ROWS[:2]]
+        assert {(one.code, one.severity) for one in shown} == {expected}

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from wardround.core.errors import CheckError
+from wardround.core.notices import Notice
 from wardround.data.checks.before_training import check_splits, refuse_errors
 from wardround.data.checks.coincidences import ALWAYS
 from wardround.data.checks.duplicates import copies
@@ -37,11 +38,10 @@ def with_copies(rows: int, count: int, columns: int = 4) -> pd.DataFrame:
     return table
 
 
-def finding(data: Cohort) -> tuple[str, str] | None:
+def copies_notice(data: Cohort) -> Notice | None:
     rows, empty = np.arange(len(data.records)), np.array([], dtype=np.int64)
     splits = [Split("a", rows[::2], empty, rows[1::2])]
-    found = [one for one in check_splits(data, splits, False) if one.check == "copies"]
-    return (found[0].level, found[0].message) if found else None
+    return next((one for one in check_splits(data, splits, False) if one.code == "copies"), None)
 
 
 def test_copies_among_fine_columns_are_beyond_chance() -> None:
@@ -52,26 +52,21 @@ def test_copies_among_fine_columns_are_beyond_chance() -> None:
     assert not found.many
 
 
-def test_few_copies_warn_and_a_tenth_is_an_error_that_explains_itself() -> None:
-    warned, refused = finding(cohort(with_copies(100, 6))), finding(cohort(with_copies(100, 20)))
-    assert warned is not None
-    assert warned[0] == "warning"
-    assert warned[1].startswith("6 of 100 rows are equal to an earlier one in every column, more than chance explains")
-    assert refused is not None
-    assert refused[0] == "error"
-    assert "a random split would test on rows that were trained on. Here copies are kept on one side" in refused[1]
+def test_few_copies_warn_and_a_tenth_is_an_error() -> None:
+    assert copies_notice(cohort(with_copies(100, 6))) == Notice("copies", "warning", "a", counts={"rows": 6, "of": 100})
+    assert copies_notice(cohort(with_copies(100, 20))) == Notice("copies", "error", "a", counts={"rows": 20, "of": 100})
 
 
 def test_a_pair_or_two_may_always_be() -> None:
-    assert finding(cohort(with_copies(100, 2))) is None
-    assert finding(cohort(fine(100))) is None
+    assert copies_notice(cohort(with_copies(100, 2))) is None
+    assert copies_notice(cohort(fine(100))) is None
 
 
 def test_three_columns_say_nothing_however_fine_they_are() -> None:
     assert copies(cohort(with_copies(100, 50, columns=3)), np.arange(100)).explained == inf
     constant = with_copies(100, 50, columns=3).assign(ward=1.0)  # a column that never varies is none
-    assert finding(cohort(constant)) is None
-    assert finding(cohort(with_copies(100, 50))) is not None
+    assert copies_notice(cohort(constant)) is None
+    assert copies_notice(cohort(with_copies(100, 50))) is not None
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -84,7 +79,7 @@ def test_a_coarse_table_has_honest_equal_rows(seed: int) -> None:
     words["site"] = rng.choice(["left", "right"], 500)
     data = cohort(pd.DataFrame(words, dtype=object))
     assert copies(data, np.arange(500)).count > 250
-    assert finding(data) is None
+    assert copies_notice(data) is None
 
 
 def test_rows_of_one_patient_are_no_copies_but_those_of_two_patients_are() -> None:
@@ -93,9 +88,8 @@ def test_rows_of_one_patient_are_no_copies_but_those_of_two_patients_are() -> No
     assert copies(cohort(table, same), rows).count == 0
     other = np.array([f"p{i}" for i in rows], dtype=object)
     assert copies(cohort(table, other), rows).count == 20
-    found = finding(cohort(table, other))
-    assert found is not None
-    assert found == ("error", "20 of 100 rows are equal in every column to a row of another patient of this site")
+    counts, details = {"rows": 20, "of": 100}, {"patients_known": True}
+    assert copies_notice(cohort(table, other)) == Notice("copies", "error", "a", counts=counts, details=details)
 
 
 def test_images_are_not_looked_at() -> None:
@@ -121,10 +115,11 @@ def test_the_study_is_refused_and_may_accept() -> None:
     data = cohort(with_copies(100, 40))
     rows, empty = np.arange(100), np.array([], dtype=np.int64)
     alone = [Split("a", rows[:80], empty, rows[80:])]
-    with pytest.raises(CheckError, match=r"40 of 100(.|\n)*Remove the copies from the file(.|\n)*accept"):
-        refuse_errors(one for one in check_splits(data, alone, False) if one.check == "copies")
-    refuse_errors(one for one in check_splits(data, alone, False, ["copies"]) if one.check == "copies")
+    with pytest.raises(CheckError, match=r"accept") as refused:
+        refuse_errors(one for one in check_splits(data, alone, False) if one.code == "copies")
+    assert refused.value.notice == Notice("copies", "error", "a", counts={"rows": 40, "of": 100})
+    refuse_errors(one for one in check_splits(data, alone, False, ["copies"]) if one.code == "copies")
     apart = [Split("a", rows[:40], empty, rows[40:60]), Split("b", rows[60:80], empty, rows[80:])]
-    found = {one.check for one in check_splits(data, apart, False)}
+    found = {one.code for one in check_splits(data, apart, False)}
     assert "shared-rows" in found  # at two sites it is that, and not copies within one of them
     assert "copies" not in found

@@ -9,14 +9,15 @@ import pytest
 
 from tests.real_data import shared_data
 from wardround.core import seeds
-from wardround.data.checks.before_training import Finding, check_splits
+from wardround.core.notice_codes import identity
+from wardround.core.notices import Notice
+from wardround.data.checks.before_training import check_splits, direction_notices
 from wardround.data.checks.label_direction import (
     BETWEEN,
     MOST_SITES,
     USUAL,
     Association,
     associations,
-    in_words,
     opposites,
     standard_errors,
     total,
@@ -216,20 +217,22 @@ def test_with_two_sites_both_are_named_and_with_more_the_one_that_differs() -> N
     up, down = {"age": told(0.2), "hr": told(-0.15)}, {"age": told(-0.2), "hr": told(0.15)}
     pair = opposites({"north": up, "south": down})
     assert [(one.site, one.others, one.certain) for one in pair] == [("north", ("south",), False)]
-    assert in_words(pair[0], "sick")[0] == (
-        "the label of one of them seems to be inverted (which one cannot be known from two): "
-        "'sick' goes with higher age and lower hr at north, and with the opposite at south"
+    (notice,) = direction_notices(pair, ("well", "sick"))
+    assert (notice.code, notice.severity, notice.site, notice.classes) == (
+        "label-direction",
+        "error",
+        "north",
+        ("sick",),
     )
+    assert (notice.other_sites, notice.per_column) == (("south",), {"age": 1, "hr": -1})
     four = opposites({"a": up, "b": down, "c": up, "d": up})
     assert [(one.site, one.others, one.certain) for one in four] == [("b", ("a", "c", "d"), True)]
-    assert in_words(four[0], "sick")[0] == (
-        "its label seems to be inverted: 'sick' goes with higher hr and lower age here, "
-        "and with the opposite at the other sites"
-    )
+    (notice,) = direction_notices(four, ("well", "sick"))
+    assert (notice.other_sites, notice.per_column, notice.details) == ((), {"hr": 1, "age": -1}, {"certain": True})
     torn = opposites({"a": up, "b": down, "c": up, "d": down})
     assert len(torn) == 2
     assert not any(one.certain for one in torn)
-    assert "its label, or that of " in in_words(torn[0], "sick")[0]
+    assert direction_notices(torn, ("well", "sick"))[0].other_sites == torn[0].others
 
 
 def test_sites_without_a_column_in_common_are_not_compared() -> None:
@@ -258,10 +261,12 @@ def test_more_sites_than_anybody_could_ask_are_not_compared() -> None:
     assert [one.site for one in opposites(dict(list(many.items())[:MOST_SITES]))] == ["s00"]
 
 
-def directions(data: Cohort, seed: int) -> list[Finding]:
+def directions(data: Cohort, seed: int) -> list[Notice]:
     """Errors: that a site cannot be compared is another matter."""
     splits = split_sites(data, by_hospital(), Evaluation(), seed)
-    return [one for one in check_splits(data, splits, False) if (one.check, one.level) == ("label-direction", "error")]
+    return [
+        one for one in check_splits(data, splits, False) if (one.code, one.severity) == ("label-direction", "error")
+    ]
 
 
 def test_the_four_heart_hospitals_raise_no_false_alarm_with_50_seeds() -> None:
@@ -269,9 +274,9 @@ def test_the_four_heart_hospitals_raise_no_false_alarm_with_50_seeds() -> None:
     assert [directions(data, seed) for seed in range(50)] == [[]] * 50
     # Switzerland has 8 healthy patients: nothing could be seen there, and that is said
     found = check_splits(data, split_sites(data, by_hospital(), Evaluation(), 1), False)
-    (silent,) = [one for one in found if one.check == "label-direction"]
-    assert (silent.level, silent.site) == ("warning", "switzerland")
-    assert "an inverted label would not be seen" in silent.message
+    assert [one for one in found if one.code.startswith("label")] == [
+        Notice("label-not-compared", "warning", "switzerland")
+    ]
 
 
 @pytest.mark.parametrize("inverted", ["cleveland", "hungarian", "va"])
@@ -281,7 +286,7 @@ def test_a_heart_hospital_with_an_inverted_label_is_named(inverted: str) -> None
     data = cohort_of(wrong)
     for seed in range(10):
         found = directions(data, seed)
-        assert [(one.level, one.site) for one in found] == [("error", inverted)]
+        assert [(one.severity, one.site) for one in found] == [("error", inverted)]
 
 
 def test_eight_healthy_patients_are_too_few_to_tell() -> None:
@@ -310,10 +315,11 @@ def test_the_study_may_accept_and_seeds_are_one_finding() -> None:
     wrong = replace(records, target=np.where(records.hospital == "hungarian", 1 - records.target, records.target))
     data = cohort_of(wrong)
     splits = split_sites(data, by_hospital(), Evaluation(), 1)
-    accepted = [one for one in check_splits(data, splits, False, ["label-direction"]) if one.check == "label-direction"]
-    assert [(one.level, one.site) for one in accepted] == [("warning", "cleveland and hungarian")]
-    assert {one.kind for seed in range(5) for one in directions(data, seed)} == {accepted[0].kind}
-    assert "labels" in accepted[0].remedy
+    accepted = [one for one in check_splits(data, splits, False, ["label-direction"]) if one.code == "label-direction"]
+    assert [(one.severity, one.site, one.other_sites, one.accepted) for one in accepted] == [
+        ("warning", "cleveland", ("hungarian",), True)
+    ]
+    assert {identity(one) for seed in range(5) for one in directions(data, seed)} == {identity(accepted[0])}
     assert directions(cohort_of(replace(wrong, synthetic=True)), 1) == []
 
 
@@ -327,7 +333,7 @@ def test_test_rows_are_not_looked_at() -> None:
     other = Cohort(replace(data.records, target=target), data.row_numbers, data.prints, ())
     for split in splits:
         assert associations(data, split.train) == associations(other, split.train)
-    assert not [one for one in check_splits(other, splits, False) if one.check == "label-direction"]
+    assert not [one for one in check_splits(other, splits, False) if one.code == "label-direction"]
 
 
 def two_hospitals(meaning: dict[str, str]) -> Cohort:
@@ -344,15 +350,11 @@ def test_the_two_hospitals_of_a_newcomer_are_refused_for_both_traps() -> None:
     data = two_hospitals({"1": "positive", "0": "negative"})
     for seed in (1, 2, 3):
         splits = split_sites(data, by_hospital(), Evaluation(), seed)
-        found = {one.check: one for one in check_splits(data, splits, False) if one.level == "error"}
+        found = {one.code: one for one in check_splits(data, splits, False) if one.severity == "error"}
         assert found.keys() == {"copies", "label-direction"}
-        assert str(found["copies"]).startswith("south: 723 of 1025 rows are equal to an earlier one in every column")
-        assert str(found["label-direction"]).startswith(
-            "north and south: the label of one of them seems to be inverted"
-        )
-        assert "'positive' goes with higher age at north, and with the opposite at south" in str(
-            found["label-direction"]
-        )
+        assert (found["copies"].site, found["copies"].counts) == ("south", {"rows": 723, "of": 1025})
+        direction = found["label-direction"]
+        assert (direction.site, direction.other_sites, direction.per_column) == ("north", ("south",), {"age": 1})
 
 
 def test_with_its_words_mapped_rightly_the_label_runs_as_elsewhere() -> None:

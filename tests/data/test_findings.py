@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.radiographs import NAMES, SHARES, a_study, cohort_of, some_radiographs, source_of
 from wardround import load_plan, load_study
 from wardround.core.errors import CheckError, DataError, StudyError
+from wardround.core.notices import Notice
 from wardround.core.seeds import generator
 from wardround.data.checks.before_training import check_splits, refuse_errors
 from wardround.data.cohort import split_sites
@@ -313,9 +314,8 @@ def test_a_site_that_no_patient_has_most_rows_at_is_not_formed() -> None:
 # ---- checking
 
 
-def checked(records: Records, *splits: Split) -> dict[tuple[str, str], str]:
-    found = check_splits(cohort_of(records), splits, False)
-    return {(one.check, one.site): f"{one.level}: {one.message}" for one in found}
+def checked(records: Records, *splits: Split) -> dict[tuple[str, str], Notice]:
+    return {(notice.code, notice.site): notice for notice in check_splits(cohort_of(records), splits, False)}
 
 
 def test_findings_that_are_rare_or_that_a_site_never_saw_are_named() -> None:
@@ -325,9 +325,12 @@ def test_findings_that_are_rare_or_that_a_site_never_saw_are_named() -> None:
     none = np.array([], dtype=np.int64)
     even, odd = np.arange(0, 80, 2), np.arange(1, 80, 2)
     found = checked(records, Split("a", even[:30], none, even[30:]), Split("b", odd[:30], none, odd[30:]))
-    assert found["missing-class", "a"] == "warning: no test row with 'mass', 'fluid', 'air' (3 of 3 findings)"
-    assert found["missing-class", "b"] == found["missing-class", "a"]
-    assert found["rare-class", "all sites"] == "warning: finding 'air' is in only 0 rows"
+    missing = found["missing-class", "a"]
+    assert (missing.severity, missing.classes, missing.counts) == ("warning", ("mass", "fluid", "air"), {"of": 3})
+    assert missing.details == {"part": "test", "findings": True}
+    assert found["missing-class", "b"] == replace(missing, site="b")
+    rare = found["rare-class", ""]
+    assert (rare.severity, rare.classes, rare.counts) == ("warning", ("air",), {"rows": 0})
     assert not [check for check, _ in found if check in ("one-class", "leak", "shared-rows")]
 
 
@@ -336,16 +339,19 @@ def test_labels_from_which_nothing_can_be_learned_are_refused(labels: tuple[int,
     images = np.arange(80, dtype=np.uint8).reshape(80, 1, 1, 1)
     records = replace(targeted(*[labels] * 80), features=images)
     splits = [Split("a", np.arange(60), np.array([], dtype=np.int64), np.arange(60, 80))]
-    with pytest.raises(CheckError, match="no finding is present in some training rows and absent in others"):
+    with pytest.raises(CheckError) as refused:
         refuse_errors(check_splits(cohort_of(records), splits, False))
+    assert refused.value.notice == Notice("one-class", "error")
 
 
 def test_a_patient_on_both_sides_of_a_given_split_is_a_leak() -> None:
     records = some_radiographs(100)
     torn = replace(records, side=np.where(np.arange(len(records)) % 3, "train", "test").astype(object))
     plan = load_plan(*load_study(a_study(evaluation={"split": "given"}), sources=source_of(torn)))
-    with pytest.raises(CheckError, match="test rows are also training rows"):
+    with pytest.raises(CheckError) as refused:
         plan.check(plan.study.arms[0], 42)
+    assert refused.value.notice is not None
+    assert refused.value.notice.code == "leak"
 
 
 # ---- comparing

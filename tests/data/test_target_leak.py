@@ -9,12 +9,12 @@ from sklearn.datasets import load_iris
 from tests.data.planted_mistakes import PLANTS, by_hospital, cohort_of, honest_data
 from wardround.core.errors import CheckError
 from wardround.data.checks.before_training import check_splits, refuse_errors
-from wardround.data.checks.target_leak import MARKER, UNLIKELY, TargetLeak, _chance
+from wardround.data.checks.target_leak import EVERYWHERE, MARKER, UNLIKELY, TargetLeak, _chance
 from wardround.data.cohort import Cohort
 
 
 def errors(data: Cohort) -> dict[str, TargetLeak]:
-    return {leak.column: leak for leak in data.target_leaks if leak.level == "error"}
+    return {leak.column: leak for leak in data.target_leaks if leak.severity == "error"}
 
 
 def plain(rows: int, positives: int, hospitals: int = 1) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
@@ -59,14 +59,14 @@ def test_no_honest_data_of_200_are_refused_and_every_plant_is_found() -> None:
 def test_a_planted_column_is_refused_by_its_name(name: str) -> None:
     table, target, hospital = plain(600, 200)
     data = cohort_of(PLANTS[name](table, target, np.random.default_rng(0)), target, hospital)
-    (finding,) = [one for one in check_splits(data, by_hospital(data), False) if one.check == "target-leak"]
-    assert (finding.level, finding.site) == ("error", "h0")
-    what = "whether 'planted' has a value" if name == "gap" else "column 'planted'"
-    assert finding.message.startswith(f"{what} alone tells 'yes' from the rest: area under the ROC curve ")
-    assert finding.message.endswith("over 600 rows, 200 of them of the rarer class")
-    assert '`types = { "planted" = "ignore" }`' in finding.remedy
-    with pytest.raises(CheckError, match=r'accept = \["target-leak"\]'):
-        refuse_errors([finding])
+    (notice,) = [one for one in check_splits(data, by_hospital(data), False) if one.code == "target-leak"]
+    assert (notice.severity, notice.site, notice.columns, notice.classes) == ("error", "h0", ("planted",), ("yes",))
+    assert notice.details == ({"by_gap": True} if name == "gap" else {})
+    assert (notice.counts["of"], notice.counts["rows"]) == (600, 200)
+    assert notice.counts["auc"] > 0.99
+    with pytest.raises(CheckError, match=r'accept = \["target-leak"\]') as refused:
+        refuse_errors([notice])
+    assert refused.value.notice == notice
 
 
 def test_accepting_a_leak_of_rows_waives_no_leak_of_the_target_nor_the_reverse() -> None:
@@ -78,8 +78,8 @@ def test_accepting_a_leak_of_rows_waives_no_leak_of_the_target_nor_the_reverse()
     splits = by_hospital(data)
     for accepted, left in (("leak", "target-leak"), ("target-leak", "leak")):
         found = check_splits(data, splits, False, [accepted])
-        assert left in {one.check for one in found if one.level == "error"}
-        assert accepted not in {one.check for one in found if one.level == "error"}
+        assert left in {one.code for one in found if one.severity == "error"}
+        assert accepted not in {one.code for one in found if one.severity == "error"}
 
 
 def test_how_many_rows_are_enough() -> None:
@@ -90,18 +90,18 @@ def test_how_many_rows_are_enough() -> None:
     for positives, level in ((20, None), (21, "warning"), (43, "warning"), (44, "error")):
         table, target, hospital = plain(400, positives)
         found = cohort_of(table.assign(planted=target.astype(float)), target, hospital).target_leaks
-        assert [leak.level for leak in found] == ([] if level is None else [level])
+        assert [leak.severity for leak in found] == ([] if level is None else [level])
 
 
 def test_small_hospitals_are_taken_together_and_one_hospital_is_looked_at_alone() -> None:
     table, target, hospital = plain(200, 60, hospitals=10)
     (leak,) = cohort_of(table.assign(planted=target.astype(float)), target, hospital).target_leaks
-    assert (leak.hospital, leak.column, leak.level, leak.rows) == ("all sites", "planted", "error", 200)
+    assert (leak.hospital, leak.column, leak.severity, leak.rows) == (EVERYWHERE, "planted", "error", 200)
     table, target, hospital = plain(800, 400, hospitals=4)
     noise = np.random.default_rng(0).normal(size=800)
     only_here = table.assign(planted=np.where(hospital == "h2", target, noise))
     (leak,) = cohort_of(only_here, target, hospital).target_leaks
-    assert (leak.hospital, leak.column, leak.level) == ("h2", "planted", "error")
+    assert (leak.hospital, leak.column, leak.severity) == ("h2", "planted", "error")
 
 
 def test_hospitals_with_other_units_and_other_patients_are_no_leak() -> None:
@@ -131,7 +131,7 @@ def test_several_classes_one_may_stand_apart_by_nature_but_none_by_a_gap() -> No
     target, hospital = data["target"].astype(np.int64), np.full(150, "meadow", dtype=object)
     names = ("setosa", "versicolor", "virginica")
     honest = cohort_of(table, target, hospital, classes=names).target_leaks
-    assert {(leak.level, leak.classes) for leak in honest} == {("warning", ("setosa",))}
+    assert {(leak.severity, leak.classes) for leak in honest} == {("warning", ("setosa",))}
     copied = cohort_of(table.assign(planted=target.astype(float)), target, hospital, classes=names)
     assert errors(copied)["planted"].classes == names
     gap = np.where(target == 2, 1.0, np.nan)

@@ -50,8 +50,8 @@ def test_the_holder_of_the_labels_looks_at_its_own_columns_and_tells_others_noth
     files["clinic"].write_text("\n".join([head, *planted, *again]) + "\n")
     study, families = load_study(document(files))
     plan = own_vertical_plan(study, families, "clinic", own_file("clinic", files["clinic"]).load())
-    (leak,) = [one for one in plan.own_findings() if one.check == "target-leak"]
-    assert leak.message.startswith(MESSAGE)
+    (leak,) = [one for one in plan.own_notices() if one.code == "target-leak"]
+    assert (leak.columns, leak.classes, leak.counts["auc"]) == (("discharge",), ("yes",), 1.0)
     with pytest.raises(CheckError) as refused:
         refuse_errors([leak])
     assert disclosable(refused.value) == "its rows fail the check target-leak; its own screen says how"

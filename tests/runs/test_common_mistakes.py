@@ -9,6 +9,8 @@ from torch import nn
 
 import wardround
 from wardround.core.errors import CheckError, RunError, StudyError
+from wardround.core.notice_codes import line_of
+from wardround.core.notices import Notice
 from wardround.data.sources.csv.hospital_files import csv
 from wardround.models import Model, ModelBuilder, Shape, from_module
 from wardround.runs.plan import check_study, rehearse
@@ -51,8 +53,10 @@ def test_a_row_that_moves_to_another_hospital_is_other_data(tmp_path: Path) -> N
 
 def test_copies_are_found_although_hospitals_number_patients_for_themselves(tmp_path: Path) -> None:
     files = {name: write(tmp_path / f"{name}.csv") for name in ("north", "south")}
-    with pytest.raises(CheckError, match="60 of 60 rows are also at another site"):
+    with pytest.raises(CheckError) as refused:
         wardround.run_study(csv_study(files, patient="mrn"), tmp_path / "runs")
+    assert refused.value.notice is not None
+    assert (refused.value.notice.code, refused.value.notice.counts["rows"]) == ("shared-rows", 60)
 
 
 def test_a_model_that_diverges_has_no_metrics_and_is_named(tmp_path: Path) -> None:
@@ -74,17 +78,19 @@ def test_equal_rows_stay_together_when_sites_are_drawn() -> None:
     """Hungary and VA have one duplicated row each; no seed may tear it apart between sites."""
     raw = {**HEART, "data": {"source": "heart"}, "sites": {"partition": "dirichlet", "count": 6}}
     plan = wardround.load_plan(*wardround.load_study({**raw, "evaluation": {"seeds": {"count": 10}}}))
-    assert not [f for f in check_study(plan) if f.check in ("shared-rows", "leak")]
+    assert not [f for f in check_study(plan) if f.code in ("shared-rows", "leak")]
 
 
 def test_one_class_everywhere_is_refused_and_a_stray_class_is_named(tmp_path: Path) -> None:
     files = {"a": write(tmp_path / "a.csv", labels="yes"), "b": write(tmp_path / "b.csv", 60, 900, labels="yes")}
-    with pytest.raises(CheckError, match="every training row is of class 'yes'"):
+    with pytest.raises(CheckError) as refused:
         wardround.run_study(csv_study(files), tmp_path / "runs")
+    assert refused.value.notice == Notice("one-class", "error", classes=("yes",))
     stray = write(tmp_path / "c.csv", 60, 2000)
     stray.write_text(stray.read_text().replace("yes", "transferred", 1))
     plan = wardround.load_plan(*wardround.load_study(csv_study({"b": write(tmp_path / "b.csv", 60, 900), "c": stray})))
-    assert any(f.check == "rare-class" and "'transferred' has only 1 rows" in f.message for f in check_study(plan))
+    rare = Notice("rare-class", "warning", classes=("transferred",), counts={"rows": 1})
+    assert rare in check_study(plan)
 
 
 def wide(width=4) -> ModelBuilder:  # type: ignore[no-untyped-def]
@@ -142,19 +148,16 @@ def test_a_hospitals_name_may_hold_a_slash(tmp_path: Path) -> None:
 
 
 def test_one_hospital_is_noticed_where_arms_are_federated(tmp_path: Path) -> None:
-    def found(study: dict[str, Any]) -> list[str]:
+    def found(study: dict[str, Any]) -> list[Notice]:
         plan = wardround.load_plan(*wardround.load_study(study))
-        return [f"{f.level} {f}" for f in check_study(plan) if f.check == "one-site"]
+        return [notice for notice in check_study(plan) if notice.code == "one-site"]
 
-    alone = {**HEART, "sites": {}}
-    words = "is the only hospital, so that federated training has nobody to learn from and equals training alone"
-    assert found(alone) == [f"warning cleveland: {words}"]
-    assert found({**alone, "arms": [{"algorithm": "local"}, {"algorithm": "fedavg"}]}) == [
-        f"warning cleveland: {words}"
-    ]
+    alone, expected = {**HEART, "sites": {}}, Notice("one-site", "warning", "cleveland")
+    assert found(alone) == [expected]
+    assert found({**alone, "arms": [{"algorithm": "local"}, {"algorithm": "fedavg"}]}) == [expected]
     assert found({**alone, "arms": [{"algorithm": "local"}]}) == []
     assert found(HEART) == []  # three sites of one hospital
-    assert f"cleveland: {words}" in wardround.run_study(alone, tmp_path).results["warnings"]
+    assert line_of(expected) in wardround.run_study(alone, tmp_path).results["warnings"]
 
 
 def test_a_copy_of_the_outcome_among_the_columns_is_refused_by_name(tmp_path: Path) -> None:
@@ -167,13 +170,16 @@ def test_a_copy_of_the_outcome_among_the_columns_is_refused_by_name(tmp_path: Pa
         files[name].write_text("age,outcome_code,died\n" + "".join(rows))
     raw = csv_study(files)
     accept = {"evaluation": {"accept": ["leak"]}}  # which waives nothing else
-    with pytest.raises(CheckError, match="column 'outcome_code' alone tells 'y' from the rest") as refused:
+    with pytest.raises(CheckError) as refused:
         wardround.run_study({**raw, **accept}, tmp_path / "runs")
     assert refused.value.where == "all sites: target-leak"
+    leak = refused.value.notice
+    assert leak is not None
+    assert (leak.code, leak.site, leak.columns, leak.classes) == ("target-leak", "", ("outcome_code",), ("y",))
     plan = wardround.load_plan(*wardround.load_study(raw))
-    assert [f.level for f in check_study(plan) if f.check == "target-leak"] == ["error"]
+    assert [f.severity for f in check_study(plan) if f.code == "target-leak"] == ["error"]
     ignored = wardround.load_plan(*wardround.load_study(csv_study(files, types={"outcome_code": "ignore"})))
-    assert not [f for f in check_study(ignored) if f.check == "target-leak"]
+    assert not [f for f in check_study(ignored) if f.code == "target-leak"]
     knowingly = {**raw, "evaluation": {"accept": ["target-leak"]}}
     run = wardround.run_study(knowingly, tmp_path / "accepted")
     assert any("'outcome_code'" in w and w.endswith("(accepted by the study)") for w in run.results["warnings"])

@@ -221,8 +221,10 @@ def test_what_checks_refuse_is_never_trained_and_leaves_no_folder(tmp_path: Path
         (tmp_path / f"{name}.csv").write_text(csv)
     files = {name: str(tmp_path / f"{name}.csv") for name in ("a", "b")}
     copied = {**STUDY, "data": {"source": "csv", "target": "y", "files": files}}
-    with pytest.raises(CheckError, match="40 of 40 rows are also at another site"):
+    with pytest.raises(CheckError) as refused:
         wardround.run_study(copied, tmp_path / "copied")
+    assert refused.value.notice is not None
+    assert (refused.value.notice.code, refused.value.notice.counts["rows"]) == ("shared-rows", 40)
     assert not (tmp_path / "copied").exists()
 
 

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from wardround.core.errors import DataError, RunError, StudyError, WardroundError
+from wardround.core.notice_codes import line_of
 from wardround.data.parties import holdings_of, known_patients
 from wardround.data.site import Rows
 from wardround.engines import ENGINES
@@ -28,7 +29,7 @@ from wardround.privacy.psi.simulated_psi import match_patients
 from wardround.runs.catalog import load_study
 from wardround.runs.execute import run_study
 from wardround.runs.plan import Plan, load_plan
-from wardround.runs.site_descriptions import describe_matching, matched_findings, matched_notes
+from wardround.runs.site_descriptions import describe_matching, matching_notices
 from wardround.runs.units import cut
 from wardround.study.schema import EmbeddingNoise
 
@@ -269,21 +270,20 @@ def test_each_party_is_counted_with_its_own_patients(tmp_path: Path, monkeypatch
     assert found["split"]["common"] == 250
     assert found["blocks"] == found["split"]
     assert not plan.warnings
-    assert not matched_findings(plan)
+    assert {notice.code for notice in matching_notices(plan)} == {"matched-rows"}
 
 
 def test_few_patients_in_common_are_warned_of(tmp_path: Path) -> None:
     """25 of 250 are a tenth; of those who train, a share near 25 x 0.65 = 16, fewer than 20."""
     told = files_of_parties(tmp_path, 25)
     plan = load_plan(*load_study(told))
-    [finding] = matched_findings(plan)
-    assert finding.level == "warning"
-    before, after = finding.of, finding.rows
-    assert after < 20
-    assert matched_notes(plan) == [f"split: all parties have the patients of {after} of {before} training rows"]
+    matched, few = matching_notices(plan)
+    assert (matched.code, matched.severity, matched.arm) == ("matched-rows", "info", "split")
+    assert (few.code, few.severity, few.arm) == ("few-matched-patients", "warning", "split")
+    assert few.counts["patients"] < 20
+    assert few.counts == {"patients": matched.counts["rows"], "of": matched.counts["of"]}
     results = json.loads((run_study(told, out=tmp_path / "runs").folder / "results.json").read_bytes())
-    words = f"arm split: only {after} of {before} training patients are at all parties"
-    assert [line for line in results["warnings"] if line.startswith(words)]
+    assert line_of(few) in results["warnings"]
 
 
 def first_trial(changes: dict[str, Any]) -> None:

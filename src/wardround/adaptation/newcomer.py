@@ -1,7 +1,7 @@
 """The new hospital's rows: read, checked, split for each repeat, and cut into nested fractions."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,10 @@ import pandas as pd
 from wardround.bundles.build.shared_part import SharedPart
 from wardround.core import seeds
 from wardround.core.errors import CheckError, DataError, StudyError, shown, suggest
+from wardround.core.notice_codes import CHECKS, identity, line_of
+from wardround.core.notices import Notice
 from wardround.data.agreement import LEAST
-from wardround.data.checks.before_training import CHECKS, Finding, check_splits
+from wardround.data.checks.before_training import accepted, check_splits, refuse_errors
 from wardround.data.cohort import Cohort, load_cohort, split_sites
 from wardround.data.partition import PARTITIONERS
 from wardround.data.records import label_counts
@@ -27,6 +29,8 @@ from wardround.study.schema import Evaluation, Seeds
 FRACTIONS = (0.1, 0.2, 0.5, 1.0)  # of the training patients
 LEAST_ROWS = 10  # training rows of a fraction
 LEAST_EACH = 2  # patients of a class in a fraction, where there are so many
+
+HOW_TO_ACCEPT = "If this is meant, accept it knowingly: --accept {}."
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,13 +65,13 @@ def read_newcomer(name: str, source: Source, part: SharedPart, repeats: int, acc
     )
     by_hospital = PARTITIONERS["by-hospital"]()
     splits = {seed: split_sites(cohort, by_hospital, evaluation, seed)[0] for seed in evaluation.seeds}
-    found: dict[tuple[str, str, str], Finding] = {}
+    found: dict[tuple[object, ...], Notice] = {}
     for split in splits.values():
-        findings = check_splits(cohort, [split], overlapping=False)
-        refuse(findings, accept)
-        found |= {finding.kind: finding for finding in findings}
+        notices = accepted(check_splits(cohort, [split], overlapping=False), accept)
+        refuse_errors(notices, HOW_TO_ACCEPT)
+        found |= {identity(notice): notice for notice in notices}
     fractions, left_out = usable({f: fractions_of(cohort, splits, f) for f in FRACTIONS}, cohort)
-    warnings = (*cohort.notes, *map(str, found.values()))
+    warnings = (*cohort.notes, *map(line_of, found.values()))
     return Newcomer(name, cohort, evaluation, splits, fractions, left_out, warnings)
 
 
@@ -86,18 +90,6 @@ def refuse_other_classes(name: str, cohort: Cohort, part: SharedPart) -> None:
         "table `[data.labels]` in the hospital's file. If the outcome is a different one, this part does not fit."
     )
     raise DataError(name, problem, remedy)
-
-
-def refuse(findings: Sequence[Finding], accept: Collection[str]) -> None:
-    """Raise the first error that is not accepted, and mention the others."""
-    errors = [finding for finding in findings if finding.level == "error" and finding.check not in accept]
-    if errors:
-        first = errors[0]
-        more = "".join(f"\n  Also: {error}" for error in errors[1:])
-        knowingly = (
-            "" if first.check == "no-rows" else f" If this is meant, accept it knowingly: --accept {first.check}."
-        )
-        raise CheckError(f"{first.site}: {first.check}", first.message, f"{first.remedy}{knowingly}{more}")
 
 
 def fractions_of(cohort: Cohort, splits: Mapping[int, Split], share: float) -> dict[int, np.ndarray]:

@@ -17,7 +17,7 @@ from wardround.core.errors import WardroundError
 if TYPE_CHECKING:
     from wardround.core.extras import Extra
     from wardround.core.health import Condition
-    from wardround.data.checks.before_training import Finding
+    from wardround.core.notices import Notice
     from wardround.runs.audit import Audit
     from wardround.runs.estimate import Kind
     from wardround.runs.execute import Progress
@@ -30,6 +30,8 @@ LOOKED_FOR = (
     "column where fewer than 21 rows are of the rarer class, and what images tell."
 )
 MOST_SITES = 12  # a table of more is not readable in a terminal; results.json has them all
+
+STYLES = {"error": "red", "warning": "yellow", "info": ""}  # of notices, by severity
 
 
 def console() -> Console:
@@ -100,8 +102,20 @@ def progress_bar(shown: bool) -> Iterator[Callable[["Progress"], None] | None]:
             bar.stop()
 
 
+def show_notices(out: Console, notices: Sequence["Notice"]) -> None:
+    """What sites have in common is said once."""
+    from wardround.core.notice_codes import grouped, remedy_of
+
+    for members, line in grouped(notices):
+        first = members[0]
+        text = f"{first.severity:<8} {line} [{first.code}]"
+        out.print(Text(text, style=STYLES[first.severity]), soft_wrap=True)
+        if first.severity == "error":
+            out.print(Text(f"         {remedy_of(first)}"), soft_wrap=True)
+
+
 def show_check(
-    study: "Study", notes: Sequence[str], findings: Sequence["Finding"], sites: Sequence[Mapping[str, Any]]
+    study: "Study", notes: Sequence[str], notices: Sequence["Notice"], sites: Sequence[Mapping[str, Any]]
 ) -> None:
     out = console()
     seeds = study.evaluation.seeds
@@ -125,13 +139,9 @@ def show_check(
         out.print("Between sites, on average: " + ", ".join(words))
     for note in notes:
         out.print(Text(f"note     {note}"), soft_wrap=True)
-    for finding in findings:
-        style = "red" if finding.level == "error" else "yellow"
-        out.print(Text(f"{finding.level:<8} {finding} [{finding.check}]", style=style), soft_wrap=True)
-        if finding.level == "error":
-            out.print(Text(f"         {finding.remedy}"), soft_wrap=True)
+    show_notices(out, notices)
     out.print(Text(f"looked   {LOOKED_FOR}"), soft_wrap=True)
-    refused = sum(finding.level == "error" for finding in findings)
+    refused = sum(notice.severity == "error" for notice in notices)
     count = f"{refused} error{'s' if refused != 1 else ''}"
     out.print(f"{count}: this study would be refused." if refused else "Ready to run.")
 

@@ -19,6 +19,9 @@ import os
 from collections.abc import Iterable, Mapping, Sized
 from difflib import get_close_matches
 from pathlib import Path, PurePath
+from typing import Any
+
+from wardround.core.notices import Notice
 
 LONGEST_SHOWN = 100  # characters of a text that a message repeats
 LONGEST_WORD = 1000  # to look for the nearest known one; difflib's time grows with the square
@@ -34,7 +37,7 @@ class WardroundError(Exception):
         # The exception that was being handled may quote a cell, as those of pandas and Arrow do: no traceback shows it.
         self.__suppress_context__ = True
 
-    def __reduce__(self) -> tuple[type["WardroundError"], tuple[str, str, str]]:
+    def __reduce__(self) -> tuple[type["WardroundError"], tuple[Any, ...]]:
         return type(self), (self.where, self.problem, self.remedy)
 
 
@@ -54,7 +57,16 @@ class DataError(WardroundError):
 
 
 class CheckError(WardroundError):
+    """`notice` is the check that failed, where it was one."""
+
     exit_code = 5
+
+    def __init__(self, where: str, problem: str, remedy: str, notice: Notice | None = None) -> None:
+        super().__init__(where, problem, remedy)
+        self.notice = notice
+
+    def __reduce__(self) -> tuple[type["CheckError"], tuple[Any, ...]]:
+        return type(self), (self.where, self.problem, self.remedy, self.notice)
 
 
 class RunError(WardroundError):

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from wardround.core.errors import DeployError, WardroundError
 from wardround.core.health import Condition
+from wardround.core.notice_codes import remedy_of, text_of
+from wardround.core.notices import Notice
 from wardround.data.records import Records
 from wardround.deployment.common.deployed_plan import DeployedPlan, own_plan
 from wardround.deployment.flat.site_account import LEDGER
@@ -39,7 +41,7 @@ from wardround.study.parser import Families, parse_study, read_study_file
 from wardround.study.schema import Study
 
 CONNECT_WITHIN = 10.0  # seconds
-Notice = Callable[[str], None]
+ShowLine = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ def _stop_at(refusal: Refusal | None) -> None:
         raise Refused(refusal)
 
 
-def site_work(site: SiteFile, families: Families, notice: Notice) -> SiteWork:
+def site_work(site: SiteFile, families: Families, notice: ShowLine) -> SiteWork:
     source = open_source(site, families)
     return SiteWork(
         site.name,
@@ -111,7 +113,7 @@ def peers_of(site: SiteFile) -> dict[str, PublicKey]:
     return {path.stem: read_public_key(path.read_bytes(), path) for path in sorted(site.peers.glob("*.pub"))}
 
 
-def join(site: SiteFile, notice: Notice, stop: Callable[[], bool] = lambda: False) -> None:
+def join(site: SiteFile, notice: ShowLine, stop: Callable[[], bool] = lambda: False) -> None:
     """Take part in whatever was approved here, until `stop` or a KeyboardInterrupt."""
     from wardround.deployment.flower.site_loop import SiteLoop
 
@@ -192,8 +194,7 @@ def _of_study(site: SiteFile, study: Study, families: Families, work: SiteWork) 
         found += _spending(site, plan)
         few = refusal_of_rows(site.policy, rows)
         found.append(Condition("rows", few is None, few.reason if few else f"{rows} training rows", remedy))
-        for one in plan.own_findings():
-            found.append(Condition(one.check, one.level != "error", one.message, one.remedy, one.level == "error"))
+        found += map(_condition, plan.own_notices())
     except WardroundError as error:
         found.append(Condition("study", False, f"{error.where}: {error.problem}", error.remedy))
     return found
@@ -204,13 +205,16 @@ def _of_party(site: SiteFile, study: Study, families: Families, records: Records
     try:
         patients = read_ids(site.name, ids_of(site.name, records))
         plan = own_vertical_plan(study, families, site.name, records)
-        findings = plan.own_findings() if site.name == plan.holder else []
+        notices = plan.own_notices() if site.name == plan.holder else []
     except WardroundError as error:
         return [Condition("study", False, f"{error.where}: {error.problem}", error.remedy)]
     found = [Condition("patients", True, f"{len(patients)} patients, whose numbers are {patients.form}")]
-    for one in findings:
-        found.append(Condition(one.check, one.level != "error", one.message, one.remedy, one.level == "error"))
-    return found
+    return [*found, *map(_condition, notices)]
+
+
+def _condition(notice: Notice) -> Condition:
+    refused = notice.severity == "error"
+    return Condition(notice.code, not refused, text_of(notice), remedy_of(notice), needed=refused)
 
 
 def _keys(site: SiteFile, study: Study, work: SiteWork) -> list[Condition]:

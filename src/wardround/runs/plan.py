@@ -11,7 +11,9 @@ import torch
 
 from wardround.algorithms.hierarchical import in_regions
 from wardround.core.errors import MachineError, StudyError, suggest
-from wardround.data.checks.before_training import CHECKS, Finding, check_splits, one_site, refuse_errors
+from wardround.core.notice_codes import CHECKS, identity, line_of, over_seeds
+from wardround.core.notices import Notice
+from wardround.data.checks.before_training import check_splits, one_site, refuse_errors
 from wardround.data.cohort import Cohort, load_cohort, prepare_sites, split_sites
 from wardround.data.site import Block, Rows, Site, join
 from wardround.data.split import Split
@@ -37,7 +39,7 @@ class Plan:
     families: Families
     cohorts: Mapping[str, Cohort]  # by what an arm says of its data; mostly there is one
     # by the first arm that has these rows, then by seed: a second look at a seed replaces the first
-    findings: dict[str, dict[int, tuple[Finding, ...]]] = field(default_factory=dict)
+    check_notices: dict[str, dict[int, tuple[Notice, ...]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # arms mostly share their sites, so that one seed's tensors serve them all
@@ -104,18 +106,18 @@ class Plan:
         return split_sites(self.cohort_of(arm), partitioner, self.study.evaluation_of(arm), seed)
 
     def check(self, arm: Arm, seed: int) -> tuple[Split, ...]:
-        """The arm's sites for a seed, refused where they must not be trained on; warnings are kept for the report."""
+        """The arm's sites for a seed, refused where they must not be trained on; notices are kept for the report."""
         splits = self.splits(arm, seed)
-        found = self.findings_of(arm, splits)
-        refuse_errors(found)
-        self.findings.setdefault(self.first_with_rows[arm.name], {})[seed] = found
+        notices = self.notices_of(arm, splits)
+        refuse_errors(notices)
+        self.check_notices.setdefault(self.first_with_rows[arm.name], {})[seed] = notices
         return splits
 
-    def findings_of(self, arm: Arm, splits: tuple[Split, ...]) -> tuple[Finding, ...]:
+    def notices_of(self, arm: Arm, splits: tuple[Split, ...]) -> tuple[Notice, ...]:
         overlapping = arm.sites.facts.overlapping
-        found = check_splits(self.cohort_of(arm), splits, overlapping, self.study.evaluation.accept)
+        notices = check_splits(self.cohort_of(arm), splits, overlapping, self.study.evaluation.accept)
         arms = [one for one in self.study.trained_arms if self.first_with_rows[one.name] == arm.name]
-        return (*found, *one_site(splits)) if any(map(self._among_sites, arms)) else found
+        return (*notices, *one_site(splits)) if any(map(self._among_sites, arms)) else notices
 
     def _among_sites(self, arm: Arm) -> bool:
         """Whether sites learn from each other in this arm, and not parties of one site."""
@@ -204,15 +206,9 @@ class Plan:
     @property
     def warnings(self) -> list[str]:
         lines = list(self.notes)
-        for name, of_seed in self.findings.items():
-            kinds: dict[tuple[str, ...], list[Finding]] = {}
-            for found in of_seed.values():
-                for finding in {finding.kind: finding for finding in found}.values():
-                    kinds.setdefault(finding.kind, []).append(finding)
+        for name, of_seed in self.check_notices.items():
             variant = self.study.arm(name).variant
-            for findings in kinds.values():
-                seen = f" (with {len(findings)} of {len(of_seed)} seeds)" if len(findings) < len(of_seed) else ""
-                lines.append(f"{f'variant {variant}: ' if variant else ''}{findings[0]}{seen}")
+            lines += [line_of(replace(notice, variant=variant)) for notice in over_seeds(of_seed.values())]
         return lines
 
 
@@ -275,16 +271,16 @@ def load_plan(study: Study, families: Families) -> Plan:
     return Plan(study, families, cohorts)
 
 
-def check_study(plan: Plan) -> list[Finding]:
-    """The first finding of each kind, over every set of sites with every seed. Errors do not raise here."""
-    found: dict[tuple[str, str, str], Finding] = {}
+def check_study(plan: Plan) -> list[Notice]:
+    """The first of each remark, over every set of sites with every seed. Errors do not raise here."""
+    found: dict[tuple[object, ...], Notice] = {}
     for name in dict.fromkeys(plan.first_with_rows.values()):
         arm = plan.study.arm(name)
         for seed in plan.data_seeds(arm):
-            for finding in plan.findings_of(arm, plan.splits(arm, seed)):
-                known = found.get(finding.kind)
-                if known is None or (finding.level == "error" and known.level == "warning"):
-                    found[finding.kind] = finding
+            for notice in plan.notices_of(arm, plan.splits(arm, seed)):
+                known = found.get(identity(notice))
+                if known is None or (notice.severity == "error" and known.severity == "warning"):
+                    found[identity(notice)] = notice
     return list(found.values())
 
 

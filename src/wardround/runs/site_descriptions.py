@@ -11,8 +11,9 @@ from torch.nn.functional import adaptive_avg_pool2d
 
 from wardround.core import seeds
 from wardround.core.errors import DeployError, MachineError
+from wardround.core.notice_codes import identity
+from wardround.core.notices import Notice
 from wardround.data.agreement import facts
-from wardround.data.checks.before_training import Finding
 from wardround.data.cohort import Cohort, prepare_sites
 from wardround.data.heterogeneity import Heterogeneity, measure
 from wardround.data.parties import Holdings, holdings_of
@@ -169,13 +170,13 @@ def leakage(plan: Plan) -> dict[str, Any]:
         arm = next(arm for arm in plan.study.arms if arm.variant == variant)
         number = len(plan.data_seeds(arm))
         sites = {split.site: len(split.test) for split in plan.splits(arm, plan.study.evaluation.seeds.first)}
-        of_seed = plan.findings.get(plan.first_with_rows[arm.name], {})
-        leaks = [finding for found in of_seed.values() for finding in found if finding.check == "leak"]
-        found = {site: [finding for finding in leaks if finding.site == site] for site in sites}
+        of_seed = plan.check_notices.get(plan.first_with_rows[arm.name], {})
+        leaks = [notice for notices in of_seed.values() for notice in notices if notice.code == "leak"]
+        counts = {site: [notice.counts for notice in leaks if notice.site == site] for site in sites}
         counted[variant] = {
             site: {
-                "rows": sum(finding.rows for finding in found[site]) / number,
-                "share": sum(finding.rows / finding.of for finding in found[site]) / number,
+                "rows": sum(count["rows"] for count in counts[site]) / number,
+                "share": sum(count["rows"] / count["of"] for count in counts[site]) / number,
                 "test_rows": rows,
                 "splits": number,
             }
@@ -225,12 +226,12 @@ FEWEST, LEAST_SHARE = 20, 0.1  # training patients whom all parties have, and as
 
 def describe_matching(plan: Plan) -> dict[str, dict[str, Any]]:
     """By arm, with the study's first seed. `bytes` is what all messages of the matching came to. Where too few are
-    matched, the plan's warnings say so from now on."""
+    matched, the plan's notices say so from now on."""
     for name, by_seed in _too_few(plan).items():
-        for seed, finding in by_seed.items():
-            of_seed = plan.findings.setdefault(plan.first_with_rows[name], {})
-            if finding not in of_seed.get(seed, ()):
-                of_seed[seed] = (*of_seed.get(seed, ()), finding)
+        for seed, notice in by_seed.items():
+            of_seed = plan.check_notices.setdefault(plan.first_with_rows[name], {})
+            if notice not in of_seed.get(seed, ()):
+                of_seed[seed] = (*of_seed.get(seed, ()), notice)
     found: dict[str, dict[str, Any]] = {}
     known: dict[str, dict[str, Any]] = {}
     for arm in _vertical(plan):
@@ -242,19 +243,15 @@ def describe_matching(plan: Plan) -> dict[str, dict[str, Any]]:
     return found
 
 
-def matched_findings(plan: Plan) -> list[Finding]:
-    """For `wardround check`: arms that train on too few patients, the first of each kind."""
-    found = [finding for by_seed in _too_few(plan).values() for finding in by_seed.values()]
-    return list({finding.kind: finding for finding in reversed(found)}.values())
-
-
-def matched_notes(plan: Plan) -> list[str]:
-    """For `wardround check`: how many training rows each vertical arm keeps, with the first seed."""
-    told = []
+def matching_notices(plan: Plan) -> list[Notice]:
+    """For `wardround check`: how many training rows each vertical arm keeps with the first seed, and which arms train
+    on too few patients."""
+    matched = []
     for arm in _vertical(plan):
         before, after = _training(plan, arm, plan.data_seeds(arm)[0])
-        told.append(f"{arm.name}: all parties have the patients of {len(after):,} of {len(before):,} training rows")
-    return told
+        matched.append(Notice("matched-rows", "info", arm=arm.name, counts={"rows": len(after), "of": len(before)}))
+    few = [notice for by_seed in _too_few(plan).values() for notice in by_seed.values()]
+    return [*matched, *{identity(notice): notice for notice in reversed(few)}.values()]
 
 
 def _vertical(plan: Plan) -> list[Arm]:
@@ -269,17 +266,16 @@ def _training(plan: Plan, arm: Arm, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return cohort.patient[sides[0]], cohort.patient[sides[1]]
 
 
-def _too_few(plan: Plan) -> dict[str, dict[int, Finding]]:
+def _too_few(plan: Plan) -> dict[str, dict[int, Notice]]:
     """By arm and seed."""
-    found: dict[str, dict[int, Finding]] = {}
+    found: dict[str, dict[int, Notice]] = {}
     for arm in _vertical(plan):
         for seed in plan.data_seeds(arm):
             own, common = (len(np.unique(people)) for people in _training(plan, arm, seed))
             if common < max(FEWEST, LEAST_SHARE * own):
-                message = f"only {common} of {own} training patients are at all parties, so that its model says little"
-                remedy = "Look whether all parties write ids alike, or find more patients in common."
-                finding = Finding("warning", "few-rows", f"arm {arm.name}", message, remedy, common, own)
-                found.setdefault(arm.name, {})[seed] = finding
+                counts = {"patients": common, "of": own}
+                notice = Notice("few-matched-patients", "warning", arm=arm.name, counts=counts)
+                found.setdefault(arm.name, {})[seed] = notice
     return found
 
 

@@ -17,20 +17,21 @@ def check(
     """Check a study and its data without training. Exit code 5 if the study would be refused."""
     from wardround.cli import rendering as render
     from wardround.core.errors import CheckError
+    from wardround.core.notice_codes import written
+    from wardround.core.notices import errors_among
     from wardround.runs.catalog import load_study
     from wardround.runs.estimate import estimate
     from wardround.runs.plan import check_study, load_plan, rehearse
-    from wardround.runs.site_descriptions import describe_sites, matched_findings, matched_notes
+    from wardround.runs.site_descriptions import describe_sites, matching_notices
 
     parsed, families = load_study(study, quick, changes(set_))
     plan = load_plan(parsed, families)
-    findings = check_study(plan)
-    refused = any(finding.level == "error" for finding in findings)
+    notices = check_study(plan)
+    refused = bool(errors_among(notices))
     notes = plan.notes
     if not refused:
         rehearse(plan)
-        findings += matched_findings(plan)
-        notes = (*notes, *matched_notes(plan))
+        notices += matching_notices(plan)
     sites = [] if refused else describe_sites(plan)
     kinds = estimate(plan) if time and not refused else []
     if json:
@@ -38,14 +39,14 @@ def check(
             {
                 "study": {"name": parsed.name, "hash": parsed.hash, "arms": [arm.name for arm in parsed.arms]},
                 "notes": notes,
-                "findings": findings,
+                "notices": written(notices),
                 "sites": sites,
                 "refused": refused,
                 "seconds": sum(kind.total for kind in kinds) if kinds else None,
             }
         )
     else:
-        render.show_check(parsed, notes, findings, sites)
+        render.show_check(parsed, notes, notices, sites)
         render.show_estimate(kinds)
     if refused:
         raise typer.Exit(CheckError.exit_code)

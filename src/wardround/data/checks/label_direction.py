@@ -149,25 +149,6 @@ def total(shares: np.ndarray) -> float:
     return float(shares.sum() / (1 + (count - 1) * ALIKE))
 
 
-def in_words(one: Opposite, positive: str) -> tuple[str, str]:
-    """What is wrong and what to do, without a number that a site has told."""
-    here = [f"higher {name}" for name in one.higher] + [f"lower {name}" for name in one.lower]
-    where = f"at {one.site}" if len(one.others) == 1 else "here"
-    there = f"at {one.others[0]}" if len(one.others) == 1 else "at the other sites"
-    message = f"{positive!r} goes with {_listed(here)} {where}, and with the opposite {there}"
-    if len(one.others) == 1:
-        message = f"the label of one of them seems to be inverted (which one cannot be known from two): {message}"
-    elif one.certain:
-        message = f"its label seems to be inverted: {message}"
-    else:
-        message = f"its label, or that of {_listed(one.others)}, seems to be inverted: {message}"
-    remedy = (
-        f"Find out what the target means at each of them. Where {positive!r} is read from the wrong word, map the "
-        "words under `labels` in the source or the site file."
-    )
-    return message, remedy
-
-
 def _evenly(rows: np.ndarray) -> np.ndarray:
     if len(rows) <= ENOUGH:
         return rows
@@ -244,7 +225,3 @@ def _named(names: Sequence[str], effects: np.ndarray, shares: np.ndarray) -> tup
         tuple(names[place] for place in places if effects[place] > 0),
         tuple(names[place] for place in places if effects[place] < 0),
     )
-
-
-def _listed(words: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))

@@ -38,7 +38,7 @@ MARKER, WEAKER_MARKER = 0.1, 0.2  # share of the rarer class that looks like the
 GROUPS = 20  # into which numbers are cut where they are looked at as levels
 MOST_HOSPITALS = 50  # the largest: they have rows enough
 MOST_ROWS = 5000  # of a hospital, taken evenly
-EVERYWHERE = "all sites"
+EVERYWHERE = ""  # the hospital of a leak at all of them
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class TargetLeak:
     auc: float
     rows: int
     rarer: int  # rows of the rarer class: k above
-    level: Literal["error", "warning"]
+    severity: Literal["error", "warning"]
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,11 @@ def target_leaks(records: Records, table: Encoded) -> list[TargetLeak]:
     together = {name: list(parts.values()) for name, parts in found.items()}
     everywhere = EVERYWHERE if len(records.hospitals) > 1 else records.hospitals[0]
     leaks = list(_leaks_at(everywhere, names, together, several))
-    known = {leak.column: leak.level for leak in leaks}
+    known = {leak.column: leak.severity for leak in leaks}
     for hospital in hospitals if len(hospitals) > 1 else ():
         alone = {name: [parts[hospital]] for name, parts in found.items() if hospital in parts}
         more = _leaks_at(hospital, names, alone, several)
-        leaks += [leak for leak in more if known.get(leak.column) not in ("error", leak.level)]
+        leaks += [leak for leak in more if known.get(leak.column) not in ("error", leak.severity)]
     return leaks
 
 

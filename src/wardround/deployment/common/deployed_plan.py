@@ -14,9 +14,11 @@ import torch
 
 from wardround.algorithms.regions import with_only
 from wardround.core.errors import StudyError
+from wardround.core.notice_codes import identity
+from wardround.core.notices import Notice
 from wardround.data.agreement import Common, Facts, facts, fit_site, lend, own_recipe
 from wardround.data.brightness import levels
-from wardround.data.checks.before_training import Finding, check_splits
+from wardround.data.checks.before_training import check_splits
 from wardround.data.cohort import Cohort, image_site, load_cohort, table_site
 from wardround.data.prepare import Layout, recipe_of
 from wardround.data.records import Column, Records
@@ -130,14 +132,15 @@ class DeployedPlan(Plan):
         there = replace(arm.topology, regions=with_only(arm.topology.regions, self.sites))
         return super().trial(replace(arm, topology=there), seed)
 
-    def own_findings(self) -> list[Finding]:
-        """All checks on this hospital's own rows, the first of each kind; what speaks of all sites is left out."""
-        found: dict[tuple[str, str, str], Finding] = {}
+    def own_notices(self) -> list[Notice]:
+        """All checks on this hospital's own rows, the first of each; what is about all sites is left out."""
+        found: dict[tuple[object, ...], Notice] = {}
         for name, seed in self.row_sets:
             arm = self.study.arm(name)
-            for one in check_splits(self.cohort_of(arm), self.splits(arm, seed), False, self.study.evaluation.accept):
-                if one.check not in ACROSS:
-                    found.setdefault(one.kind, one)
+            splits, accept = self.splits(arm, seed), self.study.evaluation.accept
+            for notice in check_splits(self.cohort_of(arm), splits, False, accept):
+                if notice.code not in ACROSS:
+                    found.setdefault(identity(notice), notice)
         return list(found.values())
 
     def own_facts(self, key: Key) -> Facts | None:

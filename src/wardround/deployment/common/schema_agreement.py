@@ -6,9 +6,11 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from wardround.core.errors import CheckError, DeployError
+from wardround.core.errors import DeployError
+from wardround.core.notice_codes import line_of
+from wardround.core.notices import Notice
 from wardround.data.agreement import Common, Facts, Lent, Moments, common_of, common_scale, layout_of, with_enough
-from wardround.data.checks.before_training import UNCOMPARED, direction_findings
+from wardround.data.checks.before_training import accepted, direction_notices, refuse_errors
 from wardround.data.checks.label_direction import Association, opposites, uncompared
 from wardround.data.clinical_names import SAME
 from wardround.data.prepare import Layout
@@ -74,7 +76,10 @@ def read_common(told: Mapping[str, Any]) -> Common:
     )
 
 
-DIRECTION_CHECK = "label-direction"
+HOW_TO_ACCEPT = (
+    'If it is meant, accept it knowingly: `accept = ["{}"]` in [evaluation]; that is another study, which hospitals '
+    "approve anew."
+)
 
 
 def direction_payload(found: Mapping[str, Association], only_public: bool) -> dict[str, list[float]]:
@@ -90,16 +95,10 @@ def inverted_labels(study: Study, classes: Sequence[str], told: Mapping[str, Map
     by_site = {
         site: {str(name): _read_direction(one) for name, one in directions.items()} for site, directions in told.items()
     }
-    warnings = [f"{site}: {UNCOMPARED}" for site in uncompared(by_site)] if any(by_site.values()) else []
-    for finding in direction_findings(opposites(by_site), classes):
-        if DIRECTION_CHECK not in study.evaluation.accept:
-            accept = (
-                f'If it is meant, accept it knowingly: `accept = ["{DIRECTION_CHECK}"]` in [evaluation]; '
-                "that is another study, which hospitals approve anew."
-            )
-            raise CheckError(f"{finding.site}: {DIRECTION_CHECK}", finding.message, f"{finding.remedy} {accept}")
-        warnings.append(f"{finding} (accepted by the study)")
-    return warnings
+    notices = [Notice("label-not-compared", "warning", site) for site in uncompared(by_site) if any(by_site.values())]
+    notices += accepted(direction_notices(opposites(by_site), classes), study.evaluation.accept)
+    refuse_errors(notices, HOW_TO_ACCEPT)
+    return list(map(line_of, notices))
 
 
 def _read_direction(told: Sequence[float]) -> Association:

@@ -28,6 +28,7 @@ from wardround.bundles.bundle import build_model
 from wardround.bundles.card.card import FIGURES, Told, findings_told
 from wardround.core.atomic_files import refuse_existing
 from wardround.core.errors import BundleError, DeployError, RunError, StudyError, suggest
+from wardround.core.notice_codes import line_of
 from wardround.core.settings import Factory
 from wardround.core.tree import Tree
 from wardround.data.site import Site
@@ -231,7 +232,7 @@ def _told(session: Session, arm: Arm, seed: int, site: Site, predictions: pd.Dat
         else None,
         privacy=_privacy(session, arm, seed),
         subgroups={},
-        warnings=(*session.records.notes, *(str(finding) for finding in session.plan.own_findings())),
+        warnings=(*session.records.notes, *map(line_of, session.plan.own_notices())),
         findings=_findings(scores, arm.name, session.site, resampling),
     )
 

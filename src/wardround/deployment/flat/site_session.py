@@ -64,7 +64,7 @@ class Session:
         self.run, self.sites = str(hello["run"]), [str(name) for name in hello["sites"]]
         self.study, self.gate = gate.study(str(hello["study"]), self.sites), gate
         self.plan = own_plan(self.study, families, site, self.sites, records)
-        refuse_errors(self.plan.own_findings())
+        refuse_errors(self.plan.own_notices())
         gate.enough(min(len(self.plan.own_split(key).train) for key in self.plan.row_sets))
         self.store, self.secret = Store(folder), RunSecret(folder)
         self.ledger, self.commitments = Ledger(folder.parent / LEDGER), Commitments(folder / "commitments.jsonl")

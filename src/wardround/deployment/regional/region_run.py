@@ -6,7 +6,7 @@ from wardround.core.errors import DeployError
 from wardround.deployment.common.deployable import refuse_undeployable
 from wardround.deployment.common.messaging import Step
 from wardround.deployment.coordinate import LOOPBACK
-from wardround.deployment.join import Notice, alone, trust
+from wardround.deployment.join import ShowLine, alone, trust
 from wardround.deployment.provisioning.kit import CoordinatorKit, read_keys
 from wardround.deployment.provisioning.region_file import RegionFile
 from wardround.deployment.regional.region_handler import OwnSites, RegionWork
@@ -38,7 +38,7 @@ def hospitals_of(region: RegionFile, study: Study, families: Families) -> tuple[
 
 def coordinate_region(
     region: RegionFile,
-    notice: Notice,
+    notice: ShowLine,
     watch: Callable[[Step], None] = lambda step: None,
     listen: str = LOOPBACK,
     stop: Callable[[], bool] = lambda: False,

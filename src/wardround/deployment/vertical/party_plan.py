@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from wardround.core.errors import DataError, StudyError, suggest
+from wardround.core.notices import Notice
 from wardround.data.agreement import recipes
 from wardround.data.brightness import levels
-from wardround.data.checks.before_training import Finding
 from wardround.data.checks.duplicates import FEWEST_COLUMNS
 from wardround.data.cohort import Cohort, image_site, load_cohort
 from wardround.data.parties import IMAGE, Holdings, columns_held, table_of
@@ -34,7 +34,7 @@ from wardround.study.schema import Arm, Study
 from wardround.training.trial import Trial
 
 SIDES = ("train", "validation", "test")
-EQUAL_ROWS = ("leak", "copies", "shared-rows")  # checks that look for equal rows
+EQUAL_ROWS = ("leak", "copies", "shared-rows", "equal-rows")  # checks that look for equal rows
 Shapes = Mapping[str, tuple[int, ...]]  # what each party gives of a row: so many numbers, or an image of this shape
 # in one message; a party also writes the parts of its models once in a step
 WAVE_EMBEDDINGS, WAVE_MODELS = 16 * 2**20, 32 * 2**20
@@ -82,13 +82,13 @@ class VerticalPlan(DeployedPlan):
         build: ModelBuilder = self.families.models[arm.model.name](**options)
         return build(Shape(inputs, len(self.classes), self.has_findings, parts))
 
-    def own_findings(self) -> list[Finding]:
+    def own_notices(self) -> list[Notice]:
         """Without what is known from equal rows, where the holder has so few columns that patients look alike: their
         numbers keep them apart."""
-        found = super().own_findings()
+        notices = super().own_notices()
         columns = min(len(cohort.records.columns) for cohort in self.cohorts.values())
         tables = all(cohort.records.is_table for cohort in self.cohorts.values())
-        return [one for one in found if one.check not in EQUAL_ROWS or not tables or columns >= FEWEST_COLUMNS]
+        return [one for one in notices if one.code not in EQUAL_ROWS or not tables or columns >= FEWEST_COLUMNS]
 
     def own_columns(self, arm: Arm) -> tuple[str, ...]:
         """What this party gives in an arm, checked against its file."""

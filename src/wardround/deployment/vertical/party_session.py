@@ -84,7 +84,7 @@ class PartySession:
         self.ids = ids_of(site, records)
         self.plan = own_vertical_plan(self.study, families, site, records)
         if self.is_holder:
-            refuse_errors(self.plan.own_findings())
+            refuse_errors(self.plan.own_notices())
         self.store = Store(folder)
         self.commitments = Commitments(folder / "commitments.jsonl")
         self.secret = RunSecret(folder).draw(used=(folder / "session.json").exists())

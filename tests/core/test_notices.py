@@ -1,0 +1,195 @@
+"""Notices: values that travel, filters on fields, and the one place where they become sentences."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wardround.core.notice_codes import (
+    CHECKS,
+    CODES,
+    identity,
+    line_of,
+    lines_of,
+    over_seeds,
+    read_notice,
+    reference,
+    remedy_of,
+    text_of,
+    written,
+)
+from wardround.core.notices import LONGEST_TEXT, MOST_NAMES, Notice
+
+ROOT = Path(__file__).parents[2]
+LEAK = Notice("leak", "error", "north", counts={"rows": 3, "of": 10})
+WHOLE = Notice(
+    "target-leak",
+    "warning",
+    "north",
+    ("crp",),
+    {"rows": 44, "of": 100, "auc": 0.995},
+    {"crp": 2},
+    ("yes",),
+    ("south",),
+    "fedavg",
+    "fixed",
+    (3, 10),
+    ("a.png",),
+    {"by_gap": True, "part": "test", "names": ("x", "y")},
+    True,
+)
+
+
+def test_a_notice_goes_through_json_and_comes_back_equal() -> None:
+    for notice in (LEAK, WHOLE):
+        assert read_notice(json.loads(json.dumps(notice.to_json()))) == notice
+    assert LEAK.to_json() == {"code": "leak", "severity": "error", "site": "north", "counts": {"rows": 3, "of": 10}}
+    assert written([LEAK])[0]["text"] == line_of(LEAK)
+    assert read_notice(written([LEAK])[0]) == LEAK  # its text is made again, never read
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"code": "no-such-code"},
+        {"code": 3},
+        {"severity": "fatal"},
+        {"severity": "info"},
+        {"unknown": 1},
+        {"site": "a\x1b[2Jb"},
+        {"site": "x" * (LONGEST_TEXT + 1)},
+        {"site": None},
+        {"columns": "crp"},
+        {"columns": ["x"] * (MOST_NAMES + 1)},
+        {"columns": [["crp"]]},
+        {"counts": {"rows": float("nan")}},
+        {"counts": {"rows": True}},
+        {"counts": {"rows": "3"}},
+        {"counts": [3]},
+        {"counts": {}},  # its text needs none, but of none nothing can be said of a share
+        {"seeds": [3]},
+        {"seeds": [4, 3]},
+        {"seeds": [1.5, 3]},
+        {"details": {"x": {"y": 1}}},
+        {"details": []},
+        {"accepted": "yes"},
+    ],
+)
+def test_what_is_not_a_notice_is_refused_without_showing_it(change: dict[str, Any]) -> None:
+    given = {**LEAK.to_json(), **change}
+    if change == {"counts": {}}:
+        given["code"], given["severity"] = "large-share-of-weight", "warning"
+    with pytest.raises(ValueError, match="notice") as refused:
+        read_notice(given)
+    assert "\x1b" not in str(refused.value)
+    assert "xxxx" not in str(refused.value)
+
+
+def test_notices_of_two_seeds_are_one_where_they_differ_in_counts_only() -> None:
+    other = replace(LEAK, counts={"rows": 4, "of": 10})
+    assert identity(LEAK) == identity(other)
+    for change in ({"site": "3"}, {"columns": ("a1",)}, {"classes": ("2",)}, {"arm": "b"}, {"details": {"part": "x"}}):
+        assert identity(replace(LEAK, **change)) != identity(LEAK)  # type: ignore[arg-type]
+    assert over_seeds([[LEAK], [], [other]]) == [replace(LEAK, seeds=(2, 3))]
+    assert over_seeds([[LEAK], [other]]) == [LEAK]
+    shown = Notice("label-direction", "error", "a", per_column={"age": 1}, classes=("sick",), details={"certain": True})
+    assert identity(shown) == identity(replace(shown, per_column={"crp": -1}))  # which columns show it may differ
+
+
+def test_every_code_is_declared_whole_and_every_code_that_is_raised_is_declared() -> None:
+    for code, known in CODES.items():
+        assert re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", code)
+        assert known.severities
+        for sentence in (known.meaning, known.remedy):
+            assert sentence[0].isupper() or sentence[0] in "`"
+            assert sentence.endswith((".", ".)"))
+    source = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    raised = set(re.findall(r'Notice\(\s*"([a-z0-9-]+)"', source))
+    assert raised <= set(CODES)
+    assert set(CHECKS) >= {"no-rows", "few-rows", "one-site", "shared-rows", "leak", "target-leak", "copies"}
+    assert set(CHECKS) >= {"label-direction", "one-class", "rare-class", "missing-class", "empty-column"}
+    assert set(CHECKS) >= {"constant-column", "odd-values"}
+
+
+def test_the_reference_is_that_of_the_registry() -> None:
+    """Written anew with scripts/write_notices_page.py."""
+    assert (ROOT / "docs/reference/notices.md").read_text(encoding="utf-8").endswith(f"\n{reference()}")
+
+
+# -- wording: here and nowhere else
+
+WORDING = {
+    LEAK: "north: 3 of 10 test rows are also training rows of some site, so that test figures are too good",
+    replace(LEAK, severity="warning", accepted=True, seeds=(2, 3), variant="fixed"): (
+        "variant fixed: north: 3 of 10 test rows are also training rows of some site, so that test figures are too "
+        "good (accepted by the study) (with 2 of 3 seeds)"
+    ),
+    Notice("shared-rows", "error", "a", counts={"rows": 5, "of": 40, "by_chance": 2}): (
+        "a: 5 of 40 rows are also at another site (chance explains at most 2 equal rows in these columns)"
+    ),
+    Notice("equal-rows", "warning", "a", counts={"rows": 5, "of": 40}): (
+        "a: 5 of 40 rows equal rows of other patients elsewhere"
+    ),
+    Notice("target-leak", "error", "h0", ("crp",), {"rows": 44, "of": 600, "auc": 1.0}, classes=("a", "b")): (
+        "h0: column 'crp' alone tells 'a' and 'b' from the rest: area under the ROC curve 1.000 over 600 rows, 44 of "
+        "them of the rarer class"
+    ),
+    Notice("odd-values", "warning", "b", ("hr", "steps"), per_column={"hr": 3, "steps": 1}): (
+        "b: hr (3), steps (1): values so far from this site's others that they may be typos"
+    ),
+    Notice("one-class", "error", classes=("yes",)): (
+        "all sites: every training row is of class 'yes'; there is nothing to learn"
+    ),
+    Notice("one-class", "error"): (
+        "all sites: no finding is present in some training rows and absent in others; there is nothing to learn"
+    ),
+    Notice("rare-class", "warning", classes=("x",), counts={"rows": 1}): "all sites: class 'x' has only 1 rows",
+    Notice("missing-class", "warning", "b", classes=tuple("vwxy"), counts={"of": 9}, details={"part": "test"}): (
+        "b: no test row of class 'v', 'w', 'x' and 1 more (4 of 9 classes)"
+    ),
+    Notice(
+        "missing-class", "warning", "b", classes=("v",), counts={"of": 9}, details={"part": "test", "findings": True}
+    ): ("b: no test row with 'v' (1 of 9 findings)"),
+    Notice("few-rows", "warning", "b", counts={"rows": 20, "test": 5}): (
+        "b: only 20 rows (5 of them for testing); its own figures will say little"
+    ),
+    Notice("label-direction", "error", "a", per_column={"age": 1, "hr": -1}, classes=("sick",), other_sites=("b",)): (
+        "a and b: the label of one of them seems to be inverted (which one cannot be known from two): 'sick' goes with "
+        "higher age and lower hr at a, and with the opposite at b"
+    ),
+    Notice("label-direction", "error", "a", per_column={"age": 1}, classes=("sick",), details={"certain": True}): (
+        "a: its label seems to be inverted: 'sick' goes with higher age here, and with the opposite at the other sites"
+    ),
+    Notice("label-direction", "error", "a", per_column={"age": 1}, classes=("sick",), other_sites=("b", "c")): (
+        "a: its label, or that of b and c, seems to be inverted: 'sick' goes with higher age here, and with the "
+        "opposite at the other sites"
+    ),
+    Notice("few-matched-patients", "warning", arm="split", counts={"patients": 16, "of": 160}): (
+        "split: only 16 of 160 training patients are at all parties, so that its model says little"
+    ),
+}
+
+
+@pytest.mark.parametrize("notice", WORDING, ids=lambda notice: notice.code)
+def test_wording(notice: Notice) -> None:
+    assert line_of(notice) == WORDING[notice]
+    assert line_of(notice).endswith(text_of(notice))
+    assert remedy_of(notice)
+
+
+def test_what_many_sites_have_is_said_once_with_the_sites() -> None:
+    silent = [Notice("label-not-compared", "warning", f"s{number:02}") for number in range(50)]
+    (line,) = lines_of(silent)
+    assert line.startswith("s00, s01, ")
+    assert line.endswith(f"s19 and 30 more: {text_of(silent[0])}")
+    few = [Notice("few-rows", "warning", site, counts={"rows": rows, "test": 2}) for site, rows in (("a", 9), ("b", 8))]
+    assert lines_of(few) == [line_of(notice) for notice in few]  # two are said one by one
+    few.append(Notice("few-rows", "warning", "c", counts={"rows": 7, "test": 2}))
+    assert lines_of([few[0], LEAK, *few[1:]]) == [
+        "A site has fewer than 30 rows, so that its own figures say little (3 sites): a (9 rows), b (8 rows), c (7 "
+        "rows)",
+        line_of(LEAK),
+    ]
