@@ -92,7 +92,7 @@ def test_notices_of_two_seeds_are_one_where_they_differ_in_counts_only() -> None
     other = replace(LEAK, counts={"rows": 4, "of": 10})
     assert identity(LEAK) == identity(other)
     for change in ({"site": "3"}, {"columns": ("a1",)}, {"classes": ("2",)}, {"arm": "b"}, {"details": {"part": "x"}}):
-        assert identity(replace(LEAK, **change)) != identity(LEAK)  # type: ignore[arg-type]
+        assert identity(replace(LEAK, **change)) != identity(LEAK)
     assert over_seeds([[LEAK], [], [other]]) == [replace(LEAK, seeds=(2, 3))]
     assert over_seeds([[LEAK], [other]]) == [LEAK]
     shown = Notice("label-direction", "error", "a", per_column={"age": 1}, classes=("sick",), details={"certain": True})
