@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from wardround.core.notice_codes import reference
+from wardround.core.notices import reference
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "notices.md"
 

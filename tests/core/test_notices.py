@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from wardround.core.notice_codes import (
+from wardround.core.notices import (
     CHECKS,
     CODES,
+    Notice,
     identity,
     line_of,
     lines_of,
@@ -19,9 +20,9 @@ from wardround.core.notice_codes import (
     reference,
     remedy_of,
     text_of,
-    written,
+    with_texts,
 )
-from wardround.core.notices import LONGEST_TEXT, MOST_NAMES, Notice
+from wardround.core.notices.notice import LONGEST_TEXT, MOST_NAMES
 
 ROOT = Path(__file__).parents[2]
 LEAK = Notice("leak", "error", "north", counts={"rows": 3, "of": 10})
@@ -47,8 +48,8 @@ def test_a_notice_goes_through_json_and_comes_back_equal() -> None:
     for notice in (LEAK, WHOLE):
         assert read_notice(json.loads(json.dumps(notice.to_json()))) == notice
     assert LEAK.to_json() == {"code": "leak", "severity": "error", "site": "north", "counts": {"rows": 3, "of": 10}}
-    assert written([LEAK])[0]["text"] == line_of(LEAK)
-    assert read_notice(written([LEAK])[0]) == LEAK  # its text is made again, never read
+    assert with_texts([LEAK])[0]["text"] == line_of(LEAK)
+    assert read_notice(with_texts([LEAK])[0]) == LEAK  # its text is made again, never read
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ import pytest
 import wardround
 from tests.real_data import shared_data
 from wardround.core.errors import CheckError
-from wardround.core.notice_codes import CHECKS, line_of
-from wardround.core.notices import Notice
+from wardround.core.notices import CHECKS, Notice, line_of
 from wardround.data.checks.before_training import check_splits, refuse_errors
 from wardround.data.cohort import Cohort, load_cohort
 from wardround.data.records import Column, Records

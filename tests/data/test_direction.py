@@ -9,8 +9,7 @@ import pytest
 
 from tests.real_data import shared_data
 from wardround.core import seeds
-from wardround.core.notice_codes import identity
-from wardround.core.notices import Notice
+from wardround.core.notices import Notice, identity
 from wardround.data.checks.before_training import check_splits, direction_notices
 from wardround.data.checks.label_direction import (
     BETWEEN,

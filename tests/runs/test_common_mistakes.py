@@ -9,8 +9,7 @@ from torch import nn
 
 import wardround
 from wardround.core.errors import CheckError, RunError, StudyError
-from wardround.core.notice_codes import line_of
-from wardround.core.notices import Notice
+from wardround.core.notices import Notice, line_of
 from wardround.data.sources.csv.hospital_files import csv
 from wardround.models import Model, ModelBuilder, Shape, from_module
 from wardround.runs.plan import check_study, rehearse

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from wardround.core.errors import DataError, RunError, StudyError, WardroundError
-from wardround.core.notice_codes import line_of
+from wardround.core.notices import line_of
 from wardround.data.parties import holdings_of, known_patients
 from wardround.data.site import Rows
 from wardround.engines import ENGINES

@@ -11,8 +11,7 @@ import pandas as pd
 from wardround.bundles.build.shared_part import SharedPart
 from wardround.core import seeds
 from wardround.core.errors import CheckError, DataError, StudyError, shown, suggest
-from wardround.core.notice_codes import CHECKS, identity, line_of
-from wardround.core.notices import Notice
+from wardround.core.notices import CHECKS, Notice, identity, line_of
 from wardround.data.agreement import LEAST
 from wardround.data.checks.before_training import accepted, check_splits, refuse_errors
 from wardround.data.cohort import Cohort, load_cohort, split_sites

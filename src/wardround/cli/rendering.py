@@ -104,7 +104,7 @@ def progress_bar(shown: bool) -> Iterator[Callable[["Progress"], None] | None]:
 
 def show_notices(out: Console, notices: Sequence["Notice"]) -> None:
     """What sites have in common is said once."""
-    from wardround.core.notice_codes import grouped, remedy_of
+    from wardround.core.notices import grouped, remedy_of
 
     for members, line in grouped(notices):
         first = members[0]

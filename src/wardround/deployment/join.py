@@ -11,8 +11,7 @@ from pathlib import Path
 
 from wardround.core.errors import DeployError, WardroundError
 from wardround.core.health import Condition
-from wardround.core.notice_codes import remedy_of, text_of
-from wardround.core.notices import Notice
+from wardround.core.notices import Notice, remedy_of, text_of
 from wardround.data.records import Records
 from wardround.deployment.common.deployed_plan import DeployedPlan, own_plan
 from wardround.deployment.flat.site_account import LEDGER

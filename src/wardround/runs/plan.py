@@ -11,8 +11,7 @@ import torch
 
 from wardround.algorithms.hierarchical import in_regions
 from wardround.core.errors import MachineError, StudyError, suggest
-from wardround.core.notice_codes import CHECKS, identity, line_of, over_seeds
-from wardround.core.notices import Notice
+from wardround.core.notices import CHECKS, Notice, identity, line_of, over_seeds
 from wardround.data.checks.before_training import check_splits, one_site, refuse_errors
 from wardround.data.cohort import Cohort, load_cohort, prepare_sites, split_sites
 from wardround.data.site import Block, Rows, Site, join

@@ -11,8 +11,7 @@ from torch.nn.functional import adaptive_avg_pool2d
 
 from wardround.core import seeds
 from wardround.core.errors import DeployError, MachineError
-from wardround.core.notice_codes import identity
-from wardround.core.notices import Notice
+from wardround.core.notices import Notice, identity
 from wardround.data.agreement import facts
 from wardround.data.cohort import Cohort, prepare_sites
 from wardround.data.heterogeneity import Heterogeneity, measure

@@ -17,8 +17,7 @@ def check(
     """Check a study and its data without training. Exit code 5 if the study would be refused."""
     from wardround.cli import rendering as render
     from wardround.core.errors import CheckError
-    from wardround.core.notice_codes import written
-    from wardround.core.notices import errors_among
+    from wardround.core.notices import errors_among, with_texts
     from wardround.runs.catalog import load_study
     from wardround.runs.estimate import estimate
     from wardround.runs.plan import check_study, load_plan, rehearse
@@ -39,7 +38,7 @@ def check(
             {
                 "study": {"name": parsed.name, "hash": parsed.hash, "arms": [arm.name for arm in parsed.arms]},
                 "notes": notes,
-                "notices": written(notices),
+                "notices": with_texts(notices),
                 "sites": sites,
                 "refused": refused,
                 "seconds": sum(kind.total for kind in kinds) if kinds else None,

@@ -9,8 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from wardround.core.errors import CheckError
-from wardround.core.notice_codes import line_of, place_of, remedy_of, text_of
-from wardround.core.notices import Notice, Severity, errors_among
+from wardround.core.notices import Notice, Severity, errors_among, line_of, place_of, remedy_of, text_of
 from wardround.data.checks.duplicates import Elsewhere, copies, copies_elsewhere
 from wardround.data.checks.label_direction import MOST_SITES, Opposite, associations, opposites, uncompared
 from wardround.data.checks.outliers import far_out_counts

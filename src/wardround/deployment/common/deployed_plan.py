@@ -14,8 +14,7 @@ import torch
 
 from wardround.algorithms.regions import with_only
 from wardround.core.errors import StudyError
-from wardround.core.notice_codes import identity
-from wardround.core.notices import Notice
+from wardround.core.notices import Notice, identity
 from wardround.data.agreement import Common, Facts, facts, fit_site, lend, own_recipe
 from wardround.data.brightness import levels
 from wardround.data.checks.before_training import check_splits

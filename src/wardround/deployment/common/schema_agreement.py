@@ -7,8 +7,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from wardround.core.errors import DeployError
-from wardround.core.notice_codes import line_of
-from wardround.core.notices import Notice
+from wardround.core.notices import Notice, line_of
 from wardround.data.agreement import Common, Facts, Lent, Moments, common_of, common_scale, layout_of, with_enough
 from wardround.data.checks.before_training import accepted, direction_notices, refuse_errors
 from wardround.data.checks.label_direction import Association, opposites, uncompared

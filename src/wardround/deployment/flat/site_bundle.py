@@ -28,7 +28,7 @@ from wardround.bundles.bundle import build_model
 from wardround.bundles.card.card import FIGURES, Told, findings_told
 from wardround.core.atomic_files import refuse_existing
 from wardround.core.errors import BundleError, DeployError, RunError, StudyError, suggest
-from wardround.core.notice_codes import line_of
+from wardround.core.notices import line_of
 from wardround.core.settings import Factory
 from wardround.core.tree import Tree
 from wardround.data.site import Site

@@ -1,0 +1,60 @@
+"""What a code of a notice declares, and the words that texts of several families need."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from wardround.core.notices.notice import Notice, Severity
+
+Text = Callable[[Notice], str]
+NOTHING = "Nothing need be done."
+
+
+@dataclass(frozen=True)
+class Code:
+    severities: tuple[Severity, ...]
+    meaning: str
+    remedy: str
+    text: Text
+    is_check: bool = False  # a check before training: `[evaluation] accept` may name it
+    same_by: tuple[str, ...] = ("columns", "classes", "other_sites", "details", "files")  # beside site, arm, variant
+    remedy_for: Text | None = None  # where it depends on the notice
+
+
+def info(meaning: str, remedy: str, text: Text) -> Code:
+    return Code(("info",), meaning, remedy, text)
+
+
+def warning(meaning: str, remedy: str, text: Text) -> Code:
+    return Code(("warning",), meaning, remedy, text)
+
+
+def check(
+    severities: Sequence[Severity],
+    meaning: str,
+    remedy: str,
+    text: Text,
+    remedy_for: Text | None = None,
+    same_by: tuple[str, ...] = Code.same_by,
+) -> Code:
+    return Code(tuple(severities), meaning, remedy, text, True, same_by, remedy_for)
+
+
+def quoted(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))
+
+
+def listed(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def count(notice: Notice, name: str = "rows") -> int:
+    return int(notice.counts.get(name, 0))
+
+
+def share_text(notice: Notice, what: str) -> str:
+    """`3 of 40 rows ...`"""
+    return f"{count(notice)} of {count(notice, 'of')} {what}"
+
+
+def plural(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

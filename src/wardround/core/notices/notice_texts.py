@@ -1,0 +1,152 @@
+"""The registry of all codes, and the only place where notices become text.
+
+A code's `text` says what was found at one site, without the site's name; its `meaning` says it once for all, for the
+reference and where many sites have the same.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from wardround.core.notices.check_codes import CHECK_CODES
+from wardround.core.notices.code import Code, count
+from wardround.core.notices.file_codes import FILE_CODES
+from wardround.core.notices.image_codes import IMAGE_CODES
+from wardround.core.notices.notice import Notice, Severity
+from wardround.core.notices.run_codes import RUN_CODES
+
+CODES: Mapping[str, Code] = {**CHECK_CODES, **FILE_CODES, **IMAGE_CODES, **RUN_CODES}
+CHECKS = {code: known.meaning for code, known in CODES.items() if known.is_check}
+MANY_SITES = 3  # with so many, a remark that they share is made once
+MOST_NAMED = 20  # sites of such a line
+
+
+def text_of(notice: Notice) -> str:
+    """What was found, without the site's or arm's name."""
+    accepted = " (accepted by the study)" if notice.accepted else ""
+    seeds = f" (with {notice.seeds[0]} of {notice.seeds[1]} seeds)" if notice.seeds else ""
+    return f"{CODES[notice.code].text(notice)}{accepted}{seeds}"
+
+
+def remedy_of(notice: Notice) -> str:
+    known = CODES[notice.code]
+    return known.remedy if known.remedy_for is None else known.remedy_for(notice)
+
+
+def line_of(notice: Notice) -> str:
+    """The whole remark in one line: variant, site or arm, and what was found."""
+    variant = f"variant {notice.variant}: " if notice.variant else ""
+    place = place_of(notice)
+    return f"{variant}{place}: {text_of(notice)}" if place else f"{variant}{text_of(notice)}"
+
+
+def place_of(notice: Notice) -> str:
+    """The sites, or the arm, that a line begins with."""
+    if notice.code == "label-direction" and len(notice.other_sites) == 1:
+        return f"{notice.site} and {notice.other_sites[0]}"
+    return notice.site or notice.arm or ("all sites" if CODES[notice.code].is_check else "")
+
+
+def lines_of(notices: Iterable[Notice]) -> list[str]:
+    """Lines for people: what many sites have in common is said once."""
+    return [line for _, line in grouped(notices)]
+
+
+def grouped(notices: Iterable[Notice]) -> list[tuple[list[Notice], str]]:
+    """Notices that share a line, and the line. The order is that of the first of each group."""
+    groups: dict[tuple[object, ...], list[Notice]] = {}
+    for notice in notices:
+        groups.setdefault(_shared(notice), []).append(notice)
+    found: list[tuple[list[Notice], str]] = []
+    for members in groups.values():
+        if len(members) < MANY_SITES:
+            found += [([notice], line_of(notice)) for notice in members]
+        else:
+            found.append((members, _line_for_many(members)))
+    return found
+
+
+def identity(notice: Notice) -> tuple[object, ...]:
+    """Equal for notices that differ in their counts only, as those of two seeds do."""
+    by = [getattr(notice, name) for name in CODES[notice.code].same_by]
+    plain = [tuple(sorted(value.items())) if isinstance(value, Mapping) else value for value in by]
+    return notice.code, notice.site, notice.arm, notice.variant, *plain
+
+
+def over_seeds(by_seed: Iterable[Iterable[Notice]]) -> list[Notice]:
+    """The first of each remark, with the number of seeds that have it where not all have it."""
+    found: dict[tuple[object, ...], list[Notice]] = {}
+    total = 0
+    for notices in by_seed:
+        total += 1
+        for key, notice in {identity(notice): notice for notice in notices}.items():
+            found.setdefault(key, []).append(notice)
+    return [
+        notices[0] if len(notices) == total else replace(notices[0], seeds=(len(notices), total))
+        for notices in found.values()
+    ]
+
+
+def read_notice(value: object) -> Notice:
+    """From a file or another institution. ValueError where it is none, or of a code that is not known."""
+    notice = Notice.from_json(value)
+    declared: Severity = "error" if notice.accepted else notice.severity  # an accepted error is a warning
+    if notice.code not in CODES or declared not in CODES[notice.code].severities:
+        raise ValueError("a notice has a code or a severity that is not known")
+    try:
+        text_of(notice)
+    except (KeyError, IndexError, TypeError, ValueError):
+        raise ValueError("a notice lacks what its code needs") from None
+    return notice
+
+
+def with_texts(notices: Iterable[Notice]) -> list[dict[str, object]]:
+    """For JSON files that people read too: each with its text."""
+    return [{**notice.to_json(), "text": line_of(notice)} for notice in notices]
+
+
+def reference() -> str:
+    """The tables of docs/reference/notices.md."""
+    rows = ["| code | severity | meaning | what to do |", "|---|---|---|---|"]
+    rows += [
+        f"| `{code}` | {' or '.join(known.severities)} | {_cell(known.meaning)} | {_cell(known.remedy)} |"
+        for code, known in CODES.items()
+    ]
+    return "\n".join(rows) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _shared(notice: Notice) -> tuple[object, ...]:
+    """What is equal for notices that may share a line; one of no site stands for itself."""
+    alone = () if notice.site and not notice.other_sites else (id(notice),)
+    return notice.code, notice.severity, notice.variant, notice.accepted, notice.details.get("part"), *alone
+
+
+def _line_for_many(notices: Sequence[Notice]) -> str:
+    first, texts = notices[0], {text_of(notice) for notice in notices}
+    sites = list(dict.fromkeys(notice.site for notice in notices))
+    variant = f"variant {first.variant}: " if first.variant else ""
+    if len(texts) == 1:
+        return f"{variant}{_few(sites)}: {texts.pop()}"
+    briefs = [f"{notice.site}{_brief(notice)}" for notice in notices]
+    accepted = " (accepted by the study)" if first.accepted else ""
+    return f"{variant}{CODES[first.code].meaning[:-1]}{accepted} ({len(sites)} sites): {_few(briefs)}"
+
+
+def _brief(notice: Notice) -> str:
+    """What tells one site's remark from another's, in brackets."""
+    if notice.per_column:
+        return f" ({', '.join(f'{name} {count}' for name, count in notice.per_column.items())})"
+    if notice.columns or notice.classes:
+        return f" ({', '.join((*notice.columns, *notice.classes))})"
+    if "rows" in notice.counts:
+        of = f" of {count(notice, 'of')}" if "of" in notice.counts else ""
+        return f" ({count(notice)}{of} rows)"
+    return ""
+
+
+def _few(names: Sequence[str]) -> str:
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,144 @@
+"""Codes of training, and of what happens between hospitals."""
+
+from collections.abc import Mapping
+
+from wardround.core.notices.code import NOTHING, Code, Text, count, info, plural, warning
+from wardround.core.notices.notice import Notice
+
+LR_HIGH = "The learning rate (`lr`) may be too high."
+WITHHELD = "stay there and count nowhere else"
+
+
+def _diverged(notice: Notice) -> str:
+    return "training diverged; the scores are not numbers and count nowhere"
+
+
+def _saturated(notice: Notice) -> str:
+    share = notice.counts.get("share", 0.0)
+    ends = f", and {share:.0%} of its scores are nearly 0 or 1" if share > 0 else ""
+    return f"has a higher test loss than one answer for everybody would have{ends}"
+
+
+def _withheld(notice: Notice) -> str:
+    few = f"fewer than {count(notice, 'smallest')} patients {notice.details['part']}"
+    if notice.details.get("findings"):
+        return f"{few} have, or have not, {', '.join(notice.classes)}; its figures of these findings {WITHHELD}"
+    if notice.classes:
+        return f"{few} of class {', '.join(notice.classes)}; its figures by class {WITHHELD}"
+    return f"{few}; its figures {WITHHELD}"
+
+
+def _reason(what: str) -> Text:
+    def text(notice: Notice) -> str:
+        reason = notice.details.get("reason")
+        return f"{what}: {reason}" if reason else what
+
+    return text
+
+
+RUN_CODES: Mapping[str, Code] = {
+    # training
+    "diverged": warning(
+        "Training diverged: scores are not numbers, and count nowhere.",
+        LR_HIGH,
+        _diverged,
+    ),
+    "constant-scores": warning(
+        "Scores of all test rows are within 0.001 of each other.",
+        "Nothing was learnt; try another learning rate (`lr`).",
+        lambda n: "gives all test rows nearly the same score",
+    ),
+    "saturated-scores": warning(
+        "The test loss after the last round is more than 5 % above that of the constant answer, which gives every row "
+        "the shares of the classes among the test rows, and 1 % of the scores or more are within 0.001 of 0 or 1.",
+        "The learning rate (`lr`) may be too high, or the rows too few for the model.",
+        _saturated,
+    ),
+    "unfinished-training": warning(
+        "The test loss is as high, without such scores: common with a rare outcome and few rounds.",
+        "Training may have stopped too early: try more `rounds` or a higher learning rate (`lr`).",
+        lambda n: "has a higher test loss than one answer for everybody would have, without any extreme score",
+    ),
+    "rising-loss": warning(
+        "The mean training loss of the last tenth of the rounds is more than 5 % above that of the first round.",
+        LR_HIGH,
+        lambda n: "has a higher training loss at the end than after the first round",
+    ),
+    "flat-loss": warning(
+        "The training loss fell by less than 0.1 %.",
+        "The learning rate (`lr`) may be too low, or the rounds too few.",
+        lambda n: "has hardly changed its training loss",
+    ),
+    "update-not-finite": warning(
+        "A site's updates had numbers that are not finite, and counted for nothing.",
+        LR_HIGH,
+        lambda n: (
+            f"its update of {n.arm} had numbers that are not finite in {plural(count(n, 'rounds'), 'round')}, and "
+            "counted for nothing there"
+        ),
+    ),
+    # across hospitals
+    "figures-withheld": info(
+        "A site, or a class at a site, has too few patients for figures to leave it (`smallest_cell`).",
+        NOTHING,
+        _withheld,
+    ),
+    "large-share-of-weight": warning(
+        "One site has more than half of all training rows, and so more than half of the weight.",
+        "Ask the site to confirm how many rows it has, or choose an algorithm that weights sites alike.",
+        lambda n: (
+            f"has {n.counts['share']:.0%} of all training rows, so that it alone decides more than half of every "
+            "average that is weighted by rows"
+        ),
+    ),
+    "matched-rows": info(
+        "How many training rows of the label holder are of patients whom all parties have.",
+        NOTHING,
+        lambda n: f"all parties have the patients of {count(n):,} of {count(n, 'of'):,} training rows",
+    ),
+    "site-late": warning(
+        "A site did not answer in time, before the first round.",
+        "Ask the site whether it was running.",
+        lambda n: (
+            "did not answer the greeting in time"
+            if n.details.get("greeting")
+            else "did not answer in time, before the first round"
+        ),
+    ),
+    "site-revoked": warning("A site's key was revoked.", "Provision the site anew.", lambda n: "its key was revoked"),
+    "site-refused": warning(
+        "A site refused to take part, by its policy or its approvals.",
+        "Settle it with the site.",
+        _reason("refused"),
+    ),
+    "site-failed": warning(
+        "A site could not do what it was asked.",
+        "Settle it with the site; its own screen says more.",
+        _reason("failed"),
+    ),
+    "site-data-unusable": warning(
+        "A site's rows cannot be read or used.",
+        "The site's own screen says why.",
+        lambda n: "failed: its rows cannot be used as they are; its own screen says why",
+    ),
+    "site-fails-check": warning(
+        "A site's rows fail a check.",
+        "The site's own screen says how.",
+        lambda n: f"failed: its rows fail the check {n.details['check']}; its own screen says how",
+    ),
+    "site-answer-unusable": warning(
+        "A site sent an answer that cannot be used.",
+        "Install the same version of wardround everywhere.",
+        _reason("sent an answer that cannot be used"),
+    ),
+    "site-disagrees": warning(
+        "A site's data do not fit with those of most other sites.",
+        "Change the site's file as its remedy says.",
+        lambda n: str(n.details["reason"]),
+    ),
+    "site-away": warning(
+        "A site was away when models were evaluated.",
+        "No figure has its rows; evaluate again when it is there.",
+        lambda n: "was away when models were evaluated, so that no figure has its rows",
+    ),
+}
