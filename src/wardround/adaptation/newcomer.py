@@ -1,7 +1,7 @@
 """The new hospital's rows: read, checked, split for each repeat, and cut into nested fractions."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
