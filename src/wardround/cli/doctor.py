@@ -2,12 +2,12 @@
 
 import typer
 
+from wardround.cli import rendering as render
 from wardround.cli.options import Json
 
 
 def doctor(json: Json = False) -> None:
     """Check this machine: versions, extras, processors, shipped data. Exit code 7 if something needed is missing."""
-    from wardround.cli import rendering as render
     from wardround.core.errors import MachineError
     from wardround.core.extras import examine_extras
     from wardround.core.health import examine

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from wardround.cli import rendering as render
+from wardround.cli.bundles.render_adapt import show_adapted
 from wardround.cli.options import Json
 
 
@@ -40,8 +42,6 @@ def adapt(
     Encoder and head stay as they are. Nothing leaves the hospital.
     """
     from wardround.adaptation.adapt import adapt as run_adaptation
-    from wardround.cli import rendering as render
-    from wardround.cli.bundles import render_adapt
 
     with render.progress_bar(shown=not json) as show:
         found = run_adaptation(
@@ -59,4 +59,4 @@ def adapt(
     if json:
         render.show_json({"folder": str(found.folder), "bundle": str(found.bundle), **found.results})
     else:
-        render_adapt.show_adapted(found)
+        show_adapted(found)

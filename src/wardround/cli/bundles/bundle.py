@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from wardround.cli import rendering as render
+from wardround.cli.bundles.render_bundle import show_bundle, show_bundles
 from wardround.cli.options import Json
 
 
@@ -49,8 +51,6 @@ def bundle(
     It is given out only if it predicts the run's test rows as the run did.
     """
     from wardround.bundles.bundle import load_bundle
-    from wardround.cli import rendering as render
-    from wardround.cli.bundles import render_bundle
     from wardround.core.errors import StudyError
 
     if every_arm or arm is None:
@@ -74,7 +74,7 @@ def bundle(
     if json:
         render.show_json({"bundle": str(made), **found.about})
     else:
-        render_bundle.show_bundle(found)
+        show_bundle(found)
 
 
 def _every_arm(
@@ -90,8 +90,6 @@ def _every_arm(
     json: bool,
 ) -> None:
     from wardround.bundles.build.make import make_bundles
-    from wardround.cli import rendering as render
-    from wardround.cli.bundles import render_bundle
     from wardround.core.errors import StudyError
 
     if not asked:
@@ -106,4 +104,4 @@ def _every_arm(
         folders = {name: str(folder) for (name, _), folder in made.folders.items()}
         render.show_json({"bundles": folders, "refused": {name: why for (name, _), why in made.refused.items()}})
     else:
-        render_bundle.show_bundles(made)
+        show_bundles(made)

@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from wardround.cli import rendering as render
+from wardround.cli.bundles.render_predict import quiet_when_nobody_reads, rows_bar, show_summary
 from wardround.cli.options import Json
 
 
@@ -35,8 +37,6 @@ def predict(
     json: Json = False,
 ) -> None:
     """Predict every row of a file, in constant memory, and mark rows that are unlike the training rows."""
-    from wardround.cli import rendering as render
-    from wardround.cli.bundles import render_predict
     from wardround.core.errors import StudyError
 
     if json and out == "-":
@@ -46,10 +46,10 @@ def predict(
     from wardround.bundles.registry.registry import find_bundle
 
     loaded = load_bundle(find_bundle(bundle))
-    with render_predict.rows_bar(shown=not json) as show, render_predict.quiet_when_nobody_reads():
+    with rows_bar(shown=not json) as show, quiet_when_nobody_reads():
         how = How(tuple(without or ()), uncertainty, refer_share)
         found = predict_file(loaded, data, out, tuple(keep or ()), show, how)
     if json:
         render.show_json({"bundle": loaded.id, "out": out, **vars(found)})
     else:
-        render_predict.show_summary(found, out)
+        show_summary(found, out)

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from wardround.cli import rendering as render
+from wardround.cli.bundles.render_registry import show_change, show_details, show_differences, show_list, show_verified
 from wardround.cli.options import Json
 
 app = typer.Typer(help="A registry of bundles: versions, which is in use, and a log.", no_args_is_help=True)
@@ -28,15 +30,13 @@ def add(
 ) -> None:
     """Copy a bundle into the registry, as the next version of its name. It is not in use by that."""
     from wardround.bundles.registry.registry import Registry
-    from wardround.cli import rendering as render
-    from wardround.cli.bundles import render_registry as render_bundles
 
     added = Registry(registry).add(bundle, name, by)
     if json:
         render.show_json(added)
     else:
         then = f"wardround bundles promote {added.label} --registry {registry}"
-        render_bundles.show_change(f"Added {added.label}", added, then)
+        show_change(f"Added {added.label}", added, then)
 
 
 @app.command("list")
@@ -44,14 +44,12 @@ def list_bundles(registry: Place = REGISTRY, json: Json = False) -> None:
     """List names and versions, which is in use, and how good each was at its site."""
     from wardround.bundles.registry.listing import listing
     from wardround.bundles.registry.registry import Registry
-    from wardround.cli import rendering as render
-    from wardround.cli.bundles import render_registry as render_bundles
 
     rows = listing(Registry(registry))
     if json:
         render.show_json(rows)
     else:
-        render_bundles.show_list(registry, rows)
+        show_list(registry, rows)
 
 
 @app.command("show")
@@ -59,14 +57,12 @@ def show(name: Named, registry: Place = REGISTRY, json: Json = False) -> None:
     """Show all about one bundle: its card, its files, and what was done with it."""
     from wardround.bundles.registry.listing import details
     from wardround.bundles.registry.registry import Registry
-    from wardround.cli import rendering as render
-    from wardround.cli.bundles import render_registry as render_bundles
 
     told = details(Registry(registry), name)
     if json:
         render.show_json(told)
     else:
-        render_bundles.show_details(told)
+        show_details(told)
 
 
 @app.command("verify")
@@ -80,15 +76,13 @@ def verify(
 ) -> None:
     """Check the log, every bundle's hashes, and that the folder holds what the log says. Exit code 6 if not."""
     from wardround.bundles.registry.registry import Registry
-    from wardround.cli import rendering as render
-    from wardround.cli.bundles import render_registry as render_bundles
     from wardround.core.errors import RunError
 
     found = Registry(registry).verify(name, head)
     if json:
         render.show_json(found)
     else:
-        render_bundles.show_verified(registry, found)
+        show_verified(registry, found)
     if found.problems:
         raise typer.Exit(RunError.exit_code)
 
@@ -103,8 +97,6 @@ def diff(
     """Show in what two bundles differ: origin, model, columns, decision, weights, figures, privacy."""
     from wardround.bundles.registry.bundle_differences import differences
     from wardround.bundles.registry.registry import Registry
-    from wardround.cli import rendering as render
-    from wardround.cli.bundles import render_registry as render_bundles
 
     first, second = (Registry(registry).open(text) for text in (a, b))
     found = differences(first, second)
@@ -112,7 +104,7 @@ def diff(
         ids = {"a": {"named": a, "id": first.id}, "b": {"named": b, "id": second.id}}
         render.show_json({**ids, "same": first.id == second.id, "differences": found})
     else:
-        render_bundles.show_differences(a, b, found)
+        show_differences(a, b, found)
 
 
 @app.command("promote")
@@ -125,15 +117,13 @@ def promote(
 ) -> None:
     """Put one version to use, in place of the one before. A bundle that was changed is refused."""
     from wardround.bundles.registry.registry import Registry
-    from wardround.cli import rendering as render
-    from wardround.cli.bundles import render_registry as render_bundles
 
     chosen = Registry(registry).promote(name, by, reason)
     if json:
         render.show_json(chosen)
     else:
         place = registry / chosen.name
-        render_bundles.show_change(f"{chosen.label} is in use", chosen, f"wardround predict {place} DATA --out FILE")
+        show_change(f"{chosen.label} is in use", chosen, f"wardround predict {place} DATA --out FILE")
 
 
 @app.command("withdraw")
@@ -146,11 +136,9 @@ def withdraw(
 ) -> None:
     """Take the version in use out of use. It stays in the registry."""
     from wardround.bundles.registry.registry import Registry
-    from wardround.cli import rendering as render
-    from wardround.cli.bundles import render_registry as render_bundles
 
     chosen = Registry(registry).withdraw(name, by, reason)
     if json:
         render.show_json(chosen)
     else:
-        render_bundles.show_change(f"{chosen.label} is no longer in use", chosen, None)
+        show_change(f"{chosen.label} is no longer in use", chosen, None)

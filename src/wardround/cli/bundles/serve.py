@@ -4,6 +4,9 @@ from typing import Annotated
 
 import typer
 
+from wardround.cli import rendering as render
+from wardround.cli.bundles.render_predict import show_ready
+
 
 def serve(
     bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="A bundle's folder, or a registry's DIR/NAME.")],
@@ -16,12 +19,10 @@ def serve(
     """Answer predictions over HTTP until Ctrl-C: POST /predict, GET /health, GET /schema."""
     from wardround.bundles.bundle import load_bundle
     from wardround.bundles.registry.registry import find_bundle
-    from wardround.cli import rendering as render
-    from wardround.cli.bundles import render_predict
     from wardround.serving.serve import is_own
     from wardround.serving.serve import serve as answer
 
     loaded = load_bundle(find_bundle(bundle))
     if anyone and not is_own(host):
         render.warn("Other machines can connect. There is no password, and nothing is encrypted.")
-    answer(loaded, host, port, anyone, lambda address: render_predict.show_ready(loaded.name, loaded.id, address))
+    answer(loaded, host, port, anyone, lambda address: show_ready(loaded.name, loaded.id, address))

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from wardround.cli import rendering as render
+from wardround.cli.bundles.render_adapt import show_shared
 from wardround.cli.options import Json
 
 
@@ -27,12 +29,10 @@ def share(
     Nothing that a hospital keeps to itself is in it.
     """
     from wardround.bundles.build.shared_part import load_shared, make_shared
-    from wardround.cli import rendering as render
-    from wardround.cli.bundles import render_adapt
 
     made = make_shared(run, arm=arm, seed=seed, out=out)
     found = load_shared(made)
     if json:
         render.show_json({"shared": str(made), **found.about})
     else:
-        render_adapt.show_shared(found)
+        show_shared(found)

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from wardround.cli import rendering as render
+from wardround.cli.deployment.render_kits import show_decision, show_study
 from wardround.cli.options import Json
 
 if TYPE_CHECKING:
@@ -23,8 +25,6 @@ def approve(
     json: Json = False,
 ) -> None:
     """Show a study in plain words and what the site's policy says of it; approve it, or take an approval back."""
-    from wardround.cli import rendering as render
-    from wardround.cli.deployment import render_kits
     from wardround.deployment.governance.approvals import approve as record
     from wardround.deployment.governance.plain_words import in_plain_words
     from wardround.deployment.governance.policy import objections
@@ -39,7 +39,7 @@ def approve(
     words = in_plain_words(parsed, here.sites)
     found = objections(here.policy, parsed, here.name, here.sites or None)
     if not json:
-        render_kits.show_study(here.name, words, found)
+        show_study(here.name, words, found)
     recorded = yes or not json  # a machine is not asked: without --yes it is only told
     if recorded:
         _confirm(f"Approve this study for {here.name}, as {name}?", yes)
@@ -48,12 +48,10 @@ def approve(
         answer = {"site": here.name, "study": {"name": parsed.name, "hash": parsed.hash}, "words": words}
         render.show_json({**answer, "objections": found, "recorded": recorded})
     else:
-        render_kits.show_decision("Approved", parsed.hash, name, here.approved)
+        show_decision("Approved", parsed.hash, name, here.approved)
 
 
 def _withdraw(here: "SiteFile", study: str, name: str, yes: bool, json: bool) -> None:
-    from wardround.cli import rendering as render
-    from wardround.cli.deployment import render_kits
     from wardround.deployment.governance.approvals import approvals_of, withdraw
 
     chosen = _hash_of(study, list(approvals_of(here)))
@@ -64,7 +62,7 @@ def _withdraw(here: "SiteFile", study: str, name: str, yes: bool, json: bool) ->
     if json:
         render.show_json({"site": here.name, "study": {"hash": chosen}, "recorded": recorded})
     else:
-        render_kits.show_decision("Withdrawn", chosen, name, here.approved)
+        show_decision("Withdrawn", chosen, name, here.approved)
 
 
 def _hash_of(study: str, approved: list[str]) -> str:

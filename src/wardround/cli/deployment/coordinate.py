@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
+from wardround.cli.deployment.render_deployment import ends_on_request, show_kit, stopped, watching
 from wardround.cli.options import Json, Quick, Report, Set, StudyArgument, changes
+from wardround.cli.studies.render_run import show_finished
 
 
 def coordinate(
@@ -26,8 +28,6 @@ def coordinate(
     from wardround.deployment.provisioning.kit_files import need_flower
 
     need_flower()  # before the imports below, which need parts of it
-    from wardround.cli.deployment import render_deployment as render_deploy
-    from wardround.cli.studies import render_run
     from wardround.deployment.coordinate import coordinate as run_across
     from wardround.deployment.coordinate import deployed_folder
     from wardround.deployment.provisioning.kit import CoordinatorKit
@@ -39,11 +39,11 @@ def coordinate(
     loaded = CoordinatorKit.load(kit)
     folder = deployed_folder(parsed, out)
     fresh = again or not folder.complete
-    render_deploy.show_kit(loaded, parsed, listen, shown=not json)
+    show_kit(loaded, parsed, listen, shown=not json)
     try:
-        with render_deploy.ends_on_request(), render_deploy.watching(shown=not json) as watch:
+        with ends_on_request(), watching(shown=not json) as watch:
             run_across(parsed, families, loaded, out, watch, listen, again)
     except KeyboardInterrupt:
-        raise render_deploy.stopped(folder.path) from None
+        raise stopped(folder.path) from None
     run = StudyRun(folder.path, folder.read_json("results.json"), fresh)
-    render_run.show_finished(run, json, report)
+    show_finished(run, json, report)

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from wardround.cli.deployment.render_deployment import plain_lines, show_demo
 from wardround.cli.options import Json
 
 
@@ -21,11 +22,10 @@ def demo(
     from wardround.deployment.provisioning.kit_files import need_flower
 
     need_flower()  # before the imports below, which need parts of it
-    from wardround.cli.deployment import render_deployment as render_deploy
     from wardround.core.errors import DeployError
     from wardround.deployment.demo import run_demo
 
-    found = run_demo(out, render_deploy.plain_lines(shown=not json), private)
-    render_deploy.show_demo(found, json)
+    found = run_demo(out, plain_lines(shown=not json), private)
+    show_demo(found, json)
     if found.parity is not None and not found.parity.equal:
         raise typer.Exit(DeployError.exit_code)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from wardround.cli.deployment.render_deployment import ends_on_request, show_preflight, site_lines
 from wardround.cli.options import Json
 
 
@@ -18,7 +19,6 @@ def join(
     from wardround.deployment.provisioning.kit_files import need_flower
 
     need_flower()  # before the imports below, which need parts of it
-    from wardround.cli.deployment import render_deployment as render_deploy
     from wardround.core.errors import CheckError
     from wardround.deployment.join import join as take_part
     from wardround.deployment.join import preflight
@@ -28,13 +28,13 @@ def join(
     loaded = SiteFile.load(site)
     if check:
         found = preflight(loaded)
-        render_deploy.show_preflight(loaded.name, found, json)
+        show_preflight(loaded.name, found, json)
         if not all(one.ok for one in found if one.needed):
             raise typer.Exit(CheckError.exit_code)
         return
-    notice = render_deploy.site_lines(loaded, json)
+    notice = site_lines(loaded, json)
     try:
-        with render_deploy.ends_on_request():
+        with ends_on_request():
             take_part(loaded, notice)
     except KeyboardInterrupt:
         notice(f"stopped; what this site knows is in {loaded.state}, and the same command goes on from there")

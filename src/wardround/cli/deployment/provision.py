@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from wardround.cli import rendering as render
+from wardround.cli.deployment.render_kits import show_kits, show_revoked
 from wardround.cli.options import Json, Quick, Set, StudyArgument, changes
 from wardround.deployment.provisioning.kit import DAYS, HOSTS, PORT
 
@@ -40,8 +42,6 @@ def new(
     json: Json = False,
 ) -> None:
     """Make a kit for the coordinator and one for each hospital: keys, certificates, the study, site.toml."""
-    from wardround.cli import rendering as render
-    from wardround.cli.deployment import render_kits
     from wardround.deployment.provisioning.kit import CoordinatorKit
     from wardround.deployment.provisioning.provision import provision
     from wardround.runs.catalog import load_study
@@ -57,7 +57,7 @@ def new(
         shown |= {"regions": {name: folder / "regions" / name for name in kit.sites}} if kit.hospitals else {}
         render.show_json({**shown, "hosts": kit.hosts, "port": kit.port, "expires": kit.expires.isoformat()})
     else:
-        render_kits.show_kits(folder, parsed, kit)
+        show_kits(folder, parsed, kit)
 
 
 def _regions(given: Sequence[str]) -> dict[str, str]:
@@ -81,8 +81,6 @@ def revoke(
     json: Json = False,
 ) -> None:
     """Shut a site out: the coordinator takes nothing from it any more, not even in a run that goes on."""
-    from wardround.cli import rendering as render
-    from wardround.cli.deployment import render_kits
     from wardround.deployment.provisioning.kit import folder_of, read_keys
     from wardround.deployment.provisioning.provision import revoke as revoke_site
 
@@ -91,4 +89,4 @@ def revoke(
     if json:
         render.show_json({"kit": folder_of(kit), "site": site, "revoked": keys.revoked})
     else:
-        render_kits.show_revoked(site, keys.revoked[site], [name for name in keys.sites if name not in keys.revoked])
+        show_revoked(site, keys.revoked[site], [name for name in keys.sites if name not in keys.revoked])

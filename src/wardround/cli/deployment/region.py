@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from wardround.cli.deployment.render_deployment import ends_on_request, region_lines, show_preflight
 from wardround.cli.options import Json
 
 
@@ -23,7 +24,6 @@ def region(
     from wardround.deployment.provisioning.kit_files import need_flower
 
     need_flower()  # before the imports below, which need parts of it
-    from wardround.cli.deployment import render_deployment as render_deploy
     from wardround.core.errors import CheckError
     from wardround.deployment.provisioning.region_file import RegionFile
     from wardround.deployment.regional.region_run import coordinate_region
@@ -34,13 +34,13 @@ def region(
         from wardround.deployment.regional.region_check import preflight_region
 
         found = preflight_region(loaded, listen)
-        render_deploy.show_preflight(loaded.name, found, json, what="region")
+        show_preflight(loaded.name, found, json, what="region")
         if not all(one.ok for one in found if one.needed):
             raise typer.Exit(CheckError.exit_code)
         return
-    notice, watch = render_deploy.region_lines(loaded, listen, json)
+    notice, watch = region_lines(loaded, listen, json)
     try:
-        with render_deploy.ends_on_request():
+        with ends_on_request():
             coordinate_region(loaded, notice, watch, listen)
     except KeyboardInterrupt:
         notice(f"stopped; what this region knows is in {loaded.state}, and the same command goes on from there")

@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
+from wardround.cli import rendering as render
 from wardround.cli.options import Json, Quick, Set, changes
+from wardround.cli.privacy.render_attack import say, show_attack
 
 FAILED = 9  # exit code: an attack showed more than a run claims
 
@@ -38,8 +40,6 @@ def attack(
     Exit code 9 if an attack shows a larger epsilon than the run claims.
     """
     from wardround.attacks.attack import attack_run
-    from wardround.cli import rendering as render
-    from wardround.cli.privacy import render_attack
     from wardround.core.errors import StudyError
 
     if at not in ("initial", "trained"):
@@ -63,11 +63,11 @@ def attack(
         quick=quick,
         at="trained" if at == "trained" else "initial",
         shadows=shadows,
-        progress=None if json else render_attack.say,
+        progress=None if json else say,
     )
     if json:
         render.show_json({"folder": str(folder), **found})
     else:
-        render_attack.show_attack(found, folder)
+        show_attack(found, folder)
     if found["passed"] is False:
         raise typer.Exit(FAILED)

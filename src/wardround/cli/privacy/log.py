@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from wardround.cli import rendering as render
 from wardround.cli.options import Json
 
 app = typer.Typer(help="Audit logs: hash-chained, so that a change shows.", no_args_is_help=True)
@@ -23,7 +24,6 @@ def verify(
     json: Json = False,
 ) -> None:
     """Check every line of an audit log, and the run's files beside it. Exit code 6 if any was changed."""
-    from wardround.cli import rendering as render
     from wardround.core.errors import RunError
     from wardround.runs.audit import changed_files, heads_in
     from wardround.runs.audit import verify as verify_log

@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
+from wardround.cli import rendering as render
 from wardround.cli.options import Json, Quick, Set, StudyArgument, changes
+from wardround.cli.privacy.render_privacy import show_plan, show_spent
 
 app = typer.Typer(help="Differential privacy: what a study would spend, and what was spent.", no_args_is_help=True)
 
@@ -13,8 +15,6 @@ app = typer.Typer(help="Differential privacy: what a study would spend, and what
 @app.command("plan")
 def plan(study: StudyArgument, quick: Quick = False, set_: Set = None, json: Json = False) -> None:
     """Noise, sampling rate, steps and epsilon of every site, before anything trains."""
-    from wardround.cli import rendering as render
-    from wardround.cli.privacy import render_privacy
     from wardround.runs.catalog import load_study
     from wardround.runs.plan import load_plan
     from wardround.runs.privacy_plan import as_plain, planned_spending
@@ -26,7 +26,7 @@ def plan(study: StudyArgument, quick: Quick = False, set_: Set = None, json: Jso
     if json:
         render.show_json(told)
     else:
-        render_privacy.show_plan(parsed, planned, told)
+        show_plan(parsed, planned, told)
 
 
 @app.command("spent")
@@ -42,8 +42,6 @@ def spent(
     json: Json = False,
 ) -> None:
     """What was really spent, site by site, over all arms, swept values, seeds and studies that are in the ledgers."""
-    from wardround.cli import rendering as render
-    from wardround.cli.privacy import render_privacy
     from wardround.deployment.governance.ledgers import exposure_of, ledgers_of, parts_of, runs_of
     from wardround.runs.ledger import Entry, Ledger, plain, spent_by
 
@@ -60,4 +58,4 @@ def spent(
         rows = {"total": [plain(row) for row in total], "parts": [plain(row) for row in parts]}
         render.show_json({**shown, **rows})
     else:
-        render_privacy.show_spent(files, total, parts, exposures)
+        show_spent(files, total, parts, exposures)

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from wardround.cli import rendering as render
 from wardround.cli.options import Json, Quick, Set, StudyArgument, changes
 
 
@@ -15,7 +16,6 @@ def check(
     json: Json = False,
 ) -> None:
     """Check a study and its data without training. Exit code 5 if the study would be refused."""
-    from wardround.cli import rendering as render
     from wardround.core.errors import CheckError
     from wardround.core.notices import errors_among, with_texts
     from wardround.runs.catalog import load_study

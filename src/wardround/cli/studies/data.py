@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from wardround.cli import rendering as render
 from wardround.cli.options import Json, Quick, Set, changes
 
 app = typer.Typer(
@@ -15,7 +16,6 @@ app = typer.Typer(
 @app.command("list")
 def list_sources(json: Json = False) -> None:
     """List sources and partitions, with their settings."""
-    from wardround.cli import rendering as render
     from wardround.core.settings import describe, settings_of
     from wardround.runs.catalog import families
 
@@ -44,7 +44,6 @@ def describe(
     json: Json = False,
 ) -> None:
     """Describe a file, a folder of radiographs or a source: columns, classes, problems. Stays on this machine."""
-    from wardround.cli import rendering as render
     from wardround.data.describe import describe_data
 
     described = describe_data(data)
@@ -71,7 +70,6 @@ def split(
     json: Json = False,
 ) -> None:
     """Write each site's rows to disk, as the study's first arm would see them before preparation."""
-    from wardround.cli import rendering as render
     from wardround.data.export import export_split
     from wardround.runs.catalog import load_study
     from wardround.runs.plan import load_plan

@@ -5,22 +5,22 @@ from typing import Annotated
 
 import typer
 
+from wardround.cli import rendering as render
 from wardround.cli.options import Json
+from wardround.cli.studies.render_run import drawing_workers, show_comparison, show_report
 
 
 def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a complete run.")], json: Json = False
 ) -> None:
     """Make a run's report.html, figures and tables again, from its folder alone."""
-    from wardround.cli import rendering as render
-    from wardround.cli.studies import render_run
     from wardround.report.build import build_report
 
-    written = build_report(run, render_run.drawing_workers())
+    written = build_report(run, drawing_workers())
     if json:
         render.show_json({"report": str(written)})
     else:
-        render_run.show_report(written)
+        show_report(written)
 
 
 def compare(
@@ -31,8 +31,6 @@ def compare(
     json: Json = False,
 ) -> None:
     """Set runs side by side: what differs in their studies, and in their results."""
-    from wardround.cli import rendering as render
-    from wardround.cli.studies import render_run
     from wardround.report.compare import compare_runs
     from wardround.report.table import write_tables
 
@@ -43,4 +41,4 @@ def compare(
         tables = {t.name: {"columns": t.columns, "rows": t.rows} for t in found.tables}
         render.show_json({"tables": tables, "notes": found.notes})
     else:
-        render_run.show_comparison(found, out)
+        show_comparison(found, out)

@@ -5,14 +5,15 @@ from typing import Annotated
 
 import typer
 
+from wardround.cli import rendering as render
 from wardround.cli.options import Json
+from wardround.cli.studies.render_run import drawing_workers
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a complete run.")]
 
 
 def results(run: RunArgument) -> None:
     """Print a run's results as JSON: the content of its results.json, checked against what the run made."""
-    from wardround.cli import rendering as render
     from wardround.report.evidence import read_evidence
     from wardround.runs.folder import RunFolder
 
@@ -27,8 +28,6 @@ def plots(
     json: Json = False,
 ) -> None:
     """Draw a run's figures as SVG and PNG: arms, sites, curves, and what changes over alpha and over mu."""
-    from wardround.cli import rendering as render
-    from wardround.cli.studies import render_run
     from wardround.core.errors import RunError
     from wardround.report.evidence import read_evidence
     from wardround.report.figures import draw_all
@@ -37,7 +36,7 @@ def plots(
     folder = run / "figures" if out is None else out
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(str(out), "is there already and not an empty folder", "Give --out a new folder.")
-    drawn = draw_all(read_evidence(RunFolder(run)), folder, render_run.drawing_workers())
+    drawn = draw_all(read_evidence(RunFolder(run)), folder, drawing_workers())
     if json:
         render.show_json({"folder": str(folder), "figures": list(drawn)})
     else:

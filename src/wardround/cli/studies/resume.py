@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
+from wardround.cli import rendering as render
 from wardround.cli.options import Json, Report, Workers
+from wardround.cli.studies.render_run import show_finished
 
 
 def resume(
@@ -15,8 +17,6 @@ def resume(
     json: Json = False,
 ) -> None:
     """Go on with an unfinished run, exactly where its last checkpoint stands."""
-    from wardround.cli import rendering as render
-    from wardround.cli.studies import render_run
     from wardround.runs.execute import resume_study
 
     with render.progress_bar(shown=not json) as show:
@@ -24,4 +24,4 @@ def resume(
             finished = resume_study(run, progress=show, workers=workers)
         except KeyboardInterrupt:
             raise render.stopped(run) from None
-    render_run.show_finished(finished, json, report)
+    show_finished(finished, json, report)

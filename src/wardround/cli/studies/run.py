@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
+from wardround.cli import rendering as render
 from wardround.cli.options import Json, Quick, Report, Set, StudyArgument, Workers, changes
+from wardround.cli.studies.render_run import show_finished
 
 
 def run(
@@ -20,8 +22,6 @@ def run(
     json: Json = False,
 ) -> None:
     """Run a study: every arm with every seed, into a run folder."""
-    from wardround.cli import rendering as render
-    from wardround.cli.studies import render_run
     from wardround.cli.studies.render_run import with_report_in_mind
     from wardround.runs.catalog import load_study
     from wardround.runs.execute import run_study
@@ -41,4 +41,4 @@ def run(
             )
         except KeyboardInterrupt:
             raise render.stopped(RunFolder.of(load_study(study, quick, changes(set_))[0], out).path) from None
-    render_run.show_finished(finished, json, report)
+    show_finished(finished, json, report)

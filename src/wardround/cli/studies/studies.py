@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from wardround.cli import rendering as render
 from wardround.cli.options import Json
 
 
@@ -18,8 +19,6 @@ def studies(
     """List the shipped studies, or copy one to change it."""
     import tomllib
     from importlib.resources import files
-
-    from wardround.cli import rendering as render
 
     folder = Path(str(files("wardround").joinpath("studies")))
     if copy is not None:
