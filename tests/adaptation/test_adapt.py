@@ -20,7 +20,7 @@ from wardround.adaptation.curve import caution, conclusion, curve_of, sentence, 
 from wardround.bundles.build.shared_part import load_shared
 from wardround.bundles.card.markdown import plain
 from wardround.bundles.sealed_files import seal
-from wardround.cli.bundles.render_adapt import show_adapted
+from wardround.cli.bundles.adapt import show_adapted
 from wardround.cli.main import app
 from wardround.core.errors import BundleError, CheckError, DataError, DeployError, StudyError
 from wardround.evaluation.comparisons.differences import verdict_of

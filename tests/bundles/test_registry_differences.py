@@ -13,7 +13,7 @@ from tests.cli.test_commands import as_json, wardround
 from wardround.bundles.bundle import Bundle
 from wardround.bundles.registry.bundle_differences import differences, headline
 from wardround.bundles.registry.registry import Registry
-from wardround.cli.bundles.render_registry import shown
+from wardround.cli.bundles.registry import shown
 from wardround.core.errors import BundleError, RunError
 from wardround.data.prepare import Fit, Layout, Recipe
 from wardround.data.records import Column

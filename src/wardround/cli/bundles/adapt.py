@@ -1,13 +1,105 @@
-"""`wardround adapt`: a new hospital trains its own adapter, and sees what it gains by it."""
+"""`wardround adapt`: a new hospital trains its own adapter, and sees what it gains."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
 from wardround.cli import rendering as render
-from wardround.cli.bundles.render_adapt import show_adapted
 from wardround.cli.options import Json
+from wardround.cli.rendering import console
+from wardround.privacy.dp.epsilons import in_words
+
+if TYPE_CHECKING:
+    from wardround.adaptation.adapt import Adapted
+    from wardround.bundles.build.shared_part import SharedPart
+
+SHOWN = {"auc": "AUC", "accuracy": "accuracy", "brier": "Brier score"}
+
+
+def show_shared(part: "SharedPart") -> None:
+    out, about = console(), part.about
+    out.print(Text(f"A shared part is in {part.path}", style="bold"), soft_wrap=True)
+    lines = {
+        "from": f"{about['study']['name']}, arm {about['arm']}, seed {about['seed']}",
+        "trained at": ", ".join(about["sites"]),
+        "model": f"{about['model']['kind']}; {len(part.leaves)} shared leaves, "
+        f"{sum(leaf.numel() for leaf in part.leaves.values()):,} numbers",
+        "classes": ", ".join(part.classes),
+        "privacy": "none was asked for" if about["privacy"] is None else _promised(about["privacy"]),
+        "id": about["id"],
+    }
+    for name, value in lines.items():
+        out.print(Text(f"{name:<11}{value}"), soft_wrap=True)
+    out.print(Text(f"A new hospital goes on with: wardround adapt {part.path} HOSPITAL.toml"), soft_wrap=True)
+
+
+def _promised(told: Mapping[str, Any]) -> str:
+    parts = [
+        f"each {'patient' if kind == 'example' else 'hospital'}: epsilon {in_words(told[kind]['epsilon'])}"
+        for kind in ("example", "site")
+        if told[kind]
+    ]
+    parts += ["secure sums"] if told["secure_sum"] else []
+    return ", ".join(parts) or "none was asked for"
+
+
+def show_adapted(adapted: "Adapted") -> None:
+    out, found = console(), adapted.results
+    rows, shared = found["rows"], found["shared"]
+    out.print(Text(f"{found['hospital']} with the shared part of {shared['study']['name']}", style="bold"))
+    out.print(
+        Text(
+            f"{rows['rows']['mean']:.0f} rows: about {rows['train']['mean']:.0f} for training, "
+            f"{rows['validation']['mean']:.0f} for validation, {rows['test']['mean']:.0f} for test. Means over "
+            f"{len(found['seeds'])} splits, {found['epochs']} epochs, with "
+            f"{100 * found['interval']['confidence']:.0f} % intervals."
+        ),
+        soft_wrap=True,
+    )
+    out.print(Text(f"The outcome was read as: {', '.join(map(_read_as, found['target']))}."), soft_wrap=True)
+    out.print(Text("Please confirm that: a label that is turned round cannot be found here."), soft_wrap=True)
+    for metric, title in SHOWN.items():
+        table = Table(title=title, title_justify="left")
+        for name in ("of its rows", "training rows", "adapted", "alone", "difference"):
+            table.add_column(name, justify="right")
+        for one in found["fractions"]:
+            estimates = [_estimate(one[way][metric]) for way in ("adapted", "alone")]
+            share = f"{100 * one['fraction']:.0f} %"
+            table.add_row(share, f"{one['rows']['mean']:.0f}", *estimates, _estimate(one["difference"][metric], True))
+        out.print(table)
+    for left in found["left_out"]:
+        out.print(Text(f"{100 * left['fraction']:.0f} % of its rows was left out: {left['why']}."), soft_wrap=True)
+    for warning in found["warnings"]:
+        out.print(Text(f"! {warning}", style="yellow"), soft_wrap=True)
+    for one in found["fractions"]:
+        out.print(Text(one["sentences"]["auc"]), soft_wrap=True)
+    for sentence in found["sentences"]:
+        out.print(Text(sentence, style="bold"), soft_wrap=True)
+    out.print(Text(f"The curve is in {adapted.folder / 'curve.svg'}, all figures in {adapted.folder / 'adapt.json'}."))
+    if found["worse"]:
+        from wardround.adaptation.curve import caution
+
+        out.print(Text(f"! {caution(found['worse'])}", style="bold red"), soft_wrap=True)
+    out.print(Text(f"Its bundle is in {adapted.bundle}. Read {adapted.bundle / 'card.md'} before it is used."))
+
+
+def _read_as(one: Mapping[str, Any]) -> str:
+    rows = "fewer than 5 rows" if one["rows"] is None else "no row" if not one["rows"] else f"{one['rows']:,} rows"
+    return f"{one['class']} ({rows})" if one["word"] is None else f"{one['word']!r} -> {one['class']} ({rows})"
+
+
+def _estimate(found: Mapping[str, Any], signed: bool = False) -> str:
+    value = found["difference" if signed else "mean"]
+    if value is None:
+        return "–"
+    sign = "+" if signed else ""
+    interval = found["interval"]
+    between = f" ({interval[0]:{sign}.3f} to {interval[1]:{sign}.3f})" if interval else ""
+    return f"{value:{sign}.3f}{between}"
 
 
 def adapt(

@@ -1,12 +1,106 @@
-"""`wardround predict`: a bundle's predictions for the rows of a file, or for images."""
+"""`wardround predict`: predictions of a bundle for the rows of a file, or for images.
 
-from typing import Annotated
+Messages go to standard error, because predictions may go to standard output.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
 from wardround.cli import rendering as render
-from wardround.cli.bundles.render_predict import quiet_when_nobody_reads, rows_bar, show_summary
 from wardround.cli.options import Json
+
+if TYPE_CHECKING:
+    from wardround.bundles.predict.predict import Done, Summary
+
+NOBODY_READS = 141  # exit code where the reader of a pipe has gone, as shells have it
+
+
+def _console() -> Console:
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def rows_bar(shown: bool) -> Iterator[Callable[["Done"], None] | None]:
+    if not shown or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    words = TextColumn("{task.fields[rows]:,} rows, {task.fields[speed]:,.0f} per second")
+    bar = Bar(BarColumn(), TaskProgressColumn(), words, TimeElapsedColumn(), console=_console(), transient=True)
+    task = bar.add_task("", total=None, rows=0, speed=0.0)
+
+    def show(done: "Done") -> None:
+        bar.start()  # only now, so that a file that is refused shows its error and nothing else
+        total = None if done.share is None else 1.0
+        bar.update(task, completed=done.share or 0.0, total=total, rows=done.rows, speed=done.rows / done.seconds)
+
+    try:
+        yield show
+    finally:
+        if bar.live.is_started:
+            bar.stop()
+
+
+@contextmanager
+def quiet_when_nobody_reads() -> Iterator[None]:
+    """`--out - | head` ends the pipe early, which is no defect."""
+    from typer import Exit
+
+    try:
+        yield
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it flushes
+        raise Exit(NOBODY_READS) from None
+
+
+def show_summary(found: "Summary", out: str) -> None:
+    console, where = _console(), "standard output" if out == "-" else out
+    speed = f"{found.rows / found.seconds:,.0f} rows per second"
+    console.print(Text(f"{found.rows:,} rows predicted in {found.seconds:.1f} s ({speed}): {where}"))
+    console.print(Text("Called: " + ", ".join(f"{name} {count:,}" for name, count in found.calls.items())))
+    for party, count in found.absent.items():
+        if count:
+            console.print(Text(f"A stand-in took the place of {party} in {count:,} {_rows(count)} (column `absent`)."))
+    _show_reasons(console, found)
+    for name in found.empty:
+        console.print(Text(f"{name!r} is empty in every row.", style="yellow"))
+    if found.gaps:
+        console.print(Text(f"Gaps were filled, as in training, in {found.gaps:,} {_rows(found.gaps)}."))
+
+
+def _show_reasons(console: Console, found: "Summary") -> None:
+    """A row may have several reasons. Where the bundle refers, each of them refers."""
+    from wardround.uncertainty.decision import TEXTS
+
+    because = [f"  {count:,} {_rows(count)}: {TEXTS[code]}" for code, count in found.reasons.items()]
+    if found.referred is not None:
+        refer = f"Refer {found.referred:,} of {found.rows:,} {_rows(found.rows)} to a clinician (column `refer`)"
+        console.print(Text(f"{refer}, because (column `why`):" if because else f"{refer}."))
+    elif because:
+        console.print(Text("Look at these before you trust their predictions (column `why`):", style="yellow"))
+    for line in because:
+        console.print(Text(line, style="yellow"))
+    if not any((found.far, found.new_gaps, found.unseen, found.outside, found.unscored)):
+        console.print(Text("No row is far from the training rows or has a level or a gap that training did not have."))
+
+
+def show_ready(name: str, identity: str, address: str) -> None:
+    console = _console()
+    console.print(Text(f"{name} ({identity[:12]}) answers at {address}", style="bold"))
+    console.print(Text(f"  POST {address}/predict   GET {address}/health   GET {address}/schema\nCtrl-C ends it."))
+
+
+def _rows(count: int) -> str:
+    return "row" if count == 1 else "rows"
 
 
 def predict(

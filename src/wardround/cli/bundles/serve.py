@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from wardround.cli import rendering as render
-from wardround.cli.bundles.render_predict import show_ready
+from wardround.cli.bundles.predict import show_ready
 
 
 def serve(

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from wardround.cli import rendering as render
-from wardround.cli.bundles.render_adapt import show_shared
+from wardround.cli.bundles.adapt import show_shared
 from wardround.cli.options import Json
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wardround.cli import rendering as render
-from wardround.cli.deployment.render_kits import show_decision, show_study
+from wardround.cli.deployment.provision import show_decision, show_study
 from wardround.cli.options import Json
 
 if TYPE_CHECKING:

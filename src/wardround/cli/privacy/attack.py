@@ -1,13 +1,169 @@
 """`wardround attack`: try to break what a run promises its patients."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from wardround.cli import rendering as render
 from wardround.cli.options import Json, Quick, Set, changes
-from wardround.cli.privacy.render_attack import say, show_attack
+from wardround.cli.rendering import console
+
+
+def say(line: str) -> None:
+    """What is being tried, on standard error."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(Text(line, style="dim"))
+
+
+def show_attack(found: Mapping[str, Any], folder: Path) -> None:
+    out = console()
+    out.print(Text(f"Attacks on {found['study']['name']}, seed {found['seed']}", style="bold"))
+    if "inversion" in found:
+        out.print(_inversion(found))
+    if "membership" in found:
+        out.print(_membership(found))
+    if found.get("canary"):
+        out.print(_canary(found))
+    out.print()
+    out.print(Text("Answer", style="bold"))
+    for line in answer(found):
+        out.print(f"  {line}", markup=False)
+    out.print()
+    out.print(f"{folder / 'attack.json'} and figures/attack_* hold it all.", markup=False)
+
+
+def _inversion(found: Mapping[str, Any]) -> Table:
+    content = found["inversion"]
+    table = Table(title=f"Rows rebuilt from one update ({content['at']} model)", title_justify="left")
+    for name in ("arm", "without protection", "with protection", "error, without", "with", "best guess"):
+        table.add_column(name, justify="left" if name == "arm" else "right")
+    for arm, entry in content["arms"].items():
+        if "note" in entry:
+            table.add_row(Text(arm), entry["note"], "", "", "", "")
+            continue
+        sides = [entry["without"], entry["with"]]
+        counts = ["-" if side is None else f"{side['recovered']} of {side['of']}" for side in sides]
+        errors = ["-" if side is None else _number(_mean(side, "error")) for side in sides]
+        guess = sum(min(row["guess_error"], row["nearest_error"]) for row in sides[0]["rows"]) / sides[0]["of"]
+        table.add_row(Text(arm), *counts, *errors, _number(guess))
+    return table
+
+
+def _membership(found: Mapping[str, Any]) -> Table:
+    table = Table(title="Who was trained on (area under the curve, 95 % interval)", title_justify="left")
+    for name in ("arm", "by threshold", "by shadow models", "caught at 1 % false alarms"):
+        table.add_column(name, justify="left" if name == "arm" else "right")
+    for arm, entry in found["membership"].items():
+        if "note" in entry:
+            table.add_row(Text(arm), entry["note"], "", "")
+            continue
+        shadows = entry.get("likelihood_ratio")
+        table.add_row(Text(arm), _auc(entry["threshold"]), _auc(shadows), _caught(shadows or entry["threshold"]))
+    return table
+
+
+def _canary(found: Mapping[str, Any]) -> Table:
+    table = Table(title="Epsilon, claimed and shown", title_justify="left")
+    for name in ("arm", "site", "claimed", "shown, at least", "draws", "verdict"):
+        table.add_column(name, justify="right" if name in ("claimed", "shown, at least", "draws") else "left")
+    for arm, sites in found["canary"].items():
+        for one in sites:
+            verdict = "not refuted" if one["holds"] else "FAILS"
+            verdict = verdict if one["can_fail"] or not one["holds"] else "too large to test"
+            numbers = f"{one['claim']:.3f}", f"{one['bound']:.3f}", f"{one['draws']:,}"
+            table.add_row(Text(arm), Text(one["site"]), *numbers, verdict)
+    return table
+
+
+def answer(found: Mapping[str, Any]) -> list[str]:
+    """The verdict in words."""
+    return [*_about_rows(found), *_about_members(found), *_about_epsilon(found)]
+
+
+def _about_rows(found: Mapping[str, Any]) -> list[str]:
+    entries = [entry for entry in found.get("inversion", {}).get("arms", {}).values() if "without" in entry]
+    if not entries:
+        return []
+    lines = []
+    first = entries[0]["without"]
+    if first["recovered"]:
+        lines.append(f"Whoever sees an unprotected update of one step can rebuild the patient's row: {_of(first)}.")
+    else:
+        lines.append(
+            "No row could be rebuilt from an unprotected update. A stronger attack might do it: nothing is proven."
+        )
+    if first["recognised"] > first["recovered"]:
+        told = f"{first['recognised']} of {first['of']}"
+        lines.append(f"Whose row it was shows in more: {told} reconstructions are nearest to the true one of 100 rows.")
+    protected = [entry["with"] for entry in entries if entry["with"] is not None]
+    if protected:
+        keys = ("recovered", "recognised", "of")
+        count = {key: sum(one[key] for one in protected) for key in keys}
+        told = f", {count['recognised']} recognised" if count["recognised"] > count["recovered"] else ""
+        lines.append(f"From updates with noise: {_of(count)}{told}.")
+    return lines
+
+
+def _of(counted: Mapping[str, int]) -> str:
+    return f"{counted['recovered']} of {counted['of']} rows"
+
+
+def _about_members(found: Mapping[str, Any]) -> list[str]:
+    tried = [
+        (name, kind)
+        for name, entry in found.get("membership", {}).items()
+        for kind in ("threshold", "likelihood_ratio")
+        if entry.get(kind, {}).get("interval") and entry[kind]["interval"][0] > 0.5
+    ]
+    if "membership" not in found:
+        return []
+    if not tried:
+        return ["By area under the curve no attack tells who was trained on better than chance does."]
+    names = ", ".join(dict.fromkeys(name for name, _ in tried))
+    return [f"Better than chance, attacks tell who was trained on in: {names}."]
+
+
+def _about_epsilon(found: Mapping[str, Any]) -> list[str]:
+    if "canary" not in found:
+        return []
+    tested = [(arm, one) for arm, sites in found["canary"].items() for one in sites]
+    if not tested:
+        return ["No arm protects single patients, so that there is no claim to test."]
+    broken = [
+        f"{arm}, {one['site']}: at least {one['bound']:.2f} where {one['claim']:.2f} is claimed"
+        for arm, one in tested
+        if not one["holds"]
+    ]
+    if broken:
+        return ["THE AUDIT FAILED: what is released tells more than is claimed.", *broken]
+    untested = sum(not one["can_fail"] for _, one in tested)
+    more = f" {untested} more are too large for any test, and promise next to nothing." if untested else ""
+    return [f"No claim was refuted: no attack showed more than is claimed ({len(tested) - untested} tested).{more}"]
+
+
+def _auc(one: Mapping[str, Any] | None) -> str:
+    if not one or "auc" not in one:
+        return "-"
+    low, high = one["interval"]
+    return f"{one['auc']:.3f} ({low:.3f} to {high:.3f})"
+
+
+def _caught(one: Mapping[str, Any]) -> str:
+    found = [caught for caught in one.get("caught", ()) if caught["false_alarms"] == 0.01]
+    return f"{100 * found[0]['share']:.1f} %" if found else "-"
+
+
+def _mean(side: Mapping[str, Any], key: str) -> float:
+    return float(sum(row[key] for row in side["rows"]) / side["of"])
+
+
+def _number(value: float) -> str:
+    return "0" if value < 1e-9 else f"{value:.2g}" if 1e-3 < value < 1000 else f"{value:.0e}"
+
 
 FAILED = 9  # exit code: an attack showed more than a run claims
 

@@ -1,13 +1,110 @@
 """`wardround privacy`: what a study would spend of its patients' privacy, and what was spent."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
+from rich.table import Table
 
 from wardround.cli import rendering as render
 from wardround.cli.options import Json, Quick, Set, StudyArgument, changes
-from wardround.cli.privacy.render_privacy import show_plan, show_spent
+from wardround.cli.rendering import console
+from wardround.privacy.dp.epsilons import in_words
+from wardround.privacy.dp.exposure import exposure_words
+
+if TYPE_CHECKING:
+    from wardround.runs.ledger import Spent
+    from wardround.runs.privacy_plan import Planned
+    from wardround.study.schema import Study
+
+ADJACENCY = (
+    "Epsilon by one patient more or less; `replace` where one patient is exchanged for another. The unit is the "
+    "patient, with all rows; of `(each site as a whole)` it is the hospital. Numbers of rows and patients count as "
+    "public."
+)
+
+
+def show_plan(study: "Study", planned: Sequence["Planned"], told: Mapping[str, Any]) -> None:
+    """`told` is the plan as `--json` shows it."""
+    out = console()
+    if not planned:
+        out.print(
+            f"{study.name} has neither \\[privacy.example] nor \\[privacy.site]: it would spend nothing it counts."
+        )
+        return
+    table = Table(title=f"{study.name}: privacy before anything trains (first seed)", title_justify="left")
+    for name in ("arm", "site"):
+        table.add_column(name, overflow="fold")
+    for name in ("patients", "rate", "steps", "noise", "epsilon", "replace", "by RDP", "delta", "target"):
+        table.add_column(name, justify="right")
+    for one in planned:
+        epsilons = (in_words(value, ".3f") for value in (one.epsilon, one.epsilon_replace, one.epsilon_rdp))
+        noise = f"{one.noise:.4g}" if one.noise == one.noise_last else f"{one.noise:.4g} to {one.noise_last:.4g}"
+        table.add_row(
+            escape(one.arm),
+            escape(one.site),
+            str(one.patients or ""),
+            f"{one.rate:.4f}",
+            str(one.steps),
+            noise,
+            *epsilons,
+            f"{one.delta:g}",
+            in_words(one.epsilon_target),
+        )
+    out.print(table)
+    out.print(ADJACENCY, soft_wrap=True)
+    for site, row in told["total"].items():
+        out.print(
+            f"{site}: private arms {row['arms']}, seeds {row['seeds']}, together: epsilon "
+            f"{in_words(row['epsilon'], '.2f')} (replace {in_words(row['epsilon_replace'], '.2f')}) at delta "
+            f"{row['delta']:g}, with the first seed's numbers of rows.",
+            soft_wrap=True,
+            markup=False,
+        )
+    if told["exposure"] is not None:
+        out.print(exposure_words(told["exposure"]), soft_wrap=True, markup=False)
+    out.print("A simulation draws its noise from the seed and so carries no guarantee; a deployment does.")
+
+
+def show_spent(
+    files: Sequence[Path],
+    total: Sequence["Spent"],
+    parts: Sequence["Spent"],
+    exposures: Mapping[str, Mapping[str, Any] | None],
+) -> None:
+    """`exposures` are those of the run folders, by name; without any, only ledgers are at hand."""
+    out = console()
+    if not total:
+        out.print(
+            "Nothing was charged." if files else "There is no ledger here: nothing was ever charged, or it was lost."
+        )
+        return
+    out.print(_table("Spent, everything together", total, ()))
+    out.print(_table("Of which", parts, ("study_name", "arm", "seed", "run")))
+    out.print(ADJACENCY, soft_wrap=True)
+    for name, told in exposures.items():
+        out.print(f"{name}: {exposure_words(told)}", soft_wrap=True, markup=False)
+    if not exposures:
+        out.print(exposure_words(None), soft_wrap=True, markup=False)
+    if not all(row.guarantee for row in total):
+        out.print("Entries of simulations carry no guarantee: their noise can be drawn again from the seed.")
+
+
+def _table(title: str, rows: Sequence["Spent"], parts: Sequence[str]) -> Table:
+    shown = [part for part in parts if any(getattr(row, part) is not None for row in rows)]
+    table = Table(title=title, title_justify="left")
+    for name in ("site", *(part.replace("study_name", "study") for part in shown)):
+        table.add_column(name)
+    for name in ("rounds", "steps", "epsilon", "replace", "delta"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        epsilons = (in_words(row.add_remove, ".3f"), in_words(row.replace, ".3f"))
+        numbers = (str(row.rounds), str(row.steps), *epsilons, f"{row.delta:g}")
+        table.add_row(*map(escape, (row.site, *(str(getattr(row, part)) for part in shown))), *numbers)
+    return table
+
 
 app = typer.Typer(help="Differential privacy: what a study would spend, and what was spent.", no_args_is_help=True)
 
