@@ -83,7 +83,7 @@ def one_row(bundle: Path) -> list[float]:
 
     from wardround.bundles.bundle import load_bundle
 
-    row = {column.written: None for column in load_bundle(bundle).recipe.columns} | {"age": 63, "cp": "1", "chol": 233}
+    row = {column.own_name: None for column in load_bundle(bundle).recipe.columns} | {"age": 63, "cp": "1", "chol": 233}
     command = [sys.executable, "-m", "wardround.cli.main", "serve", str(bundle), "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None

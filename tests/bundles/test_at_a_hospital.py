@@ -115,15 +115,15 @@ def test_columns_are_called_as_the_hospitals_own_file_calls_them(both: Both) -> 
     records = session_of(both, "alder").records
     words = (("m", "medical"),)
     own = {
-        "age": Column("age", header="Alter", dates=True, absent=(-1.0,)),
+        "age": Column("age", header="Alter", dates=True, missing_codes=(-1.0,)),
         "ward": Column("ward", "categorical", header="Station", words=words),
     }
     here: Records = replace(records, columns=tuple(own.get(c.name, c) for c in records.columns))
     agreed = {column.name: column for column in in_agreed_columns(here, hospitals.COLUMNS).columns}
-    assert (agreed["age"].written, agreed["age"].dates, agreed["age"].absent) == ("Alter", True, (-1.0,))
+    assert (agreed["age"].own_name, agreed["age"].dates, agreed["age"].missing_codes) == ("Alter", True, (-1.0,))
     assert agreed["age"].limits == (0, 120)  # which all agreed on
-    assert (agreed["ward"].written, agreed["ward"].words) == ("Station", words)
-    assert agreed["dose"].written == "dose"
+    assert (agreed["ward"].own_name, agreed["ward"].words) == ("Station", words)
+    assert agreed["dose"].own_name == "dose"
 
 
 def test_the_command_needs_the_site_file_and_its_own_site(

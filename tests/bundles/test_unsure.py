@@ -278,7 +278,7 @@ def test_a_model_that_laplace_does_not_fit_says_so(tmp_path: Path) -> None:
     assert (how.method, how.laplace) == ("none", None)
     assert how.why == "the model has no dropout, and the model's scores do not come from a linear layer with a bias"
     assert how.cuts is not None  # sets and referral need scores alone
-    assert "low" not in predict_table(bundle, pd.DataFrame({c.written: [None] for c in bundle.recipe.columns}))
+    assert "low" not in predict_table(bundle, pd.DataFrame({c.own_name: [None] for c in bundle.recipe.columns}))
 
 
 def test_it_comes_back_as_it_was_written_with_what_is_infinite(laplace: Bundle) -> None:

@@ -72,13 +72,13 @@ def assert_read_alike(whole: Records, own: Records, name: str) -> None:
     rows = np.flatnonzero(whole.hospital == name)
     part = whole.take(rows)
     recorded = {column.name: column for column in whole.columns if column.name in whole.recorded[name]}
-    by_written = {column.written: column for column in recorded.values()}
-    assert len(by_written) == len(recorded)
-    assert set(by_written) == {column.written for column in own.columns} == set(own.recorded[name])
+    by_own_name = {column.own_name: column for column in recorded.values()}
+    assert len(by_own_name) == len(recorded)
+    assert set(by_own_name) == {column.own_name for column in own.columns} == set(own.recorded[name])
     assert isinstance(part.features, pd.DataFrame)
     assert isinstance(own.features, pd.DataFrame)
     for column in own.columns:  # kind, range, codes, levels, dates and words; the name may say whose it is
-        there = by_written[column.written]
+        there = by_own_name[column.own_name]
         empty = not own.features[column.name].notna().any()
         assert same_but_name(there, column, coded=empty) == column
         pd.testing.assert_series_equal(part.features[there.name], own.features[column.name], check_names=False)

@@ -53,7 +53,7 @@ def test_each_hospitals_columns_are_understood_by_themselves(tmp_path: Path) -> 
         Column("Age"),
         Column("ward", "categorical"),
     )
-    assert [column.written for column in records.columns[2:4]] == ["stage", "stage"]
+    assert [column.own_name for column in records.columns[2:4]] == ["stage", "stage"]
     assert records.recorded == {
         "north": ("age", "sex", "stage at north", "smoker", "lactate", "admitted at north"),
         "south": ("sex", "stage at south", "smoker", "admitted at south", "Age", "ward"),

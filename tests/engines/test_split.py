@@ -304,7 +304,7 @@ def test_a_block_of_one_batch_is_computed_once() -> None:
 
 def test_rows_with_columns_beside_an_image_are_one_line() -> None:
     images = torch.arange(2 * 4, dtype=torch.uint8).reshape(2, 1, 2, 2)
-    rows = Rows(images, torch.tensor([0, 1]), torch.tensor([1, 0]), beside=torch.tensor([[7.0, 1.0], [8.0, 0.0]]))
+    rows = Rows(images, torch.tensor([0, 1]), torch.tensor([1, 0]), tabular=torch.tensor([[7.0, 1.0], [8.0, 0.0]]))
     assert rows.inputs == (6,)
     x, y = rows.take(torch.tensor([1]), torch.float64)
     assert x.tolist() == [[0.0, 1 / 255, 2 / 255, 3 / 255, 8.0, 0.0]]

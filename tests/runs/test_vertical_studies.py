@@ -304,11 +304,11 @@ def first_trial(changes: dict[str, Any]) -> None:
         ({"arms": [{"algorithm": "split", "train_at": ["va"]}]}, "every party is needed"),
         ({"arms": [{"algorithm": "pooled", "topology.kind": "flat"}], "topology__parties": {}}, "is empty"),
         ({"topology__parties": {"a": ["age"], "b": ["ag"]}}, "no column is called 'ag'"),
-        ({"topology__parties": {"a": ["age"], "b": ["age"]}}, "'age' is at 'a' already"),
+        ({"topology__parties": {"a": ["age"], "b": ["age"]}}, "'age' is held by 'a' already"),
         ({"topology__parties": {"a": ["image"], "b": ["age"]}}, "these data have no images"),
         ({"topology__parties": {"a.b": ["sex"], "b": ["age"]}}, "cannot be a party's name"),
         ({"topology__labels": "clinics"}, "no party is called 'clinics'"),
-        ({"topology__known": {"clinic": 0.5}}, "is no party beside the one with the labels"),
+        ({"topology__known": {"clinic": 0.5}}, "is not a party other than the one with the labels"),
         ({"topology__known": {"laboratory": 1e-9}}, "have no training patient in common"),
         ({"model__bottoms": {"clinics": {}}}, "no party with features is called 'clinics'"),
         ({"model__bottoms": {"clinic": {"kind": "transformer"}}}, "'transformer' is not known"),
@@ -326,7 +326,7 @@ def test_what_cannot_be_is_refused(changes: dict[str, Any], problem: str) -> Non
 
 def test_a_party_has_an_image_or_columns() -> None:
     plan = load_plan(*load_study(images(topology__parties={"radiology": ["image", "view"], "records": ["age"]})))
-    with pytest.raises(StudyError, match="takes one of them"):
+    with pytest.raises(StudyError, match="takes either an image or columns"):
         plan.trial(plan.study.arms[0], 42)
 
 

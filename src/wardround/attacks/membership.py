@@ -183,8 +183,8 @@ def subset(rows: Rows, places: np.ndarray) -> Rows:
     patients = None if rows.patients is None else rows.patients[chosen]
     if rows.index is None:
         return Rows(rows.x[chosen], rows.y[chosen], None, levels, patients)
-    beside = None if rows.beside is None else rows.beside[chosen]
-    return Rows(rows.x, rows.y, rows.index[chosen], levels, patients, beside)
+    tabular = None if rows.tabular is None else rows.tabular[chosen]
+    return Rows(rows.x, rows.y, rows.index[chosen], levels, patients, tabular)
 
 
 def losses(trial: Trial, run: Run, candidates: CandidateRows) -> list[np.ndarray]:

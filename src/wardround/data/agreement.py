@@ -1,9 +1,9 @@
-"""What sites must know of each other before they prepare their rows, said without showing a row.
+"""What sites must know of each other before they prepare their rows, without showing a row.
 
-Each site tells `Facts` of its training rows; from them all agree on one `Layout`, so that position 7 means the same
-everywhere. Where a site never recorded a column, the others lend it a value (`Lent`); with `scale = "federated"` sums
-are added up (`Moments`). In a simulation all of this happens in one process, in a deployment it travels: the same
-functions, the same sums in the order of the sites, the same bits.
+Each site sends `Facts` about its training rows. They determine one `Layout`, so that position 7 means the same
+everywhere. Where a site never recorded a column, it is filled from the statistics of the others (`Lent`); with
+`scale = "federated"`, sums are added up (`Moments`). A simulation does this in one process, a deployment by messages:
+the same functions, the same sums in the order of the sites, the same bits.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -17,7 +17,7 @@ from wardround.data.prepare import Encoded, Fit, Layout, Recipe, recipe_of
 from wardround.data.records import Column
 from wardround.study.schema import Preparation
 
-LEAST = 5  # rows: a statistic of fewer would come too close to telling a patient's value to other sites
+LEAST = 5  # rows: a statistic of fewer would come too close to revealing a patient's value to other sites
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Lent:
-    """A site's own statistics, as far as others may need them."""
+    """A site's own statistics, from which gaps are filled at sites that never recorded a column."""
 
     fill: np.ndarray  # mean or median of each numeric column; 0 where it has no value
     counts: np.ndarray  # of the values behind it
@@ -42,14 +42,14 @@ class Lent:
 class Moments:
     """Of the filled numeric columns of one site."""
 
-    count: np.ndarray  # of rows, for each column; 0 where the site has too few values to tell of
+    count: np.ndarray  # of rows, for each column; 0 where the site has fewer than LEAST values
     total: np.ndarray
     squares: np.ndarray
 
 
 @dataclass(frozen=True)
 class Common:
-    """What the sites have from each other: used where a site has nothing of its own, and for a common scale."""
+    """Statistics of all sites: used where a site has no value of its own, and for a common scale."""
 
     fill: np.ndarray
     level: Mapping[str, str] = field(default_factory=dict)
@@ -69,10 +69,10 @@ def facts(table: Encoded, rows: np.ndarray, settings: Preparation) -> Facts:
 
 
 def _known_facts(columns: Sequence[Column], recorded: np.ndarray, settings: Preparation) -> Facts:
-    """What is known of the columns without looking at a row, so that it tells nothing of a patient."""
+    """What is declared of the columns. It depends on no row, so it reveals nothing about a patient."""
     present = tuple(map(bool, recorded)) if settings.schema != "all" else (True,) * len(columns)
-    told = [column for column, there in zip(columns, present, strict=True) if there]
-    unknown = [c.name for c in told if c.kind == "categorical" and c.levels is None]
+    recorded_columns = [column for column, is_present in zip(columns, present, strict=True) if is_present]
+    unknown = [c.name for c in recorded_columns if c.kind == "categorical" and c.levels is None]
     if unknown and settings.categories == "one-hot":
         problem = f"the levels of {', '.join(unknown)} are not declared, and `public` reads nothing off rows"
         raise DataError("data: public", problem, "Give `[data.levels]` for a csv source, or leave these columns out.")
@@ -86,25 +86,33 @@ def _known_fill(layout: Layout) -> Lent:
     return Lent(middle, np.full(len(middle), LEAST), {})
 
 
-def layout_of(columns: Sequence[Column], told: Sequence[Facts], settings: Preparation) -> Layout:
-    """`told` are the facts of the sites that train."""
-    as_codes = settings.categories == "codes"
-    enough = all if settings.schema == "common" else any  # empty everywhere: no use
-    present = [(i, c) for i, c in enumerate(columns) if enough(one.present[i] for one in told)]
-    if not present:
-        problem = "no column has values at every site" if settings.schema == "common" else "no column has any value"
-        raise DataError("data: schema", problem, 'Write schema = "own" with model "adapter", or look at the files.')
-    if as_codes and (text := [c.name for _, c in present if c.kind == "categorical" and not c.coded]):
-        problem = f'"codes" needs categories that are numbers; not so: {", ".join(text)}'
-        raise DataError("data: categories", problem, 'Use categories = "one-hot".')
-    numeric = tuple(c for _, c in present if c.kind == "numeric" or as_codes)
+def layout_of(columns: Sequence[Column], facts_of_sites: Sequence[Facts], settings: Preparation) -> Layout:
+    """`facts_of_sites` are those of the sites that train."""
+    present = _present_columns(columns, facts_of_sites, settings)
+    numeric = tuple(c for _, c in present if c.kind == "numeric" or settings.categories == "codes")
     levels = {
-        c.name: tuple(sorted({level for one in told for level in one.levels[i]}))
+        c.name: tuple(sorted({level for site in facts_of_sites for level in site.levels[i]}))
         for i, c in present
         if c not in numeric
     }
-    with_gaps = tuple(c.name for i, c in present if any(one.gaps[i] for one in told))
+    with_gaps = tuple(c.name for i, c in present if any(site.gaps[i] for site in facts_of_sites))
     return Layout(numeric, levels, with_gaps if settings.indicator else ())
+
+
+def _present_columns(
+    columns: Sequence[Column], facts_of_sites: Sequence[Facts], settings: Preparation
+) -> list[tuple[int, Column]]:
+    """With their places in `columns`."""
+    enough = all if settings.schema == "common" else any
+    present = [(i, c) for i, c in enumerate(columns) if enough(site.present[i] for site in facts_of_sites)]
+    if not present:
+        problem = "no column has values at every site" if settings.schema == "common" else "no column has any value"
+        raise DataError("data: schema", problem, 'Write schema = "own" with model "adapter", or look at the files.')
+    text = [c.name for _, c in present if c.kind == "categorical" and not c.coded]
+    if settings.categories == "codes" and text:
+        problem = f'"codes" needs categories that are numbers; not so: {", ".join(text)}'
+        raise DataError("data: categories", problem, 'Use categories = "one-hot".')
+    return present
 
 
 def lend(table: Encoded, rows: np.ndarray, layout: Layout, settings: Preparation) -> Lent:
@@ -131,21 +139,21 @@ def lend(table: Encoded, rows: np.ndarray, layout: Layout, settings: Preparation
 def common_of(lent: Sequence[Lent]) -> Common:
     """From the sites that train, in their order, as far as each has enough rows.
 
-    A column that nobody lacks need not be right here: nobody asks.
+    A column that every site recorded need not be right here: its value is not used.
     """
-    lent = [with_enough(one) for one in lent]
-    total = np.maximum(sum(one.counts for one in lent), 1)
-    fill = np.asarray(sum(one.fill * one.counts for one in lent) / total)
+    lent = [with_enough(site) for site in lent]
+    total = np.maximum(sum(site.counts for site in lent), 1)
+    fill = np.asarray(sum(site.fill * site.counts for site in lent) / total)
     counted: dict[str, dict[str, int]] = {}
-    for one in lent:
-        for name, levels in one.levels.items():
+    for site in lent:
+        for name, levels in site.levels.items():
             for level, count in levels.items():
                 counted.setdefault(name, {})[level] = counted.get(name, {}).get(level, 0) + count
     return Common(fill, {name: _commonest(levels) for name, levels in counted.items()})
 
 
 def with_enough(lent: Lent) -> Lent:
-    """Without what stands for fewer than LEAST rows."""
+    """Without statistics of fewer than LEAST rows."""
     enough = lent.counts >= LEAST
     levels = {name: {w: n for w, n in levels.items() if n >= LEAST} for name, levels in lent.levels.items()}
     return Lent(
@@ -166,16 +174,16 @@ def moments(table: Encoded, rows: np.ndarray, layout: Layout, fill: np.ndarray) 
     return Moments(counts, *(np.where(enough, sums, 0.0) for sums in (filled.sum(axis=0), (filled**2).sum(axis=0))))
 
 
-def common_scale(given: Sequence[Moments]) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and SD over all sites' rows; nobody sees a row."""
-    count = np.maximum(sum(one.count for one in given), 1)
-    mean = np.asarray(sum(one.total for one in given) / count)
-    squares = np.asarray(sum(one.squares for one in given))
+def common_scale(moments_of_sites: Sequence[Moments]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and SD over all sites' rows, from their sums."""
+    count = np.maximum(sum(site.count for site in moments_of_sites), 1)
+    mean = np.asarray(sum(site.total for site in moments_of_sites) / count)
+    squares = np.asarray(sum(site.squares for site in moments_of_sites))
     return mean, _safe(np.sqrt(np.maximum(squares / count - mean**2, 0)))
 
 
 def fit_site(table: Encoded, rows: np.ndarray, layout: Layout, settings: Preparation, own: Lent, common: Common) -> Fit:
-    """One site's statistics, on its own training rows and on what the others lent."""
+    """One site's statistics, from its own training rows and those that the sites have in common."""
     fill = own_fill(own, common)
     modes = {name: _commonest(levels) for name, levels in own.levels.items() if levels}
     names = [column.name for column in layout.numeric]
@@ -196,10 +204,10 @@ def recipes(
 
 
 def own_recipe(table: Encoded, rows: np.ndarray, settings: Preparation) -> Recipe:
-    """A site by itself: its own columns, its own levels. Nothing is told to anybody.
+    """A site by itself: its own columns, its own levels. Nothing leaves the site.
 
-    Columns are in alphabetical order of the names in its own file: in a simulation all hospitals stand in one table,
-    whose order and names of columns a hospital by itself cannot know.
+    Columns are in alphabetical order of the names in its own file: a simulation holds all hospitals in one table, whose
+    order and names of columns a hospital by itself cannot know.
     """
     layout = in_own_order(layout_of(table.columns, [facts(table, rows, settings)], settings), table.columns)
     own = lend(table, rows, layout, settings)
@@ -208,11 +216,11 @@ def own_recipe(table: Encoded, rows: np.ndarray, settings: Preparation) -> Recip
 
 
 def in_own_order(layout: Layout, columns: Sequence[Column]) -> Layout:
-    written = {column.name: column.written for column in columns}
+    own_name = {column.name: column.own_name for column in columns}
     return Layout(
-        tuple(sorted(layout.numeric, key=lambda column: column.written)),
-        {name: layout.levels[name] for name in sorted(layout.levels, key=written.__getitem__)},
-        tuple(sorted(layout.indicators, key=written.__getitem__)),
+        tuple(sorted(layout.numeric, key=lambda column: column.own_name)),
+        {name: layout.levels[name] for name in sorted(layout.levels, key=own_name.__getitem__)},
+        tuple(sorted(layout.indicators, key=own_name.__getitem__)),
     )
 
 
@@ -228,17 +236,17 @@ def fit(
     settings: Preparation,
     members: Collection[str] | None = None,
 ) -> dict[str, Fit]:
-    """Each site's statistics. A site that never recorded a column takes the mean of the others' for it.
+    """Each site's statistics. A site that never recorded a column uses the mean of the others' for it.
 
-    Only `members` (all, unless given) contribute to what sites have from each other: a site that does not train with
-    them uses their statistics and gives none.
+    Only `members` (all by default) contribute to common statistics: a site that does not train with them uses theirs
+    and contributes none.
     """
     members = list(train) if members is None else members
     lent = {site: lend(table, rows, layout, settings) for site, rows in train.items()}
     common = common_of([lent[site] for site in members])
     if settings.scale == "federated":
-        given = [moments(table, train[site], layout, own_fill(lent[site], common)) for site in members]
-        common = Common(common.fill, common.level, common_scale(given))
+        of_members = [moments(table, train[site], layout, own_fill(lent[site], common)) for site in members]
+        common = Common(common.fill, common.level, common_scale(of_members))
     return {site: fit_site(table, rows, layout, settings, lent[site], common) for site, rows in train.items()}
 
 

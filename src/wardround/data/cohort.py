@@ -119,8 +119,8 @@ def _called(columns: Sequence[str], records: Records, recorded: Sequence[str], h
     own = [column for column in records.columns if column.name in recorded]
     found = []
     for name in columns:
-        same = [column.name for column in own if name in (column.name, column.written)]
-        known = [column.name for column in records.columns] + [column.written for column in records.columns]
+        same = [column.name for column in own if name in (column.name, column.own_name)]
+        known = [column.name for column in records.columns] + [column.own_name for column in records.columns]
         if not same and name not in known:
             where = f"data: not_recorded: {hospital}"
             raise StudyError(where, f"no column is called {name!r}", suggest(name, known, "Columns"))

@@ -49,39 +49,48 @@ def holdings_of(topology: Topology, records: Records) -> Holdings:
     """Refused where a party holds what is not recorded, or what another party holds too."""
     if len(topology.parties) < 1:
         raise StudyError(WHERE, "is empty", "Name the parties with their columns: [topology.parties] a = [...].")
+    parties = {party: columns_held(party, names, records) for party, names in topology.parties.items()}
+    _check_columns(parties, records)
+    labels = _label_holder(topology, records)
+    # an arm leaves a party out by giving it no columns
+    return Holdings({name: own for name, own in parties.items() if own or name == labels}, labels)
+
+
+def _check_columns(parties: Mapping[str, Sequence[str]], records: Records) -> None:
     recorded = [column.name for column in columns_of(records)]
     possible = recorded if records.is_table else [IMAGE, *recorded]
-    parties = {party: columns_held(party, names, records) for party, names in topology.parties.items()}
-    named: dict[str, str] = {}
+    holder: dict[str, str] = {}
     for party, names in parties.items():
         refuse_party_name(party)
         for name in names:
             if name not in possible:
                 problem = f"no column is called {name!r}" if name != IMAGE else "these data have no images"
                 raise StudyError(f"{WHERE}: {party}", problem, suggest(name, possible, "There are"))
-            if name in named:
-                problem = f"{name!r} is at {named[name]!r} already"
-                raise StudyError(f"{WHERE}: {party}", problem, "A column is held by one party.")
-            named[name] = party
+            if name in holder:
+                problem = f"{name!r} is held by {holder[name]!r} already"
+                raise StudyError(f"{WHERE}: {party}", problem, "Name each column at one party only.")
+            holder[name] = party
         if IMAGE in names and len(names) > 1:
-            problem = "has the image and columns, and a party's part of the network takes one of them"
+            problem = "holds the image and columns, but a party's network takes either an image or columns"
             raise StudyError(f"{WHERE}: {party}", problem, "Give the columns to a party of their own.")
-    if not named:
+    if not holder:
         raise StudyError(WHERE, "no party has any column", "Name the columns of each.")
+
+
+def _label_holder(topology: Topology, records: Records) -> str:
     labels = next(iter(topology.parties)) if topology.labels is None else topology.labels
     if labels not in topology.parties:
         remedy = suggest(labels, topology.parties, "Parties")
         raise StudyError("topology: labels", f"no party is called {labels!r}", remedy)
-    for party in topology.known:
-        if party not in topology.parties or party == labels:
-            others = [name for name in topology.parties if name != labels]
-            problem = f"{party!r} is no party beside the one with the labels"
-            raise StudyError("topology: known", problem, suggest(party, others, "Others"))
     if labels in records.known_to:
         problem = f"the file of {labels!r} has no labels"
         raise StudyError("topology: labels", problem, "Name the party that is the `holder` in [data].")
-    # an arm leaves a party out by giving it no columns
-    return Holdings({name: own for name, own in parties.items() if own or name == labels}, labels)
+    for party in topology.known:
+        if party not in topology.parties or party == labels:
+            others = [name for name in topology.parties if name != labels]
+            problem = f"{party!r} is not a party other than the one with the labels"
+            raise StudyError("topology: known", problem, suggest(party, others, "Others"))
+    return labels
 
 
 def refuse_party_name(party: str) -> None:
@@ -174,7 +183,7 @@ def joined_sites(
             parts += [present[party][chosen].astype(float)[:, None] for party in holdings.others]
             numbers = np.concatenate([np.zeros((len(chosen), 0)), *parts], axis=1)
             line = torch.from_numpy(numbers).to(dtype)
-            return replace(before, beside=line) if pixels else replace(before, x=line)
+            return replace(before, tabular=line) if pixels else replace(before, x=line)
 
         train, validation, test = side("train"), side("validation"), side("test")
         return replace(site, recipe=recipe, blocks=blocks, train=train, validation=validation, test=test)

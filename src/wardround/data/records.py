@@ -16,7 +16,7 @@ BOX_COLUMNS = ("row", "finding", "x", "y", "width", "height")  # finding: its pl
 
 
 def class_hash(run: str, name: str) -> str:
-    """By which sites of a run can see that they have the same class, where one of them may not name it."""
+    """Lets the sites of a run see that they have the same class, where one of them may not name it."""
     return sha256(f"{run}/{name}".encode()).hexdigest()
 
 
@@ -32,10 +32,10 @@ class Column:
     header: str = ""  # what the hospital's file calls it, where that is not its name here
     dates: bool = False  # of a numeric column: dates, read as years since 2000-01-01
     words: tuple[tuple[str, str], ...] = ()  # spellings in lower case, and the level that each is read as
-    absent: tuple[float, ...] = ()  # of a numeric column: numbers that stand for "not measured"
+    missing_codes: tuple[float, ...] = ()  # of a numeric column: numbers that stand for "not measured"
 
     @property
-    def written(self) -> str:
+    def own_name(self) -> str:
         """Its name in the hospital's own file."""
         return self.header or self.name
 
@@ -52,7 +52,7 @@ class Records:
     classes: tuple[str, ...]  # their names; for two classes the second is the positive one. Or the findings' names
     hospital: np.ndarray  # name of the hospital that recorded the row
     columns: tuple[Column, ...] = ()
-    patient: np.ndarray | None = None  # patient of each row, where known: one patient may have several rows
+    patient: np.ndarray | None = None  # patient of each row, where known: a patient may have more than one row
     groups: pd.DataFrame = field(default_factory=pd.DataFrame)  # `sex`, `view` (text), `age` (years), where recorded
     notes: tuple[str, ...] = ()  # what the source changed while reading, in plain words with counts
     synthetic: bool = False
@@ -62,7 +62,7 @@ class Records:
     recorded: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # columns by hospital; all, unless given
     # by hospital: the words in its target column, in lower case, and the class that each was read as
     vocabulary: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    # by party, where several hold different columns of these patients: whether it has each row's patient
+    # by party, in vertical federation: whether it has each row's patient
     known_to: Mapping[str, np.ndarray] = field(default_factory=dict)
     held: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by party: the columns of its file
     # a party's own numbers of patients and their visits, by which parties find the rows that belong together
@@ -81,7 +81,7 @@ class Records:
 
     @property
     def has_findings(self) -> bool:
-        """Several may be in one row."""
+        """Whether a row may have any number of labels."""
         return self.target.ndim == 2
 
     @property
@@ -91,7 +91,7 @@ class Records:
 
     @property
     def units(self) -> np.ndarray:
-        """A number per row; rows of one patient share it and must never be torn apart."""
+        """A number per row; rows of one patient share it and must never be separated."""
         if self.patient is None:
             return np.arange(len(self))
         return np.unique(self.patient, return_inverse=True)[1]
@@ -124,12 +124,12 @@ def label_counts(records: Records, rows: np.ndarray) -> dict[str, int]:
         counts = np.bincount(chosen, minlength=len(records.classes))
         return dict(zip(records.classes, counts.tolist(), strict=True))
     present = chosen == 1
-    found = dict(zip(records.classes, present.sum(axis=0).tolist(), strict=True))
-    return found | {NO_FINDING: int((~present.any(axis=1)).sum())}
+    rows_with = dict(zip(records.classes, present.sum(axis=0).tolist(), strict=True))
+    return rows_with | {NO_FINDING: int((~present.any(axis=1)).sum())}
 
 
 def _boxes_of(boxes: pd.DataFrame, rows: np.ndarray) -> pd.DataFrame:
     """Of these rows, numbered by their new places."""
     places = pd.DataFrame({"row": rows, "place": np.arange(len(rows))})
-    kept = boxes.merge(places, on="row", how="inner")
-    return kept.assign(row=kept.pop("place"))[list(BOX_COLUMNS)]
+    chosen = boxes.merge(places, on="row", how="inner")
+    return chosen.assign(row=chosen.pop("place"))[list(BOX_COLUMNS)]

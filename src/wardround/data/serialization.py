@@ -21,30 +21,30 @@ def write_column(column: Column) -> Plain:
     return {"name": column.name, "kind": column.kind, "limits": limits, "coded": column.coded, "levels": levels}
 
 
-def read_column(told: Mapping[str, Any]) -> Column:
-    limits, levels = told["limits"], told["levels"]
-    kind: Kind = "categorical" if told["kind"] == "categorical" else "numeric"
+def read_column(plain: Mapping[str, Any]) -> Column:
+    limits, levels = plain["limits"], plain["levels"]
+    kind: Kind = "categorical" if plain["kind"] == "categorical" else "numeric"
     return Column(
-        str(told["name"]),
+        str(plain["name"]),
         kind,
         None if limits is None else (float(limits[0]), float(limits[1])),
-        bool(told["coded"]),
+        bool(plain["coded"]),
         None if levels is None else tuple(map(str, levels)),
     )
 
 
 def write_own_column(column: Column) -> Plain:
-    """All of it, for the hospital itself."""
+    """For the hospital itself, with the spellings of its own file."""
     own: Plain = {"header": column.header, "dates": column.dates, "words": [list(pair) for pair in column.words]}
-    own["absent"] = list(column.absent)
+    own["missing_codes"] = list(column.missing_codes)
     return {**write_column(column), **own}
 
 
-def read_own_column(told: Mapping[str, Any]) -> Column:
-    words = tuple((str(word), str(level)) for word, level in told["words"])
-    absent = tuple(map(float, told["absent"]))
-    header, dates = str(told["header"]), bool(told["dates"])
-    return replace(read_column(told), header=header, dates=dates, words=words, absent=absent)
+def read_own_column(plain: Mapping[str, Any]) -> Column:
+    words = tuple((str(word), str(level)) for word, level in plain["words"])
+    missing_codes = tuple(map(float, plain["missing_codes"]))
+    header, dates = str(plain["header"]), bool(plain["dates"])
+    return replace(read_column(plain), header=header, dates=dates, words=words, missing_codes=missing_codes)
 
 
 def write_layout(layout: Layout, write: Callable[[Column], Plain] = write_column) -> Plain:
@@ -55,9 +55,9 @@ def write_layout(layout: Layout, write: Callable[[Column], Plain] = write_column
     }
 
 
-def read_layout(told: Mapping[str, Any], read: Callable[[Mapping[str, Any]], Column] = read_column) -> Layout:
-    levels = {str(name): tuple(map(str, levels)) for name, levels in told["levels"]}
-    return Layout(tuple(map(read, told["numeric"])), levels, tuple(map(str, told["indicators"])))
+def read_layout(plain: Mapping[str, Any], read: Callable[[Mapping[str, Any]], Column] = read_column) -> Layout:
+    levels = {str(name): tuple(map(str, levels)) for name, levels in plain["levels"]}
+    return Layout(tuple(map(read, plain["numeric"])), levels, tuple(map(str, plain["indicators"])))
 
 
 def write_recipe(recipe: Recipe) -> Plain:
@@ -76,17 +76,17 @@ def write_recipe(recipe: Recipe) -> Plain:
     }
 
 
-def read_recipe(told: Mapping[str, Any], where: str) -> Recipe:
+def read_recipe(plain: Mapping[str, Any], where: str) -> Recipe:
     """`where` is for the error when a setting is not known."""
-    fitted = told["fit"]
+    fitted = plain["fit"]
     return Recipe(
-        tuple(map(read_own_column, told["columns"])),
-        read_layout(told["layout"], read_own_column),
+        tuple(map(read_own_column, plain["columns"])),
+        read_layout(plain["layout"], read_own_column),
         Fit(
             {str(name): float(value) for name, value in fitted["fill"].items()},
             {str(name): str(level) for name, level in fitted["fill_level"].items()},
             np.array(fitted["centre"], dtype=float),
             np.array(fitted["spread"], dtype=float),
         ),
-        parse(Preparation, told["settings"], where),
+        parse(Preparation, plain["settings"], where),
     )

@@ -14,26 +14,26 @@ from wardround.data.prepare import Recipe
 class Rows:
     """Prepared rows. `x` may be shared by many sites; then `index` says which rows of it are meant, without a copy.
 
-    Images stay bytes in memory and become numbers from 0 to 1 when they are taken; `levels` then gives each of these
-    rows' centre and spread. Where columns stand `beside` an image, a row is one line of numbers: its pixels, then they.
+    Images stay bytes in memory and become numbers from 0 to 1 in `take`; `levels` then holds each row's centre and
+    spread. Images with `tabular` columns become flat rows: the pixels, then the columns.
     """
 
     x: Tensor
     y: Tensor
     index: Tensor | None = None
     levels: Tensor | None = None  # (rows, 2)
-    patients: Tensor | None = None  # whose each of these rows is; None: everybody has one
-    beside: Tensor | None = None  # (rows, numbers) of these rows
+    patients: Tensor | None = None  # the patient of each row; None: each row is a patient of its own
+    tabular: Tensor | None = None  # (rows, numbers): prepared columns that go with each image
 
     def __len__(self) -> int:
         return len(self.y) if self.index is None else len(self.index)
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """The shape of a row as it is taken."""
-        if self.beside is None:
+        """The shape of a row as `take` returns it."""
+        if self.tabular is None:
             return tuple(self.x.shape[1:])
-        return (self.x[0].numel() + self.beside.shape[1],)
+        return (self.x[0].numel() + self.tabular.shape[1],)
 
     @property
     def labels(self) -> Tensor:
@@ -47,13 +47,13 @@ class Rows:
     def take(
         self, order: Tensor, dtype: torch.dtype, change: Callable[[Tensor], Tensor] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """A batch. `change` is done to images before they are scaled."""
+        """A batch. `change` is applied to images before they are scaled."""
         chosen = order if self.index is None else self.index[order]
         x = as_numbers(self.x[chosen], dtype)
         x = x if change is None else change(x)
         x = scaled(x, None if self.levels is None else self.levels[order])
-        if self.beside is not None:
-            x = torch.cat([x.flatten(1), self.beside[order].to(dtype)], dim=1)
+        if self.tabular is not None:
+            x = torch.cat([x.flatten(1), self.tabular[order].to(dtype)], dim=1)
         return x, self.y[chosen]
 
     def everything(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -78,7 +78,7 @@ def scaled(x: Tensor, levels: Tensor | None) -> Tensor:
 
 @dataclass(frozen=True)
 class Block:
-    """A party's numbers in a row, and the number that says whether they are there (None: they always are)."""
+    """A party's numbers in a row, and the place of the flag that says whether they are present (None: always)."""
 
     party: str
     start: int
@@ -98,30 +98,23 @@ class Site:
     validation_rows: np.ndarray
     test_rows: np.ndarray
     recipe: Recipe | None = None  # how its columns were prepared; None: it has none, or its rows are elsewhere
-    blocks: tuple[Block, ...] = ()  # where features are held by several parties
+    blocks: tuple[Block, ...] = ()  # of each party, in vertical federation
 
 
 def join(parts: Sequence[Rows]) -> Rows:
-    """All rows as one, for pooled training."""
+    """The rows of all parts, for pooled training. A patient of two sites counts as one patient."""
+    patients = _concatenate([part.patients for part in parts])
     if all(part.index is not None and part.x is parts[0].x for part in parts):
-        index = torch.cat([part.index for part in parts if part.index is not None])
-        levels = [part.levels for part in parts if part.levels is not None]
-        beside = [part.beside for part in parts if part.beside is not None]
-        return Rows(
-            parts[0].x,
-            parts[0].y,
-            index,
-            torch.cat(levels) if levels else None,
-            _all_people(parts),
-            torch.cat(beside) if beside else None,
+        index, levels, tabular = (
+            _concatenate([getattr(part, name) for part in parts]) for name in ("index", "levels", "tabular")
         )
+        return Rows(parts[0].x, parts[0].y, index, levels, patients, tabular)
     if any(part.index is not None for part in parts):
         raise ValueError("sites that share rows and sites that own them cannot be joined")
-    whole = torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts])
-    return Rows(*whole, patients=_all_people(parts))
+    return Rows(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]), patients=patients)
 
 
-def _all_people(parts: Sequence[Rows]) -> Tensor | None:
-    """A patient who is at two sites is one patient where rows are pooled."""
-    known = [part.patients for part in parts if part.patients is not None]
-    return torch.cat(known) if len(known) == len(parts) else None
+def _concatenate(tensors: Sequence[Tensor | None]) -> Tensor | None:
+    """None where a part has none."""
+    present = [tensor for tensor in tensors if tensor is not None]
+    return torch.cat(present) if len(present) == len(tensors) else None

@@ -35,14 +35,14 @@ def without(site: Site, part: Block) -> Site:
 
 
 def rows_without(rows: Rows, part: Block) -> Rows:
-    lines = rows.x if rows.beside is None else rows.beside
-    skipped = 0 if rows.beside is None else rows.x[0].numel()
+    lines = rows.x if rows.tabular is None else rows.tabular
+    skipped = 0 if rows.tabular is None else rows.x[0].numel()
     emptied = lines.clone()
     if part.start >= skipped:
         emptied[:, part.start - skipped : part.stop - skipped] = 0
     if part.present is not None:
         emptied[:, part.present - skipped] = 0
-    return replace(rows, x=emptied) if rows.beside is None else replace(rows, beside=emptied)
+    return replace(rows, x=emptied) if rows.tabular is None else replace(rows, tabular=emptied)
 
 
 def describe_exchange(arm: Arm, records: pd.DataFrame) -> dict[str, Any]:

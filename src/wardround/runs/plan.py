@@ -365,8 +365,8 @@ def _on_device(site: Site, device: torch.device) -> Site:
     def move(rows: Rows) -> Rows:
         index = None if rows.index is None else rows.index.to(device)
         levels = None if rows.levels is None else rows.levels.to(device)
-        beside = None if rows.beside is None else rows.beside.to(device)
-        return Rows(rows.x.to(device), rows.y.to(device), index, levels, rows.patients, beside)
+        tabular = None if rows.tabular is None else rows.tabular.to(device)
+        return Rows(rows.x.to(device), rows.y.to(device), index, levels, rows.patients, tabular)
 
     return replace(site, train=move(site.train), validation=move(site.validation), test=move(site.test))
 

@@ -23,8 +23,8 @@ def row_schema(bundle: Bundle) -> Json:
     """One row: every column that the bundle needs, by its name in the hospital's files."""
     asked = wanted(bundle)
     names = [*asked.needed, *asked.optional, *(name for party in asked.together for name in party)]
-    by_name = {column.written: column for column in reversed(bundle.recipe.columns)}
-    by_name |= {c.written: c for c in bundle.recipe.columns if c.name not in bundle.unrecorded}
+    by_name = {column.own_name: column for column in reversed(bundle.recipe.columns)}
+    by_name |= {c.own_name: c for c in bundle.recipe.columns if c.name not in bundle.unrecorded}
     image = {IMAGE: _IMAGE} if bundle.inputs.images is not None else {}
     return {
         "title": bundle.name,

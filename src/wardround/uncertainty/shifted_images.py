@@ -77,8 +77,8 @@ def shifted_rows(
     if levels is not None and each_image:
         flat = changed.flatten(1)
         levels = torch.stack([flat.mean(1), flat.std(1, unbiased=False).clamp(min=LEAST_SPREAD)], dim=1)
-    beside = None if rows.beside is None else rows.beside[places]
-    return Rows(changed, rows.y[at], levels=levels, beside=beside)
+    tabular = None if rows.tabular is None else rows.tabular[places]
+    return Rows(changed, rows.y[at], levels=levels, tabular=tabular)
 
 
 def _changed(pixels: Tensor, shift: Shift, rng: np.random.Generator) -> Tensor:

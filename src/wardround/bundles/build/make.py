@@ -234,7 +234,7 @@ def _untested(trial: Trial, site: Site) -> Rows:
         return rows
     keep = ~torch.isin(rows.people, tested.to(rows.people.dtype))
     of_these = {"patients": rows.people[keep]}
-    of_these |= {name: part[keep] for name in ("levels", "beside") if (part := getattr(rows, name)) is not None}
+    of_these |= {name: part[keep] for name in ("levels", "tabular") if (part := getattr(rows, name)) is not None}
     if rows.index is not None:
         return replace(rows, index=rows.index[keep], **of_these)
     return replace(rows, x=rows.x[keep], y=rows.y[keep], **of_these)
@@ -248,7 +248,7 @@ def _whose(cohort: Cohort, beside: Beside, arm: Arm, trial: Trial, site: Site) -
     here = [] if table is None else [c for c, there in zip(table.columns, recorded, strict=True) if there]
     others = [one.name for one in trial.scored if one.name != site.name]
     hospitals = [name for name in cohort.records.hospitals if name.replace("/", "-") in others]
-    named = {name for column in here for name in (column.name, column.written)} | set(cohort.records.classes)
+    named = {name for column in here for name in (column.name, column.own_name)} | set(cohort.records.classes)
     for key in ("target", "patient"):
         named.add(str((options.get(f"{key}s") or {}).get(site.name, options.get(key))))
     differing = (table is not None and not table.recorded.all()) or options.get("columns", "same") != "same"

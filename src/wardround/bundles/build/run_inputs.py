@@ -71,15 +71,15 @@ def _columns(rows: Rows, inputs: Inputs, width: int) -> np.ndarray:
     """In the recipe's order, from lines in the order of the parties."""
     made = np.zeros((len(rows), width))
     if width:
-        lines = rows.x if rows.beside is None else rows.beside
+        lines = rows.x if rows.tabular is None else rows.tabular
         made[:, list(inputs.places)] = lines[:, : len(inputs.places)].cpu().numpy()
     return made
 
 
 def _flags(rows: Rows, place: int) -> np.ndarray:
     """The number of each row that says whether a party knows it."""
-    lines = rows.x if rows.beside is None else rows.beside
-    skipped = 0 if rows.beside is None else rows.x[0].numel()
+    lines = rows.x if rows.tabular is None else rows.tabular
+    skipped = 0 if rows.tabular is None else rows.x[0].numel()
     made: np.ndarray = lines[:, place - skipped].cpu().numpy()
     return made
 

@@ -446,7 +446,7 @@ def _column(column: Column, bundle: Bundle, unrecorded: Sequence[str]) -> dict[s
     levels = layout.levels.get(column.name)
     return {
         "name": column.name,
-        "written": column.written,
+        "written": column.own_name,
         "kind": "date" if column.dates else column.kind,
         "range": None if column.limits is None else list(column.limits),
         "levels": None if levels is None else list(levels),

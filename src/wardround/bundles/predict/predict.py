@@ -228,7 +228,7 @@ def wanted(bundle: Bundle, keep: Sequence[str] = (), how: How | None = None) -> 
     inputs = bundle.inputs
     if not inputs.parts:
         return Wanted(needed, optional, tuple(keep))
-    written = {column.name: column.written for column in bundle.recipe.columns}
+    written = {column.name: column.own_name for column in bundle.recipe.columns}
     others = {
         party: [written[name] for name in (inputs.columns or {})[party] if name in written] for party in inputs.others
     }

@@ -67,8 +67,8 @@ def headers(recipe: Recipe, unrecorded: Collection[str] = ()) -> tuple[list[str]
     `unrecorded` are columns that only other sites record. A file may have them by now; training had gaps there, and so
     they are read as gaps.
     """
-    needed = [column.written for column in recipe.columns if column.name not in unrecorded]
-    others = [column.written for column in recipe.columns if column.name in unrecorded]
+    needed = [column.own_name for column in recipe.columns if column.name not in unrecorded]
+    others = [column.own_name for column in recipe.columns if column.name in unrecorded]
     return needed, [name for name in others if name not in needed]
 
 
@@ -81,13 +81,13 @@ def read_block(recipe: Recipe, block: Block, unrecorded: Collection[str] = ()) -
     unseen, signs = {}, {}
     for place, column in enumerate(recipe.columns):
         known = known_levels(recipe, column)
-        array = block.columns.get(column.written)
+        array = block.columns.get(column.own_name)
         if array is None or column.name in unrecorded:
             array = pa.nulls(block.rows)
         values = _values(column, known, block, array, as_number=column.name not in recipe.layout.levels)
         numbers[:, place] = (
-            np.where(np.isin(values.numbers, column.absent), np.nan, values.numbers)
-            if column.absent
+            np.where(np.isin(values.numbers, column.missing_codes), np.nan, values.numbers)
+            if column.missing_codes
             else values.numbers
         )
         levels.append(known)
@@ -99,9 +99,9 @@ def read_block(recipe: Recipe, block: Block, unrecorded: Collection[str] = ()) -
             usable = recipe.layout.levels.get(column.name, known)
             strange = values.codes >= len(usable)  # levels that only fill gaps come after these
             if usable and strange.any():
-                unseen[column.written] = strange
+                unseen[column.own_name] = strange
         if values.signs != Signs():
-            signs[column.written] = values.signs
+            signs[column.own_name] = values.signs
     table = Encoded(
         recipe.columns,
         numbers,
@@ -158,7 +158,7 @@ def _values(column: Column, known: Sequence[str], block: Block, array: pa.Array,
     if not is_number or column.dates:
         wanted = "dates" if column.dates else "numbers" if column.kind == "numeric" else "texts or numbers"
         remedy = f"Write it as {wanted}."
-        problem = f"column {column.written!r} is of {type_words(kind)}, not {wanted}"
+        problem = f"column {column.own_name!r} is of {type_words(kind)}, not {wanted}"
         raise DataError(block.place(0), problem, remedy)
     numbers = np.asarray(array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
     numbers = np.where(np.isinf(numbers), np.nan, numbers)
@@ -243,6 +243,6 @@ def _any(flags: Any) -> bool:
 def _unreadable(column: Column, cells: Cells, bad: np.ndarray, block: Block) -> DataError:
     count, row = cells.count_and_first_line(bad)
     more = f" ({count:,} such in the {block.rows:,} rows that are read together)" if count > 1 else ""
-    problem = f"column {column.written!r}: this is no {'date' if column.dates else 'number'}{more}"
+    problem = f"column {column.own_name!r}: this is no {'date' if column.dates else 'number'}{more}"
     remedy = f"{CELLS} Dates are written as yyyy-mm-dd." if column.dates else CELLS
     return DataError(block.place(row), problem, remedy)

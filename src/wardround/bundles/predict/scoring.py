@@ -100,12 +100,12 @@ def predict_block(bundle: Bundle, block: Block, keep: Sequence[str] = (), how: H
     score = np.where(unscored if made.score.ndim == 1 else unscored[:, None], np.nan, made.score)
     called = bundle.calls(score)
     call = np.where(unscored if called.ndim == 1 else unscored[:, None], -1, called)
-    names = {c.name: c.written for c in recipe.columns if c.name not in recipe.layout.levels}
+    names = {c.name: c.own_name for c in recipe.columns if c.name not in recipe.layout.levels}
     too_far = {names[name]: rows for name, rows in outside.items() if name in names}
     # without indicators a layout does not tell which columns had gaps
     known = recipe.layout.indicators if recipe.settings.indicator and not dropped else [c.name for c in recipe.columns]
     new = {
-        recipe.columns[place].written: gaps[:, i]
+        recipe.columns[place].own_name: gaps[:, i]
         for i, place in enumerate(recorded)
         if recipe.columns[place].name not in known
     }
@@ -113,7 +113,7 @@ def predict_block(bundle: Bundle, block: Block, keep: Sequence[str] = (), how: H
     outside_any = _any_of(list(too_far.values()), block.rows)
     marks: list[Mark] = [
         *(
-            (decision.INCOMPLETE, recipe.columns[place].written, gaps[:, i])
+            (decision.INCOMPLETE, recipe.columns[place].own_name, gaps[:, i])
             for i, place in enumerate(recorded)
             if dropped
         ),
@@ -139,7 +139,7 @@ def predict_block(bundle: Bundle, block: Block, keep: Sequence[str] = (), how: H
         outside=int(outside_any.sum()),
         referred=0 if unsure is None else int(unsure.refer.sum()),
     )
-    counts.update({f"empty {recipe.columns[place].written}": int(gaps[:, i].sum()) for i, place in enumerate(recorded)})
+    counts.update({f"empty {recipe.columns[place].own_name}": int(gaps[:, i].sum()) for i, place in enumerate(recorded)})
     counts.update({f"absent {party}": int(gone.sum()) for party, gone in absent.items()})
     counts.update({f"why {code}": int(_any_of(own, block.rows).sum()) for code, own in _by_code(marks).items()})
     wanted = call if call.ndim == 1 else np.where(call == 1, np.arange(call.shape[1]), -1)
@@ -171,7 +171,7 @@ def absent_parties(bundle: Bundle, block: Block, without: Sequence[str]) -> dict
             found[party] = np.full(block.rows, block.images is None)
         else:
             own = (bundle.inputs.columns or {}).get(party, ())
-            held = [column.written for column in bundle.recipe.columns if column.name in own]
+            held = [column.own_name for column in bundle.recipe.columns if column.name in own]
             lacking = [block.ungiven.get(name, ~every) if name in block.columns else every for name in held]
             found[party] = np.all([every, *lacking], axis=0) if held else ~every
     return found

@@ -23,8 +23,8 @@ COLUMNS = (
     Column("age", limits=(18, 100)),
     Column("sex", limits=(0, 1)),  # 1 = male
     Column("cp", "categorical", (1, 4), True, ("1", "2", "3", "4")),  # chest pain: 1-3 some kind, 4 none
-    Column("trestbps", limits=(60, 250), absent=(0.0,)),  # resting blood pressure, mm Hg
-    Column("chol", limits=(80, 650), absent=(0.0,)),  # serum cholesterol, mg/dl
+    Column("trestbps", limits=(60, 250), missing_codes=(0.0,)),  # resting blood pressure, mm Hg
+    Column("chol", limits=(80, 650), missing_codes=(0.0,)),  # serum cholesterol, mg/dl
     Column("fbs", limits=(0, 1)),  # fasting blood sugar above 120 mg/dl
     Column("restecg", "categorical", (0, 2), True, ("0", "1", "2")),
     Column("thalach", limits=(40, 230)),  # highest heart rate
@@ -35,7 +35,7 @@ COLUMNS = (
     Column("thal", "categorical", (3, 7), True, ("3", "6", "7")),
 )
 # nobody alive has 0; the hospitals wrote it for "not measured"
-ZERO_IS_MISSING = sorted(column.name for column in COLUMNS if column.absent)
+ZERO_IS_MISSING = sorted(column.name for column in COLUMNS if column.missing_codes)
 
 
 CITATION = (

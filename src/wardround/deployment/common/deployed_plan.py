@@ -255,7 +255,7 @@ def own_plan(study: Study, families: Families, name: str, sites: Sequence[str], 
 
 def for_own_columns(preparation: Preparation, site: str, records: Records) -> Preparation:
     """Without what a study says of columns that this hospital does not have anyway."""
-    known = {text for column in records.columns for text in (column.name, column.written)}
+    known = {text for column in records.columns for text in (column.name, column.own_name)}
     absent = tuple(name for name in preparation.not_recorded.get(site, ()) if name in known)
     return replace(preparation, not_recorded={site: absent} if absent else {})
 
@@ -306,4 +306,4 @@ def with_local_format(agreed: Column, own: Column | None) -> Column:
     """What all agreed on, with how this hospital's own file writes it, which the others are not told."""
     if own is None:
         return agreed
-    return replace(agreed, header=own.header, dates=own.dates, words=own.words, absent=own.absent)
+    return replace(agreed, header=own.header, dates=own.dates, words=own.words, missing_codes=own.missing_codes)

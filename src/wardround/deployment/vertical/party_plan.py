@@ -214,7 +214,7 @@ def own_site(plan: VerticalPlan, arm: Arm, seed: int, blocks: Sequence[Block], w
         people, labels = torch.from_numpy(cohort.patient[chosen]), cohort.labels[chosen]
         if images is not None:
             shown: Rows = getattr(images, name)
-            return replace(shown, beside=numbers)
+            return replace(shown, tabular=numbers)
         if pixels:
             empty = torch.zeros((1, *pixels), dtype=dtype).expand(len(chosen), *pixels)
             # by number, as where the images are: rows that are joined then keep what stands beside an image

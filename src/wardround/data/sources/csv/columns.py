@@ -236,7 +236,7 @@ def _unfit(columns: Sequence[Column], known: Known, alone: bool) -> list[str]:
         ("ranges", known.ranges, "the column is text, which has no range", "another type"),
     ):
         for name in names:
-            fits = [c.levels if setting == "levels" else c.limits for c in columns if c.written == name]
+            fits = [c.levels if setting == "levels" else c.limits for c in columns if c.own_name == name]
             if fits and all(found is None for found in fits):
                 if not alone:
                     remedy = f"Remove it, or declare {other} for {name!r} under `types`."
