@@ -139,7 +139,9 @@ def predict_block(bundle: Bundle, block: Block, keep: Sequence[str] = (), how: H
         outside=int(outside_any.sum()),
         referred=0 if unsure is None else int(unsure.refer.sum()),
     )
-    counts.update({f"empty {recipe.columns[place].own_name}": int(gaps[:, i].sum()) for i, place in enumerate(recorded)})
+    counts.update(
+        {f"empty {recipe.columns[place].own_name}": int(gaps[:, i].sum()) for i, place in enumerate(recorded)}
+    )
     counts.update({f"absent {party}": int(gone.sum()) for party, gone in absent.items()})
     counts.update({f"why {code}": int(_any_of(own, block.rows).sum()) for code, own in _by_code(marks).items()})
     wanted = call if call.ndim == 1 else np.where(call == 1, np.arange(call.shape[1]), -1)
