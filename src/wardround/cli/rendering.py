@@ -151,10 +151,10 @@ def show_estimate(kinds: Sequence["Kind"]) -> None:
         return
     out = console()
     for kind in kinds:
-        told = (
+        line = (
             f"{kind.title} and its like: rounds of {kind.seconds:.2g} s, {kind.rounds} of them, {_duration(kind.total)}"
         )
-        out.print(Text(f"time     {told}"), soft_wrap=True)
+        out.print(Text(f"time     {line}"), soft_wrap=True)
     total = _duration(sum(kind.total for kind in kinds))
     out.print(f"Training would take about {total} here, by a few rounds of each kind; results come on top.")
 

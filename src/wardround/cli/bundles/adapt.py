@@ -37,67 +37,69 @@ def show_shared(part: "SharedPart") -> None:
     out.print(Text(f"A new hospital goes on with: wardround adapt {part.path} HOSPITAL.toml"), soft_wrap=True)
 
 
-def _promised(told: Mapping[str, Any]) -> str:
+def _promised(privacy: Mapping[str, Any]) -> str:
     parts = [
-        f"each {'patient' if kind == 'example' else 'hospital'}: epsilon {in_words(told[kind]['epsilon'])}"
+        f"each {'patient' if kind == 'example' else 'hospital'}: epsilon {in_words(privacy[kind]['epsilon'])}"
         for kind in ("example", "site")
-        if told[kind]
+        if privacy[kind]
     ]
-    parts += ["secure sums"] if told["secure_sum"] else []
+    parts += ["secure sums"] if privacy["secure_sum"] else []
     return ", ".join(parts) or "none was asked for"
 
 
 def show_adapted(adapted: "Adapted") -> None:
-    out, found = console(), adapted.results
-    rows, shared = found["rows"], found["shared"]
-    out.print(Text(f"{found['hospital']} with the shared part of {shared['study']['name']}", style="bold"))
+    out, results = console(), adapted.results
+    rows, shared = results["rows"], results["shared"]
+    out.print(Text(f"{results['hospital']} with the shared part of {shared['study']['name']}", style="bold"))
     out.print(
         Text(
             f"{rows['rows']['mean']:.0f} rows: about {rows['train']['mean']:.0f} for training, "
             f"{rows['validation']['mean']:.0f} for validation, {rows['test']['mean']:.0f} for test. Means over "
-            f"{len(found['seeds'])} splits, {found['epochs']} epochs, with "
-            f"{100 * found['interval']['confidence']:.0f} % intervals."
+            f"{len(results['seeds'])} splits, {results['epochs']} epochs, with "
+            f"{100 * results['interval']['confidence']:.0f} % intervals."
         ),
         soft_wrap=True,
     )
-    out.print(Text(f"The outcome was read as: {', '.join(map(_read_as, found['target']))}."), soft_wrap=True)
+    out.print(Text(f"The outcome was read as: {', '.join(map(_read_as, results['target']))}."), soft_wrap=True)
     out.print(Text("Please confirm that: a label that is turned round cannot be found here."), soft_wrap=True)
     for metric, title in SHOWN.items():
         table = Table(title=title, title_justify="left")
         for name in ("of its rows", "training rows", "adapted", "alone", "difference"):
             table.add_column(name, justify="right")
-        for one in found["fractions"]:
-            estimates = [_estimate(one[way][metric]) for way in ("adapted", "alone")]
-            share = f"{100 * one['fraction']:.0f} %"
-            table.add_row(share, f"{one['rows']['mean']:.0f}", *estimates, _estimate(one["difference"][metric], True))
+        for fraction in results["fractions"]:
+            estimates = [_estimate(fraction[way][metric]) for way in ("adapted", "alone")]
+            share = f"{100 * fraction['fraction']:.0f} %"
+            table.add_row(
+                share, f"{fraction['rows']['mean']:.0f}", *estimates, _estimate(fraction["difference"][metric], True)
+            )
         out.print(table)
-    for left in found["left_out"]:
+    for left in results["left_out"]:
         out.print(Text(f"{100 * left['fraction']:.0f} % of its rows was left out: {left['why']}."), soft_wrap=True)
-    for warning in found["warnings"]:
+    for warning in results["warnings"]:
         out.print(Text(f"! {warning}", style="yellow"), soft_wrap=True)
-    for one in found["fractions"]:
-        out.print(Text(one["sentences"]["auc"]), soft_wrap=True)
-    for sentence in found["sentences"]:
+    for fraction in results["fractions"]:
+        out.print(Text(fraction["sentences"]["auc"]), soft_wrap=True)
+    for sentence in results["sentences"]:
         out.print(Text(sentence, style="bold"), soft_wrap=True)
     out.print(Text(f"The curve is in {adapted.folder / 'curve.svg'}, all figures in {adapted.folder / 'adapt.json'}."))
-    if found["worse"]:
+    if results["worse"]:
         from wardround.adaptation.curve import caution
 
-        out.print(Text(f"! {caution(found['worse'])}", style="bold red"), soft_wrap=True)
+        out.print(Text(f"! {caution(results['worse'])}", style="bold red"), soft_wrap=True)
     out.print(Text(f"Its bundle is in {adapted.bundle}. Read {adapted.bundle / 'card.md'} before it is used."))
 
 
-def _read_as(one: Mapping[str, Any]) -> str:
-    rows = "fewer than 5 rows" if one["rows"] is None else "no row" if not one["rows"] else f"{one['rows']:,} rows"
-    return f"{one['class']} ({rows})" if one["word"] is None else f"{one['word']!r} -> {one['class']} ({rows})"
+def _read_as(word: Mapping[str, Any]) -> str:
+    rows = "fewer than 5 rows" if word["rows"] is None else "no row" if not word["rows"] else f"{word['rows']:,} rows"
+    return f"{word['class']} ({rows})" if word["word"] is None else f"{word['word']!r} -> {word['class']} ({rows})"
 
 
-def _estimate(found: Mapping[str, Any], signed: bool = False) -> str:
-    value = found["difference" if signed else "mean"]
+def _estimate(estimate: Mapping[str, Any], signed: bool = False) -> str:
+    value = estimate["difference" if signed else "mean"]
     if value is None:
         return "–"
     sign = "+" if signed else ""
-    interval = found["interval"]
+    interval = estimate["interval"]
     between = f" ({interval[0]:{sign}.3f} to {interval[1]:{sign}.3f})" if interval else ""
     return f"{value:{sign}.3f}{between}"
 
@@ -136,7 +138,7 @@ def adapt(
     from wardround.adaptation.adapt import adapt as run_adaptation
 
     with render.progress_bar(shown=not json) as show:
-        found = run_adaptation(
+        adapted = run_adaptation(
             shared,
             hospital,
             arm=arm,
@@ -149,6 +151,6 @@ def adapt(
             progress=show,
         )
     if json:
-        render.show_json({"folder": str(found.folder), "bundle": str(found.bundle), **found.results})
+        render.show_json({"folder": str(adapted.folder), "bundle": str(adapted.bundle), **adapted.results})
     else:
-        show_adapted(found)
+        show_adapted(adapted)

@@ -32,12 +32,12 @@ def show_bundle(bundle: "Bundle") -> None:
         "predicts": " or ".join(reversed(bundle.classes))
         if len(bundle.classes) == 2 and not bundle.findings
         else ", ".join(bundle.classes),
-        "from": _taken(bundle),
+        "from": _inputs(bundle),
         "trained": f"{about['study']['name']}, arm {about['arm']}, seed {about['seed']}, {about['model']['kind']}",
         "rows here": f"{rows['train']} training, {rows['validation']} validation, {rows['test']} test",
         "threshold": _threshold(threshold, bool(bundle.findings)),
         "calibrated": _calibrated(bundle),
-        "unsure by": _unsure(bundle),
+        "unsure by": _uncertainty(bundle),
         "id": about["id"],
     }
     if about.get("region"):
@@ -48,7 +48,7 @@ def show_bundle(bundle: "Bundle") -> None:
     out.print(Text(read), soft_wrap=True)
 
 
-def _taken(bundle: "Bundle") -> str:
+def _inputs(bundle: "Bundle") -> str:
     images, columns = bundle.inputs.images, len(bundle.recipe.columns)
     numbers = f"{columns} columns, {len(bundle.about['features'])} numbers"
     if images is None:
@@ -57,26 +57,28 @@ def _taken(bundle: "Bundle") -> str:
     return f"{size}, {numbers}" if columns else size
 
 
-def _threshold(told: Mapping[str, Any] | None, findings: bool) -> str:
-    if told is None:
+def _threshold(threshold: Mapping[str, Any] | None, findings: bool) -> str:
+    if threshold is None:
         return "one for each finding" if findings else "none: the highest score counts"
-    return f"{told['value']:.4f} ({told['why']})"
+    return f"{threshold['value']:.4f} ({threshold['why']})"
 
 
 def _calibrated(bundle: "Bundle") -> str:
     about = bundle.about
     if bundle.findings:
-        return f"{sum(one.calibration is not None for one in bundle.findings)} of {len(bundle.findings)} findings"
+        return (
+            f"{sum(finding.calibration is not None for finding in bundle.findings)} of {len(bundle.findings)} findings"
+        )
     fitted = about["calibration"]
     return f"no: {about['uncalibrated']}" if fitted is None else f"on {fitted['rows']} validation rows"
 
 
-def _unsure(bundle: "Bundle") -> str:
-    told = bundle.uncertainty
-    if told is None:
+def _uncertainty(bundle: "Bundle") -> str:
+    uncertainty = bundle.uncertainty
+    if uncertainty is None:
         return "nothing"
-    method = {"dropout": f"{told.passes} passes with dropout", "laplace": "Laplace's approximation"}
-    return method.get(told.method, f"nothing: {told.why}")
+    method = {"dropout": f"{uncertainty.passes} passes with dropout", "laplace": "Laplace's approximation"}
+    return method.get(uncertainty.method, f"nothing: {uncertainty.why}")
 
 
 def bundle(
@@ -123,7 +125,7 @@ def bundle(
     from wardround.core.errors import StudyError
 
     if every_arm or arm is None:
-        _every_arm(run, arm, every_arm, site, seed, out, region, onnx, site_file, json)
+        _all_arms(run, arm, every_arm, site, seed, out, region, onnx, site_file, json)
         return
     if (run / "session.json").is_file():
         from wardround.deployment.flat.site_bundle import make_site_bundle
@@ -139,14 +141,14 @@ def bundle(
             problem = "is for a hospital's own folder of a deployed run, and this is a run on one machine"
             raise StudyError("--site-file", problem, "Leave it out.")
         made = make_bundle(run, arm=arm, site=site, seed=seed, out=out, onnx=onnx, region=region)
-    found = load_bundle(made)
+    loaded = load_bundle(made)
     if json:
-        render.show_json({"bundle": str(made), **found.about})
+        render.show_json({"bundle": str(made), **loaded.about})
     else:
-        show_bundle(found)
+        show_bundle(loaded)
 
 
-def _every_arm(
+def _all_arms(
     run: Path,
     arm: str | None,
     asked: bool,

@@ -62,34 +62,34 @@ def quiet_when_nobody_reads() -> Iterator[None]:
         raise Exit(NOBODY_READS) from None
 
 
-def show_summary(found: "Summary", out: str) -> None:
+def show_summary(summary: "Summary", out: str) -> None:
     console, where = _console(), "standard output" if out == "-" else out
-    speed = f"{found.rows / found.seconds:,.0f} rows per second"
-    console.print(Text(f"{found.rows:,} rows predicted in {found.seconds:.1f} s ({speed}): {where}"))
-    console.print(Text("Called: " + ", ".join(f"{name} {count:,}" for name, count in found.calls.items())))
-    for party, count in found.absent.items():
+    speed = f"{summary.rows / summary.seconds:,.0f} rows per second"
+    console.print(Text(f"{summary.rows:,} rows predicted in {summary.seconds:.1f} s ({speed}): {where}"))
+    console.print(Text("Called: " + ", ".join(f"{name} {count:,}" for name, count in summary.calls.items())))
+    for party, count in summary.absent.items():
         if count:
             console.print(Text(f"A stand-in took the place of {party} in {count:,} {_rows(count)} (column `absent`)."))
-    _show_reasons(console, found)
-    for name in found.empty:
+    _show_reasons(console, summary)
+    for name in summary.empty:
         console.print(Text(f"{name!r} is empty in every row.", style="yellow"))
-    if found.gaps:
-        console.print(Text(f"Gaps were filled, as in training, in {found.gaps:,} {_rows(found.gaps)}."))
+    if summary.gaps:
+        console.print(Text(f"Gaps were filled, as in training, in {summary.gaps:,} {_rows(summary.gaps)}."))
 
 
-def _show_reasons(console: Console, found: "Summary") -> None:
+def _show_reasons(console: Console, summary: "Summary") -> None:
     """A row may have several reasons. Where the bundle refers, each of them refers."""
     from wardround.uncertainty.decision import TEXTS
 
-    because = [f"  {count:,} {_rows(count)}: {TEXTS[code]}" for code, count in found.reasons.items()]
-    if found.referred is not None:
-        refer = f"Refer {found.referred:,} of {found.rows:,} {_rows(found.rows)} to a clinician (column `refer`)"
+    because = [f"  {count:,} {_rows(count)}: {TEXTS[code]}" for code, count in summary.reasons.items()]
+    if summary.referred is not None:
+        refer = f"Refer {summary.referred:,} of {summary.rows:,} {_rows(summary.rows)} to a clinician (column `refer`)"
         console.print(Text(f"{refer}, because (column `why`):" if because else f"{refer}."))
     elif because:
         console.print(Text("Look at these before you trust their predictions (column `why`):", style="yellow"))
     for line in because:
         console.print(Text(line, style="yellow"))
-    if not any((found.far, found.new_gaps, found.unseen, found.outside, found.unscored)):
+    if not any((summary.far, summary.new_gaps, summary.unseen, summary.outside, summary.unscored)):
         console.print(Text("No row is far from the training rows or has a level or a gap that training did not have."))
 
 

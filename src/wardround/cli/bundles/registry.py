@@ -40,65 +40,65 @@ def show_list(place: Path, rows: Sequence["Row"]) -> None:
         table.add_column(heading, justify="right" if heading in ("version", "seed") else "left")
     before = None
     for row in rows:
-        told = (row.made or "")[:10], row.arm or "", row.site or "", "" if row.seed is None else str(row.seed)
+        origin = (row.made or "")[:10], row.arm or "", row.site or "", "" if row.seed is None else str(row.seed)
         figure = "" if row.metric is None else f"{row.metric} {_figure(row.mean, row.interval)}"
         if not row.as_added:
             figure = "changed: see wardround bundles verify"
         name = "" if row.name == before else row.name
-        table.add_row(*map(Text, (name, str(row.version), "yes" if row.in_use else "", *told, figure)))
+        table.add_row(*map(Text, (name, str(row.version), "yes" if row.in_use else "", *origin, figure)))
         before = row.name
     out.print(table)
 
 
-def show_details(told: Mapping[str, Any]) -> None:
+def show_details(details: Mapping[str, Any]) -> None:
     out = console()
-    label = f"{told['name']}@{told['version']}"
-    use = "in use" if told["in_use"] == told["version"] else "not in use"
+    label = f"{details['name']}@{details['version']}"
+    use = "in use" if details["in_use"] == details["version"] else "not in use"
     out.print(Text(f"{label}, {use}", style="bold"), soft_wrap=True)
-    out.print(Text(f"bundle  {told['bundle']['id']}"), soft_wrap=True)
-    out.print(Text(f"folder  {told['path']}"), soft_wrap=True)
+    out.print(Text(f"bundle  {details['bundle']['id']}"), soft_wrap=True)
+    out.print(Text(f"folder  {details['path']}"), soft_wrap=True)
     table = Table(title="What was done with this name", title_justify="left", title_style="bold")
     for heading in ("time", "event", "version", "by", "reason"):
         table.add_column(heading)
-    for event in told["history"]:
+    for event in details["history"]:
         cells = (event["time"][:19], event["event"], event["version"], event.get("by"), event.get("reason"))
         table.add_row(*(Text(NOTHING if cell is None else str(cell)) for cell in cells))
     out.print(table)
     out.print()
-    out.print(Text(told["card"].rstrip()), soft_wrap=True)
+    out.print(Text(details["card"].rstrip()), soft_wrap=True)
 
 
-def show_verified(place: Path, found: "Verified") -> None:
+def show_verified(place: Path, result: "Verified") -> None:
     out = console()
-    for problem in found.problems:
+    for problem in result.problems:
         out.print(Text(problem, style="red"), soft_wrap=True)
-    for left in found.leftovers:
+    for left in result.leftovers:
         words = f"{left} is left from an add that did not end. It counts for nothing, and the next add removes it."
         out.print(Text(words, style="yellow"), soft_wrap=True)
-    if found.problems:
+    if result.problems:
         out.print(Text(f"{place} is not what its log says."), soft_wrap=True)
         return
-    out.print(Text(f"{place}: {found.versions} bundles, each as it was added; {found.entries} entries in the log"))
-    out.print(f"head {found.head}", soft_wrap=True)
+    out.print(Text(f"{place}: {result.versions} bundles, each as it was added; {result.entries} entries in the log"))
+    out.print(f"head {result.head}", soft_wrap=True)
     out.print("Keep the head elsewhere: with --head it shows whether lines were cut off at the end.")
 
 
-def show_differences(a: str, b: str, found: Sequence["Difference"]) -> None:
+def show_differences(a: str, b: str, listed: Sequence["Difference"]) -> None:
     out = console()
-    if not found:
+    if not listed:
         out.print(Text(f"{a} and {b} are the same bundle."), soft_wrap=True)
         return
     table = Table()
     for heading in ("", "what", a, b):
         table.add_column(Text(heading), overflow="fold")
     before = None
-    for one in found:
-        if before not in (None, one.topic):
+    for difference in listed:
+        if before not in (None, difference.topic):
             table.add_section()
-        topic = "" if one.topic == before else one.topic
-        share = not one.what.startswith("brier")
-        table.add_row(*map(Text, (topic, one.what, shown(one.a, share), shown(one.b, share))))
-        before = one.topic
+        topic = "" if difference.topic == before else difference.topic
+        share = not difference.what.startswith("brier")
+        table.add_row(*map(Text, (topic, difference.what, shown(difference.a, share), shown(difference.b, share))))
+        before = difference.topic
     out.print(table)
 
 
@@ -178,11 +178,11 @@ def show(name: Named, registry: Place = REGISTRY, json: Json = False) -> None:
     from wardround.bundles.registry.listing import details
     from wardround.bundles.registry.registry import Registry
 
-    told = details(Registry(registry), name)
+    content = details(Registry(registry), name)
     if json:
-        render.show_json(told)
+        render.show_json(content)
     else:
-        show_details(told)
+        show_details(content)
 
 
 @app.command("verify")
@@ -198,12 +198,12 @@ def verify(
     from wardround.bundles.registry.registry import Registry
     from wardround.core.errors import RunError
 
-    found = Registry(registry).verify(name, head)
+    result = Registry(registry).verify(name, head)
     if json:
-        render.show_json(found)
+        render.show_json(result)
     else:
-        show_verified(registry, found)
-    if found.problems:
+        show_verified(registry, result)
+    if result.problems:
         raise typer.Exit(RunError.exit_code)
 
 
@@ -219,12 +219,12 @@ def diff(
     from wardround.bundles.registry.registry import Registry
 
     first, second = (Registry(registry).open(text) for text in (a, b))
-    found = differences(first, second)
+    listed = differences(first, second)
     if json:
         ids = {"a": {"named": a, "id": first.id}, "b": {"named": b, "id": second.id}}
-        render.show_json({**ids, "same": first.id == second.id, "differences": found})
+        render.show_json({**ids, "same": first.id == second.id, "differences": listed})
     else:
-        show_differences(a, b, found)
+        show_differences(a, b, listed)
 
 
 @app.command("promote")

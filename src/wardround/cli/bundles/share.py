@@ -31,8 +31,8 @@ def share(
     from wardround.bundles.build.shared_part import load_shared, make_shared
 
     made = make_shared(run, arm=arm, seed=seed, out=out)
-    found = load_shared(made)
+    part = load_shared(made)
     if json:
-        render.show_json({"shared": str(made), **found.about})
+        render.show_json({"shared": str(made), **part.about})
     else:
-        show_shared(found)
+        show_shared(part)

@@ -37,16 +37,16 @@ def approve(
         return
     parsed, _ = load_study(study)
     words = in_plain_words(parsed, here.sites)
-    found = objections(here.policy, parsed, here.name, here.sites or None)
+    policy_objections = objections(here.policy, parsed, here.name, here.sites or None)
     if not json:
-        show_study(here.name, words, found)
+        show_study(here.name, words, policy_objections)
     recorded = yes or not json  # a machine is not asked: without --yes it is only told
     if recorded:
         _confirm(f"Approve this study for {here.name}, as {name}?", yes)
         record(here, parsed, name)
     if json:
         answer = {"site": here.name, "study": {"name": parsed.name, "hash": parsed.hash}, "words": words}
-        render.show_json({**answer, "objections": found, "recorded": recorded})
+        render.show_json({**answer, "objections": policy_objections, "recorded": recorded})
     else:
         show_decision("Approved", parsed.hash, name, here.approved)
 

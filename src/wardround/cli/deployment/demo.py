@@ -25,7 +25,7 @@ def demo(
     from wardround.core.errors import DeployError
     from wardround.deployment.demo import run_demo
 
-    found = run_demo(out, plain_lines(shown=not json), private)
-    show_demo(found, json)
-    if found.parity is not None and not found.parity.equal:
+    result = run_demo(out, plain_lines(shown=not json), private)
+    show_demo(result, json)
+    if result.parity is not None and not result.parity.equal:
         raise typer.Exit(DeployError.exit_code)

@@ -27,9 +27,9 @@ def join(
     os.umask(0o077)  # what hospitals send, and what they keep, is for this user alone
     loaded = SiteFile.load(site)
     if check:
-        found = preflight(loaded)
-        show_preflight(loaded.name, found, json)
-        if not all(one.ok for one in found if one.needed):
+        conditions = preflight(loaded)
+        show_preflight(loaded.name, conditions, json)
+        if not all(condition.ok for condition in conditions if condition.needed):
             raise typer.Exit(CheckError.exit_code)
         return
     notice = site_lines(loaded, json)

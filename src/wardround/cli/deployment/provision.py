@@ -110,14 +110,14 @@ def new(
 def _regions(given: Sequence[str]) -> dict[str, str]:
     from wardround.core.errors import DeployError
 
-    found: dict[str, str] = {}
+    regions: dict[str, str] = {}
     for text in given:
         name, equals, address = text.partition("=")
-        if not equals or name in found:
+        if not equals or name in regions:
             problem = f"{text!r} names no region, or one twice"
             raise DeployError("provision: region", problem, "Write --region NAME=HOST:PORT once for each region.")
-        found[name.strip()] = address.strip()
-    return found
+        regions[name.strip()] = address.strip()
+    return regions
 
 
 @app.command("revoke")

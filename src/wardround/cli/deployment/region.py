@@ -33,9 +33,9 @@ def region(
     if check:
         from wardround.deployment.regional.region_check import preflight_region
 
-        found = preflight_region(loaded, listen)
-        show_preflight(loaded.name, found, json, what="region")
-        if not all(one.ok for one in found if one.needed):
+        conditions = preflight_region(loaded, listen)
+        show_preflight(loaded.name, conditions, json, what="region")
+        if not all(condition.ok for condition in conditions if condition.needed):
             raise typer.Exit(CheckError.exit_code)
         return
     notice, watch = region_lines(loaded, listen, json)

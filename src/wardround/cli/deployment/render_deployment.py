@@ -77,17 +77,17 @@ def _sites(step: "Step") -> Table:
 
 
 def _lines(out: Console) -> Callable[["Step"], None]:
-    last: dict[str, Any] = {"said": "", "when": 0.0}
+    last: dict[str, Any] = {"line": "", "when": 0.0}
 
     def watch(step: "Step") -> None:
         away = [site for site, doing in step.sites.items() if doing == "not connected"]
         missing = f"; not connected: {', '.join(away)}" if away else ""
-        said = f"{step.title}: {step.done} of {step.total} rounds{missing}" if step.total else f"{step.title}{missing}"
+        line = f"{step.title}: {step.done} of {step.total} rounds{missing}" if step.total else f"{step.title}{missing}"
         if step.line:
             out.print(Text(step.line), soft_wrap=True)
-        if said != last["said"] and time.monotonic() - last["when"] > (0 if missing else 1):
-            out.print(Text(said), soft_wrap=True)
-            last.update(said=said, when=time.monotonic())
+        if line != last["line"] and time.monotonic() - last["when"] > (0 if missing else 1):
+            out.print(Text(line), soft_wrap=True)
+            last.update(line=line, when=time.monotonic())
 
     return watch
 
@@ -127,21 +127,21 @@ def region_lines(region: "RegionFile", listen: str, as_json: bool) -> tuple[Call
 
     own = f"hospitals {', '.join(region.kit.sites)} connect to {listen}:{region.kit.port}"
     notice(f"joins {region.coordinator}; {own}; state in {region.state}")
-    return notice, _told_once(notice)
+    return notice, _without_repeats(notice)
 
 
-def _told_once(say: Callable[[str], None]) -> Watch:
+def _without_repeats(say: Callable[[str], None]) -> Watch:
     last = [""]
 
     def watch(step: "Step") -> None:
         away = [site for site, doing in step.sites.items() if doing == "not connected"]
         missing = f"; not connected: {', '.join(away)}" if away else ""
-        said = f"{step.title}: {step.done} of {step.total} rounds{missing}" if step.total else f"{step.title}{missing}"
+        line = f"{step.title}: {step.done} of {step.total} rounds{missing}" if step.total else f"{step.title}{missing}"
         if step.line:
             say(step.line)
-        if said != last[0]:
-            last[0] = said
-            say(said)
+        if line != last[0]:
+            last[0] = line
+            say(line)
 
     return watch
 
@@ -164,19 +164,19 @@ def ends_on_request() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def show_preflight(site: str, found: Sequence["Condition"], as_json: bool, what: str = "site") -> None:
+def show_preflight(site: str, conditions: Sequence["Condition"], as_json: bool, what: str = "site") -> None:
     if as_json:
-        show_json({what: site, "ok": all(c.ok for c in found if c.needed), "found": [vars(c) for c in found]})
+        show_json({what: site, "ok": all(c.ok for c in conditions if c.needed), "found": [vars(c) for c in conditions]})
         return
     table = Table("", "what", "found", title=f"{site}: nothing was sent", title_justify="left", title_style="bold")
-    for one in found:
-        mark = Text("ok", style="green") if one.ok else Text("no", style="bold red")
-        table.add_row(mark if one.needed else Text("note"), Text(one.name), Text(one.found))
+    for condition in conditions:
+        mark = Text("ok", style="green") if condition.ok else Text("no", style="bold red")
+        table.add_row(mark if condition.needed else Text("note"), Text(condition.name), Text(condition.found))
     out = console()
     out.print(table)
-    for one in found:
-        if not one.ok:
-            out.print(Text(f"{one.name}: {one.remedy}"), soft_wrap=True)
+    for condition in conditions:
+        if not condition.ok:
+            out.print(Text(f"{condition.name}: {condition.remedy}"), soft_wrap=True)
 
 
 def plain_lines(shown: bool) -> Callable[[str], None]:
@@ -184,18 +184,18 @@ def plain_lines(shown: bool) -> Callable[[str], None]:
     return lambda line: out.print(Text(line), soft_wrap=True) if shown else None
 
 
-def show_demo(found: "Demo", as_json: bool) -> None:
-    parity = found.parity
+def show_demo(demo: "Demo", as_json: bool) -> None:
+    parity = demo.parity
     if as_json:
         equal = {"equal": None} if parity is None else _parity(parity)
-        spent = {row.site: {"epsilon": row.add_remove, "delta": row.delta, "rounds": row.rounds} for row in found.spent}
-        folder = None if found.folder is None else str(found.folder)
-        show_json({**equal, "spent": spent, "sites": list(found.sites), "folder": folder})
+        spent = {row.site: {"epsilon": row.add_remove, "delta": row.delta, "rounds": row.rounds} for row in demo.spent}
+        folder = None if demo.folder is None else str(demo.folder)
+        show_json({**equal, "spent": spent, "sites": list(demo.sites), "folder": folder})
         return
     out = console()
-    out.print(f"{len(found.sites)} hospitals in processes of their own, TLS and a key for each")
+    out.print(f"{len(demo.sites)} hospitals in processes of their own, TLS and a key for each")
     if parity is None:
-        _show_spent(found.spent)
+        _show_spent(demo.spent)
     else:
         out.print(f"{parity.models} models")
         out.print(f"deployed   {parity.deployed}")
@@ -204,8 +204,8 @@ def show_demo(found: "Demo", as_json: bool) -> None:
             out.print("deployed = simulated", style="bold green")
         else:
             out.print(f"deployed and simulated differ, by {parity.largest:.1e} at most", style="bold red")
-    if found.folder is not None:
-        out.print(f"Everything is in {found.folder}", soft_wrap=True)
+    if demo.folder is not None:
+        out.print(f"Everything is in {demo.folder}", soft_wrap=True)
 
 
 def _parity(parity: "Parity") -> dict[str, Any]:

@@ -19,25 +19,25 @@ def say(line: str) -> None:
     Console(stderr=True, highlight=False, soft_wrap=True).print(Text(line, style="dim"))
 
 
-def show_attack(found: Mapping[str, Any], folder: Path) -> None:
+def show_attack(results: Mapping[str, Any], folder: Path) -> None:
     out = console()
-    out.print(Text(f"Attacks on {found['study']['name']}, seed {found['seed']}", style="bold"))
-    if "inversion" in found:
-        out.print(_inversion(found))
-    if "membership" in found:
-        out.print(_membership(found))
-    if found.get("canary"):
-        out.print(_canary(found))
+    out.print(Text(f"Attacks on {results['study']['name']}, seed {results['seed']}", style="bold"))
+    if "inversion" in results:
+        out.print(_inversion(results))
+    if "membership" in results:
+        out.print(_membership(results))
+    if results.get("canary"):
+        out.print(_canary(results))
     out.print()
     out.print(Text("Answer", style="bold"))
-    for line in answer(found):
+    for line in answer(results):
         out.print(f"  {line}", markup=False)
     out.print()
     out.print(f"{folder / 'attack.json'} and figures/attack_* hold it all.", markup=False)
 
 
-def _inversion(found: Mapping[str, Any]) -> Table:
-    content = found["inversion"]
+def _inversion(results: Mapping[str, Any]) -> Table:
+    content = results["inversion"]
     table = Table(title=f"Rows rebuilt from one update ({content['at']} model)", title_justify="left")
     for name in ("arm", "without protection", "with protection", "error, without", "with", "best guess"):
         table.add_column(name, justify="left" if name == "arm" else "right")
@@ -53,11 +53,11 @@ def _inversion(found: Mapping[str, Any]) -> Table:
     return table
 
 
-def _membership(found: Mapping[str, Any]) -> Table:
+def _membership(results: Mapping[str, Any]) -> Table:
     table = Table(title="Who was trained on (area under the curve, 95 % interval)", title_justify="left")
     for name in ("arm", "by threshold", "by shadow models", "caught at 1 % false alarms"):
         table.add_column(name, justify="left" if name == "arm" else "right")
-    for arm, entry in found["membership"].items():
+    for arm, entry in results["membership"].items():
         if "note" in entry:
             table.add_row(Text(arm), entry["note"], "", "")
             continue
@@ -66,26 +66,26 @@ def _membership(found: Mapping[str, Any]) -> Table:
     return table
 
 
-def _canary(found: Mapping[str, Any]) -> Table:
+def _canary(results: Mapping[str, Any]) -> Table:
     table = Table(title="Epsilon, claimed and shown", title_justify="left")
     for name in ("arm", "site", "claimed", "shown, at least", "draws", "verdict"):
         table.add_column(name, justify="right" if name in ("claimed", "shown, at least", "draws") else "left")
-    for arm, sites in found["canary"].items():
-        for one in sites:
-            verdict = "not refuted" if one["holds"] else "FAILS"
-            verdict = verdict if one["can_fail"] or not one["holds"] else "too large to test"
-            numbers = f"{one['claim']:.3f}", f"{one['bound']:.3f}", f"{one['draws']:,}"
-            table.add_row(Text(arm), Text(one["site"]), *numbers, verdict)
+    for arm, sites in results["canary"].items():
+        for audit in sites:
+            verdict = "not refuted" if audit["holds"] else "FAILS"
+            verdict = verdict if audit["can_fail"] or not audit["holds"] else "too large to test"
+            numbers = f"{audit['claim']:.3f}", f"{audit['bound']:.3f}", f"{audit['draws']:,}"
+            table.add_row(Text(arm), Text(audit["site"]), *numbers, verdict)
     return table
 
 
-def answer(found: Mapping[str, Any]) -> list[str]:
+def answer(results: Mapping[str, Any]) -> list[str]:
     """The verdict in words."""
-    return [*_about_rows(found), *_about_members(found), *_about_epsilon(found)]
+    return [*_about_rows(results), *_about_members(results), *_about_epsilon(results)]
 
 
-def _about_rows(found: Mapping[str, Any]) -> list[str]:
-    entries = [entry for entry in found.get("inversion", {}).get("arms", {}).values() if "without" in entry]
+def _about_rows(results: Mapping[str, Any]) -> list[str]:
+    entries = [entry for entry in results.get("inversion", {}).get("arms", {}).values() if "without" in entry]
     if not entries:
         return []
     lines = []
@@ -97,14 +97,16 @@ def _about_rows(found: Mapping[str, Any]) -> list[str]:
             "No row could be rebuilt from an unprotected update. A stronger attack might do it: nothing is proven."
         )
     if first["recognised"] > first["recovered"]:
-        told = f"{first['recognised']} of {first['of']}"
-        lines.append(f"Whose row it was shows in more: {told} reconstructions are nearest to the true one of 100 rows.")
+        recognised = f"{first['recognised']} of {first['of']}"
+        lines.append(
+            f"Whose row it was shows in more: {recognised} reconstructions are nearest to the true one of 100 rows."
+        )
     protected = [entry["with"] for entry in entries if entry["with"] is not None]
     if protected:
         keys = ("recovered", "recognised", "of")
-        count = {key: sum(one[key] for one in protected) for key in keys}
-        told = f", {count['recognised']} recognised" if count["recognised"] > count["recovered"] else ""
-        lines.append(f"From updates with noise: {_of(count)}{told}.")
+        count = {key: sum(counts[key] for counts in protected) for key in keys}
+        recognised = f", {count['recognised']} recognised" if count["recognised"] > count["recovered"] else ""
+        lines.append(f"From updates with noise: {_of(count)}{recognised}.")
     return lines
 
 
@@ -112,14 +114,14 @@ def _of(counted: Mapping[str, int]) -> str:
     return f"{counted['recovered']} of {counted['of']} rows"
 
 
-def _about_members(found: Mapping[str, Any]) -> list[str]:
+def _about_members(results: Mapping[str, Any]) -> list[str]:
     tried = [
         (name, kind)
-        for name, entry in found.get("membership", {}).items()
+        for name, entry in results.get("membership", {}).items()
         for kind in ("threshold", "likelihood_ratio")
         if entry.get(kind, {}).get("interval") and entry[kind]["interval"][0] > 0.5
     ]
-    if "membership" not in found:
+    if "membership" not in results:
         return []
     if not tried:
         return ["By area under the curve no attack tells who was trained on better than chance does."]
@@ -127,34 +129,34 @@ def _about_members(found: Mapping[str, Any]) -> list[str]:
     return [f"Better than chance, attacks tell who was trained on in: {names}."]
 
 
-def _about_epsilon(found: Mapping[str, Any]) -> list[str]:
-    if "canary" not in found:
+def _about_epsilon(results: Mapping[str, Any]) -> list[str]:
+    if "canary" not in results:
         return []
-    tested = [(arm, one) for arm, sites in found["canary"].items() for one in sites]
+    tested = [(arm, audit) for arm, sites in results["canary"].items() for audit in sites]
     if not tested:
         return ["No arm protects single patients, so that there is no claim to test."]
     broken = [
-        f"{arm}, {one['site']}: at least {one['bound']:.2f} where {one['claim']:.2f} is claimed"
-        for arm, one in tested
-        if not one["holds"]
+        f"{arm}, {audit['site']}: at least {audit['bound']:.2f} where {audit['claim']:.2f} is claimed"
+        for arm, audit in tested
+        if not audit["holds"]
     ]
     if broken:
         return ["THE AUDIT FAILED: what is released tells more than is claimed.", *broken]
-    untested = sum(not one["can_fail"] for _, one in tested)
+    untested = sum(not audit["can_fail"] for _, audit in tested)
     more = f" {untested} more are too large for any test, and promise next to nothing." if untested else ""
     return [f"No claim was refuted: no attack showed more than is claimed ({len(tested) - untested} tested).{more}"]
 
 
-def _auc(one: Mapping[str, Any] | None) -> str:
-    if not one or "auc" not in one:
+def _auc(attack_result: Mapping[str, Any] | None) -> str:
+    if not attack_result or "auc" not in attack_result:
         return "-"
-    low, high = one["interval"]
-    return f"{one['auc']:.3f} ({low:.3f} to {high:.3f})"
+    low, high = attack_result["interval"]
+    return f"{attack_result['auc']:.3f} ({low:.3f} to {high:.3f})"
 
 
-def _caught(one: Mapping[str, Any]) -> str:
-    found = [caught for caught in one.get("caught", ()) if caught["false_alarms"] == 0.01]
-    return f"{100 * found[0]['share']:.1f} %" if found else "-"
+def _caught(attack_result: Mapping[str, Any]) -> str:
+    shares = [caught for caught in attack_result.get("caught", ()) if caught["false_alarms"] == 0.01]
+    return f"{100 * shares[0]['share']:.1f} %" if shares else "-"
 
 
 def _mean(side: Mapping[str, Any], key: str) -> float:
@@ -212,7 +214,7 @@ def attack(
             folder = run_study(target, out, quick=quick, changes=changes(set_), progress=show).folder
     elif set_:
         raise StudyError("--set", "a run has its settings already", "Name the study instead of its run folder.")
-    found = attack_run(
+    results = attack_run(
         folder,
         arms=tuple(arm or ()),
         only=tuple(name.strip() for name in only.split(",") if name.strip()),
@@ -222,8 +224,8 @@ def attack(
         progress=None if json else say,
     )
     if json:
-        render.show_json({"folder": str(folder), **found})
+        render.show_json({"folder": str(folder), **results})
     else:
-        show_attack(found, folder)
-    if found["passed"] is False:
+        show_attack(results, folder)
+    if results["passed"] is False:
         raise typer.Exit(FAILED)

@@ -30,21 +30,21 @@ def verify(
 
     file = file / "audit.jsonl" if file.is_dir() else file
     heads = [head] if head is not None else []
-    found = verify_log(file, heads)
-    if against is not None and not found.broken:
+    result = verify_log(file, heads)
+    if against is not None and not result.broken:
         other = against / "audit.jsonl" if against.is_dir() else against
         broken = verify_log(other).broken
         if broken:
             raise RunError(str(other), f"is not in order itself: {broken}", "Compare with a log that is.")
-        kept = heads_in(other, file)
-        if not kept:
+        known_heads = heads_in(other, file)
+        if not known_heads:
             raise RunError(str(other), f"has no head of {file}", "Name the log of the other end of the same run.")
-        found = verify_log(file, [*heads, *kept])
-    files = [] if found.broken else changed_files(file)
+        result = verify_log(file, [*heads, *known_heads])
+    files = [] if result.broken else changed_files(file)
     if json:
-        shown = {"file": str(file), "entries": found.entries, "head": found.head, "broken": found.broken}
+        shown = {"file": str(file), "entries": result.entries, "head": result.head, "broken": result.broken}
         render.show_json({**shown, "changed_files": files})
     else:
-        render.show_audit(str(file), found, files)
-    if found.broken or files:
+        render.show_audit(str(file), result, files)
+    if result.broken or files:
         raise typer.Exit(RunError.exit_code)

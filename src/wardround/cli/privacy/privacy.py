@@ -26,8 +26,8 @@ ADJACENCY = (
 )
 
 
-def show_plan(study: "Study", planned: Sequence["Planned"], told: Mapping[str, Any]) -> None:
-    """`told` is the plan as `--json` shows it."""
+def show_plan(study: "Study", planned: Sequence["Planned"], plain_plan: Mapping[str, Any]) -> None:
+    """`plain_plan` is the plan as `--json` shows it."""
     out = console()
     if not planned:
         out.print(
@@ -39,23 +39,23 @@ def show_plan(study: "Study", planned: Sequence["Planned"], told: Mapping[str, A
         table.add_column(name, overflow="fold")
     for name in ("patients", "rate", "steps", "noise", "epsilon", "replace", "by RDP", "delta", "target"):
         table.add_column(name, justify="right")
-    for one in planned:
-        epsilons = (in_words(value, ".3f") for value in (one.epsilon, one.epsilon_replace, one.epsilon_rdp))
-        noise = f"{one.noise:.4g}" if one.noise == one.noise_last else f"{one.noise:.4g} to {one.noise_last:.4g}"
+    for row in planned:
+        epsilons = (in_words(value, ".3f") for value in (row.epsilon, row.epsilon_replace, row.epsilon_rdp))
+        noise = f"{row.noise:.4g}" if row.noise == row.noise_last else f"{row.noise:.4g} to {row.noise_last:.4g}"
         table.add_row(
-            escape(one.arm),
-            escape(one.site),
-            str(one.patients or ""),
-            f"{one.rate:.4f}",
-            str(one.steps),
+            escape(row.arm),
+            escape(row.site),
+            str(row.patients or ""),
+            f"{row.rate:.4f}",
+            str(row.steps),
             noise,
             *epsilons,
-            f"{one.delta:g}",
-            in_words(one.epsilon_target),
+            f"{row.delta:g}",
+            in_words(row.epsilon_target),
         )
     out.print(table)
     out.print(ADJACENCY, soft_wrap=True)
-    for site, row in told["total"].items():
+    for site, row in plain_plan["total"].items():
         out.print(
             f"{site}: private arms {row['arms']}, seeds {row['seeds']}, together: epsilon "
             f"{in_words(row['epsilon'], '.2f')} (replace {in_words(row['epsilon_replace'], '.2f')}) at delta "
@@ -63,8 +63,8 @@ def show_plan(study: "Study", planned: Sequence["Planned"], told: Mapping[str, A
             soft_wrap=True,
             markup=False,
         )
-    if told["exposure"] is not None:
-        out.print(exposure_words(told["exposure"]), soft_wrap=True, markup=False)
+    if plain_plan["exposure"] is not None:
+        out.print(exposure_words(plain_plan["exposure"]), soft_wrap=True, markup=False)
     out.print("A simulation draws its noise from the seed and so carries no guarantee; a deployment does.")
 
 
@@ -84,8 +84,8 @@ def show_spent(
     out.print(_table("Spent, everything together", total, ()))
     out.print(_table("Of which", parts, ("study_name", "arm", "seed", "run")))
     out.print(ADJACENCY, soft_wrap=True)
-    for name, told in exposures.items():
-        out.print(f"{name}: {exposure_words(told)}", soft_wrap=True, markup=False)
+    for name, exposure in exposures.items():
+        out.print(f"{name}: {exposure_words(exposure)}", soft_wrap=True, markup=False)
     if not exposures:
         out.print(exposure_words(None), soft_wrap=True, markup=False)
     if not all(row.guarantee for row in total):
@@ -119,11 +119,11 @@ def plan(study: StudyArgument, quick: Quick = False, set_: Set = None, json: Jso
     parsed, families = load_study(study, quick, changes(set_))
     loaded = load_plan(parsed, families)
     planned = planned_spending(loaded)
-    told = as_plain(loaded, planned)
+    plain_plan = as_plain(loaded, planned)
     if json:
-        render.show_json(told)
+        render.show_json(plain_plan)
     else:
-        show_plan(parsed, planned, told)
+        show_plan(parsed, planned, plain_plan)
 
 
 @app.command("spent")
@@ -146,11 +146,13 @@ def spent(
     files = [file for place in places for file in ledgers_of(place)]
     for file in files:
         entries |= {entry.place: entry for entry in Ledger(file).entries()}  # a round in two ledgers is one round
-    kept = list(entries.values())
-    total, parts = spent_by(kept, delta=delta), spent_by(kept, parts_of(by), delta)
-    exposures = {run.name: told for place in places for run in runs_of(place) if (told := exposure_of(run)) is not None}
+    unique = list(entries.values())
+    total, parts = spent_by(unique, delta=delta), spent_by(unique, parts_of(by), delta)
+    exposures = {
+        run.name: exposure for place in places for run in runs_of(place) if (exposure := exposure_of(run)) is not None
+    }
     if json:
-        shown = {"ledgers": [str(file) for file in files], "entries": len(kept)}
+        shown = {"ledgers": [str(file) for file in files], "entries": len(unique)}
         shown |= {"exposures": exposures}
         rows = {"total": [plain(row) for row in total], "parts": [plain(row) for row in parts]}
         render.show_json({**shown, **rows})

@@ -83,8 +83,8 @@ def split(
     parsed, families = load_study(study or {**plain, "arms": [{"algorithm": "fedavg"}]}, quick, wanted)
     plan = load_plan(parsed, families)
     chosen = parsed.evaluation.seeds.first if seed is None else seed
-    written = export_split(plan.cohort_of(parsed.arms[0]), plan.check(parsed.arms[0], chosen), out)
+    files = export_split(plan.cohort_of(parsed.arms[0]), plan.check(parsed.arms[0], chosen), out)
     if json:
-        render.show_json({"folder": str(out), "seed": chosen, "files": written})
+        render.show_json({"folder": str(out), "seed": chosen, "files": files})
     else:
-        render.show_files(out, written)
+        render.show_files(out, files)

@@ -16,11 +16,11 @@ def report(
     """Make a run's report.html, figures and tables again, from its folder alone."""
     from wardround.report.build import build_report
 
-    written = build_report(run, drawing_workers())
+    path = build_report(run, drawing_workers())
     if json:
-        render.show_json({"report": str(written)})
+        render.show_json({"report": str(path)})
     else:
-        show_report(written)
+        show_report(path)
 
 
 def compare(
@@ -34,11 +34,11 @@ def compare(
     from wardround.report.compare import compare_runs
     from wardround.report.table import write_tables
 
-    found = compare_runs(runs)
+    comparison = compare_runs(runs)
     if out is not None:
-        write_tables({table.name: table for table in found.tables}, out)
+        write_tables({table.name: table for table in comparison.tables}, out)
     if json:
-        tables = {t.name: {"columns": t.columns, "rows": t.rows} for t in found.tables}
-        render.show_json({"tables": tables, "notes": found.notes})
+        tables = {t.name: {"columns": t.columns, "rows": t.rows} for t in comparison.tables}
+        render.show_json({"tables": tables, "notes": comparison.notes})
     else:
-        show_comparison(found, out)
+        show_comparison(comparison, out)
