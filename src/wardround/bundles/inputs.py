@@ -1,7 +1,7 @@
-"""From what was recorded of a row to the numbers that a bundle's model takes: columns, an image, or several parties'.
+"""The inputs of a bundle's model: prepared columns, an image, or the parts of several parties in one line.
 
-A table's columns go through its recipe, and that is all. An image is brought to the scale that it had in training, by
-the same functions. Where several parties hold a row, its numbers stand in one line as `data.parties` arranges them.
+Columns are prepared by the recipe. Images are scaled by the functions that scale them in training. Where several
+parties hold a row, its numbers stand in one line in the order of `data.parties`.
 """
 
 from collections.abc import Collection, Mapping
@@ -18,7 +18,7 @@ from wardround.data.prepare import Recipe
 from wardround.data.site import Block, as_numbers, scaled
 from wardround.study.schema import Preparation
 
-GRID = 4  # an image's brightness is looked at in so many rows and columns
+GRID = 4  # rows and columns in which an image's brightness is averaged
 DARK, BRIGHT = 1 / 16, 15 / 16  # from 0 to 1
 LOOKS = (
     *(f"brightness of part {row + 1}.{column + 1}" for row in range(GRID) for column in range(GRID)),
@@ -32,7 +32,7 @@ LOOKS = (
 
 @dataclass(frozen=True)
 class Images:
-    """How a site's images become numbers. `centre` and `spread` are the site's where `scale` is "site"."""
+    """How images are scaled. `centre` and `spread` are used where `scale` is "site"."""
 
     shape: tuple[int, int, int]  # colours, height, width
     scale: Literal["none", "site", "image"]
@@ -41,27 +41,27 @@ class Images:
     clahe: bool = False
 
     def numbers(self, images: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
-        """From bytes, as in training."""
+        """Scaled as in training."""
         whole = as_numbers(torch.from_numpy(np.ascontiguousarray(images)), dtype)
-        every = np.arange(len(images))
+        rows = np.arange(len(images))
         if self.scale == "image":
-            found = levels(brightness(images), {"": every}, [""], Preparation(scale="image"))
-            return scaled(whole, None if found is None else levels_of(found[""], every))
-        return scaled(whole, levels_of(np.array([self.centre, self.spread]), every) if self.scale == "site" else None)
+            by_group = levels(brightness(images), {"": rows}, [""], Preparation(scale="image"))
+            return scaled(whole, None if by_group is None else levels_of(by_group[""], rows))
+        return scaled(whole, levels_of(np.array([self.centre, self.spread]), rows) if self.scale == "site" else None)
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a row has beside, or in place of, the columns of a table."""
+    """What a row consists of besides, or in place of, the columns of a table."""
 
     images: Images | None = None
-    parts: tuple[Block, ...] = ()  # whose numbers are whose; empty: all are at one place
-    places: tuple[int, ...] = ()  # of the prepared columns, in the order of the line
-    columns: Mapping[str, tuple[str, ...]] | None = None  # by party: what it holds of a row
+    parts: tuple[Block, ...] = ()  # of each party; empty: one place holds the whole row
+    places: tuple[int, ...] = ()  # of prepared columns, in the order of the line
+    columns: Mapping[str, tuple[str, ...]] | None = None  # by party: the columns that it holds
 
     @property
-    def others(self) -> tuple[str, ...]:
-        """Parties without whom a row can be predicted too."""
+    def optional_parties(self) -> tuple[str, ...]:
+        """Parties without which a row can be predicted as well."""
         return tuple(part.party for part in self.parts if part.present is not None)
 
     @property
@@ -69,81 +69,87 @@ class Inputs:
         return next((part.party for part in self.parts if len(part.shape) == 3), None)
 
     def shape(self, recipe: Recipe) -> tuple[int, ...]:
-        """Of a row as the model takes it."""
+        """Of a row of the model's input."""
         if self.parts:
-            return (max(part.stop for part in self.parts) + len(self.others),)
+            return (max(part.stop for part in self.parts) + len(self.optional_parties),)
         return (len(recipe.names),) if self.images is None else self.images.shape
 
     def width(self, recipe: Recipe) -> int:
-        """Of what is looked at to see whether a row is far."""
+        """Of the numbers that show whether a row is out of distribution."""
         return len(recipe.names) + (0 if self.images is None else len(LOOKS))
 
     def prepared(
-        self, columns: np.ndarray, images: np.ndarray | None, absent: Mapping[str, np.ndarray], dtype: torch.dtype
+        self,
+        columns: np.ndarray,
+        images: np.ndarray | None,
+        missing_parties: Mapping[str, np.ndarray],
+        dtype: torch.dtype,
     ) -> np.ndarray:
-        """`columns` are as the recipe made them; `absent` says by party in which rows nothing of it is known."""
+        """Rows of the model's input. `columns` are prepared by the recipe; `missing_parties` holds the rows without each
+        party."""
         if not self.parts:
             if self.images is None or images is None:
                 return columns
             return self.images.numbers(images, dtype).numpy()
-        made = np.zeros((len(columns), max(part.stop for part in self.parts) + len(self.others)))
-        made = made.astype(np.float64 if dtype == torch.float64 else np.float32)
+        lines = np.zeros((len(columns), max(part.stop for part in self.parts) + len(self.optional_parties)))
+        lines = lines.astype(np.float64 if dtype == torch.float64 else np.float32)
         first = 0
         if self.images is not None and images is not None and self.image_at is not None:
             pixels = self.images.numbers(images, dtype).flatten(1).numpy()
             first = pixels.shape[1]
-            made[:, :first] = pixels
+            lines[:, :first] = pixels
         elif self.images is not None and self.image_at is not None:
             first = int(np.prod(self.images.shape))
-        made[:, first : first + len(self.places)] = columns[:, list(self.places)]
+        lines[:, first : first + len(self.places)] = columns[:, list(self.places)]
         for part in self.parts:
             if part.present is not None:
-                gone = absent.get(part.party, np.zeros(len(columns), dtype=bool))
-                made[gone, part.start : part.stop] = 0
-                made[:, part.present] = ~gone
-        return made
+                missing = missing_parties.get(part.party, np.zeros(len(columns), dtype=bool))
+                lines[missing, part.start : part.stop] = 0
+                lines[:, part.present] = ~missing
+        return lines
 
     def looks(
         self,
         recipe: Recipe,
         columns: np.ndarray,
         images: np.ndarray | None,
-        absent: Mapping[str, np.ndarray],
+        missing_parties: Mapping[str, np.ndarray],
         usual: np.ndarray,
     ) -> np.ndarray:
-        """What says whether a row is far: how its image looks, and its columns. What is absent is taken as `usual`."""
-        made = columns if self.images is None else np.concatenate([self._of_image(images, columns, usual), columns], 1)
-        if not absent:
-            return made
-        made, first = made.copy(), made.shape[1] - columns.shape[1]
-        for party, gone in absent.items():
-            own = self.columns[party] if self.columns else ()
-            chosen = [first + place for place, name in enumerate(recipe.layout.columns) if name in own]
+        """Numbers that show whether a row is out of distribution: statistics of its image, and its columns. Those of a
+        missing party are `usual`."""
+        looks = columns if self.images is None else np.concatenate([self._of_image(images, columns, usual), columns], 1)
+        if not missing_parties:
+            return looks
+        looks, first = looks.copy(), looks.shape[1] - columns.shape[1]
+        for party, missing in missing_parties.items():
+            held = self.columns[party] if self.columns else ()
+            selected = [first + place for place, name in enumerate(recipe.layout.columns) if name in held]
             if party == self.image_at:
-                chosen = [*range(first), *chosen]
-            places = np.array(chosen, dtype=np.int64)
-            made[np.ix_(gone, places)] = usual[places]
-        return made
+                selected = [*range(first), *selected]
+            places = np.array(selected, dtype=np.int64)
+            looks[np.ix_(missing, places)] = usual[places]
+        return looks
 
     def _of_image(self, images: np.ndarray | None, columns: np.ndarray, usual: np.ndarray) -> np.ndarray:
         return np.tile(usual[: len(LOOKS)], (len(columns), 1)) if images is None else looks_of(images)
 
 
 def looks_of(images: np.ndarray) -> np.ndarray:
-    """(images, LOOKS): plain statistics of the bytes, before any scaling. Noise has neighbours that differ, an inverted
-    image is bright where others are dark, another body part is bright elsewhere."""
+    """(images, LOOKS): statistics of the unscaled pixels. In noise neighbours differ, an inverted image is bright where
+    others are dark, another body part is bright elsewhere."""
     x = torch.from_numpy(np.ascontiguousarray(images)).float().div_(255).mean(dim=1, keepdim=True)
     grid = F.adaptive_avg_pool2d(x, GRID).flatten(1)
-    each = x.flatten(1)
-    across, down = x.diff(dim=3).abs().flatten(1), x.diff(dim=2).abs().flatten(1)
-    others = [each.std(dim=1, correction=0), across.mean(1), down.mean(1)]
-    others += [(each < DARK).float().mean(1), (each > BRIGHT).float().mean(1)]
-    made: np.ndarray = torch.cat([grid, torch.stack(others, dim=1)], dim=1).double().numpy()
-    return made
+    pixels = x.flatten(1)
+    horizontal, vertical = x.diff(dim=3).abs().flatten(1), x.diff(dim=2).abs().flatten(1)
+    statistics = [pixels.std(dim=1, correction=0), horizontal.mean(1), vertical.mean(1)]
+    statistics += [(pixels < DARK).float().mean(1), (pixels > BRIGHT).float().mean(1)]
+    looks: np.ndarray = torch.cat([grid, torch.stack(statistics, dim=1)], dim=1).double().numpy()
+    return looks
 
 
 def write_inputs(inputs: Inputs) -> dict[str, Any]:
-    """As plain data; nothing for a table."""
+    """As JSON; empty for a table."""
     if inputs.images is None and not inputs.parts:
         return {}
     return {
@@ -155,56 +161,60 @@ def write_inputs(inputs: Inputs) -> dict[str, Any]:
     }
 
 
-def read_inputs(told: Mapping[str, Any], recipe: Recipe) -> Inputs:
-    """Refused, by a ValueError, where it does not fit itself or the recipe."""
-    images = None if not told.get("images") else _read_images(told["images"])
-    parts = tuple(read_part(one) for one in told.get("parties", ()))
-    columns = {str(one["party"]): tuple(map(str, one["columns"])) for one in told.get("parties", ())}
-    made = Inputs(images, parts, tuple(map(int, told.get("places", ()))), columns or None)
-    if len(columns) < len(parts) or not set(made.places) <= set(range(len(recipe.names))):
-        raise ValueError("a party stands there twice, or a number that nobody prepares")
+def read_inputs(content: Mapping[str, Any], recipe: Recipe) -> Inputs:
+    """Raises a ValueError where parts do not fit each other or the recipe."""
+    images = None if not content.get("images") else _read_images(content["images"])
+    parts = tuple(read_part(party) for party in content.get("parties", ()))
+    columns = {str(party["party"]): tuple(map(str, party["columns"])) for party in content.get("parties", ())}
+    inputs = Inputs(images, parts, tuple(map(int, content.get("places", ()))), columns or None)
+    if len(columns) < len(parts) or not set(inputs.places) <= set(range(len(recipe.names))):
+        raise ValueError("a party is repeated, or a column is not prepared")
     if parts:
-        _refuse_other_lines(made)
-    return made
+        _check_lines(inputs)
+    return inputs
 
 
-def _read_images(told: Mapping[str, Any]) -> Images:
-    colours, height, width = map(int, told["shape"])
-    made = Images(
-        (colours, height, width), told["scale"], float(told["centre"]), float(told["spread"]), bool(told["clahe"])
+def _read_images(content: Mapping[str, Any]) -> Images:
+    colours, height, width = map(int, content["shape"])
+    images = Images(
+        (colours, height, width),
+        content["scale"],
+        float(content["centre"]),
+        float(content["spread"]),
+        bool(content["clahe"]),
     )
-    if made.scale not in ("none", "site", "image") or not 0 < colours * height * width <= 1 << 24:
-        raise ValueError("images of this kind are not known")
-    if not np.isfinite([made.centre, made.spread]).all() or made.spread <= 0:
-        raise ValueError("images would be scaled by something that is not a number, or by nothing")
-    return made
+    if images.scale not in ("none", "site", "image") or not 0 < colours * height * width <= 1 << 24:
+        raise ValueError("images of this kind are not supported")
+    if not np.isfinite([images.centre, images.spread]).all() or images.spread <= 0:
+        raise ValueError("images are scaled by something that is not a number, or by 0")
+    return images
 
 
-def read_part(told: Mapping[str, Any]) -> Block:
-    present = told["present"]
-    start, stop = int(told["start"]), int(told["stop"])
+def read_part(content: Mapping[str, Any]) -> Block:
+    present = content["present"]
+    start, stop = int(content["start"]), int(content["stop"])
     return Block(
-        str(told["party"]), start, stop, tuple(map(int, told["shape"])), None if present is None else int(present)
+        str(content["party"]), start, stop, tuple(map(int, content["shape"])), None if present is None else int(present)
     )
 
 
-def _refuse_other_lines(inputs: Inputs) -> None:
-    """Every number of a line is one party's, and the flags stand behind them all."""
+def _check_lines(inputs: Inputs) -> None:
+    """Each number of a line belongs to one party, and the flags follow them all."""
     pixels = 0 if inputs.images is None or inputs.image_at is None else int(np.prod(inputs.images.shape))
     ends = sorted((part.start, part.stop) for part in inputs.parts)
     whole = pixels + len(inputs.places)
     follows = [0, *(stop for _, stop in ends)] == [*(start for start, _ in ends), whole]
     flags = sorted(part.present for part in inputs.parts if part.present is not None)
-    if not follows or flags != list(range(whole, whole + len(inputs.others))):
+    if not follows or flags != list(range(whole, whole + len(inputs.optional_parties))):
         raise ValueError("the parties' numbers do not make up a row")
     if any(int(np.prod(part.shape)) != part.stop - part.start for part in inputs.parts):
         raise ValueError("a party's numbers are not of its shape")
 
 
-def wrong_parties(inputs: Inputs, without: Collection[str]) -> str | None:
-    """What is wrong with a wish to predict without these; None: nothing."""
-    for party in without:
-        if party not in inputs.others:
+def wrong_parties(inputs: Inputs, left_out: Collection[str]) -> str | None:
+    """Why these parties cannot be left out; None if they can."""
+    for party in left_out:
+        if party not in inputs.optional_parties:
             needed = any(part.party == party for part in inputs.parts)
             return f"{shown(party)} is always needed" if needed else f"the bundle knows no party {shown(party)}"
     return None

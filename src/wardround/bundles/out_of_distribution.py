@@ -1,9 +1,8 @@
-"""When a row is far from the rows that a model was trained on.
+"""Which rows are out of distribution: far from the rows that a model was trained on.
 
 Distances are Mahalanobis distances in prepared numbers, with a ridge, so that columns which hardly vary do not decide
-alone. The cut-off is taken from the training rows' own distances, each measured as if that row had not been there:
-a new row is compared with distances that were as new. Rows like the training rows then exceed it about once in a
-hundred times.
+alone. The cut-off is taken from the training rows' own leave-one-out distances, so that a new row is compared with
+distances of rows that were new as well. About one in a hundred rows like the training rows exceeds it.
 """
 
 import math
@@ -14,14 +13,14 @@ from typing import Literal
 import numpy as np
 import torch
 
-SHARE = 0.99  # of rows like the training rows are not far
+SHARE = 0.99  # of rows like the training rows are in distribution
 RIDGE = 0.1  # added to each column's variance of 1
 HALF = 0.5  # unit of a column that never varies: that of a 0/1 column which is 1 in every second row
 
 
 @dataclass(frozen=True, eq=False)
-class Far:
-    """`distance`: beyond `cut` from `mean`. `ranges`: outside a public range; nothing is known of the patients."""
+class OutOfDistribution:
+    """`distance`: beyond `cut` from `mean`. `ranges`: outside a public range, for bundles of private arms."""
 
     kind: Literal["distance", "ranges"]
     mean: np.ndarray
@@ -29,7 +28,7 @@ class Far:
     cut: float
 
     def distances(self, x: np.ndarray) -> np.ndarray:
-        """By torch, which keeps to the threads that it was given: numpy's product would wake others, and wait."""
+        """By torch, which keeps to its number of threads; numpy's product would start others and wait for them."""
         apart = torch.from_numpy(np.asarray(x, dtype=np.float64)) - torch.from_numpy(self.mean)
         lengths: np.ndarray = (apart @ torch.from_numpy(self.whitening).T).square().sum(dim=1).sqrt().numpy()
         return lengths
@@ -37,21 +36,21 @@ class Far:
     def marks(self, x: np.ndarray, outside: Mapping[str, np.ndarray] | None = None) -> np.ndarray:
         """`outside`: by column, the rows with a value outside the public range."""
         if self.kind == "distance":
-            marked: np.ndarray = ~(self.distances(x) <= self.cut)  # so that a distance that is no number is far
+            marked: np.ndarray = ~(self.distances(x) <= self.cut)  # a distance that is NaN is out of distribution
             return marked
-        found = np.zeros(len(x), dtype=bool)
+        outside_any = np.zeros(len(x), dtype=bool)
         for rows in (outside or {}).values():
-            found |= rows
-        return found
+            outside_any |= rows
+        return outside_any
 
 
-def by_ranges() -> Far:
-    """For a bundle that may say nothing of its patients."""
-    return Far("ranges", np.zeros(0), np.zeros((0, 0)), 0.0)
+def by_ranges() -> OutOfDistribution:
+    """For a bundle that may reveal nothing about its patients."""
+    return OutOfDistribution("ranges", np.zeros(0), np.zeros((0, 0)), 0.0)
 
 
-def by_distance(train: np.ndarray) -> Far:
-    """From a site's prepared training rows."""
+def by_distance(train: np.ndarray) -> OutOfDistribution:
+    """Fitted to a site's prepared training rows."""
     x = np.asarray(train, dtype=np.float64)
     rows, width = x.shape
     mean, unit = x.mean(axis=0), _units(x)
@@ -61,11 +60,11 @@ def by_distance(train: np.ndarray) -> Far:
     whitening = np.linalg.inv(np.linalg.cholesky(ridged)) / unit
     left_out = np.sort(_left_out(apart, scatter))
     place = min(math.ceil((rows + 1) * SHARE), rows)
-    return Far("distance", mean, whitening, float(left_out[place - 1]))
+    return OutOfDistribution("distance", mean, whitening, float(left_out[place - 1]))
 
 
 def _units(x: np.ndarray) -> np.ndarray:
-    """What each column is measured in: its SD, or half the gap between its values where it has only two.
+    """The unit of each column: its SD, or half the gap between its values where it has only two.
 
     The SD of a 0/1 column that is 1 in few rows is so small that one such row would outweigh all that is unusual in
     other columns.
@@ -84,7 +83,7 @@ def _left_out(apart: np.ndarray, scatter: np.ndarray) -> np.ndarray:
     """
     rows, width = apart.shape
     if rows < 3:
-        return np.zeros(rows)  # nothing can be said: every other row is far
+        return np.zeros(rows)  # too few rows to estimate: every other row is out of distribution
     factor = rows / (rows - 1)
     whole = scatter + (rows - 2) * RIDGE * np.eye(width)
     q = (apart * np.linalg.solve(whole, apart.T).T).sum(axis=1)

@@ -1,13 +1,13 @@
-"""How unsure a bundle is of a row: an interval of its score, a set of answers, and whether a clinician should look.
+"""The uncertainty of a bundle's predictions: an interval of the score, a prediction set, and referral to a clinician.
 
-The interval says where the middle 90 % of many thinned networks (dropout) or of likely last layers (Laplace) put the
-score. The set holds the right answer as often as was asked for. Who is the least clear goes by the doubt of the calls
-(`uncertainty.parts.doubt_of`), as a study measures it. What follows for the set and for referral is decided in
-`uncertainty.decision`. All that is chosen is chosen on validation rows.
+The interval holds the middle 90 % of the scores of many thinned networks (dropout) or of likely last layers (Laplace).
+The prediction set holds the right answer as often as was asked for. The uncertainty of a row is the doubt of its
+prediction (`uncertainty.decomposition.doubt_of`), as in a study. `uncertainty.decision` decides on sets and referral.
+Everything that is chosen is chosen on validation rows.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -28,11 +28,11 @@ from wardround.uncertainty.validation import has_dropout
 Method = Literal["dropout", "laplace", "none"]
 PASSES = 30
 ALPHA = 0.1
-SHARE = 0.2  # of rows like the validation rows that are referred, unless another is asked for
-SHARES = 100  # cuts are kept for every hundredth
+SHARE = 0.2  # of rows like the validation rows that are referred by default
+SHARES = 100  # a cut is stored for each hundredth
 REACH = float(ndtri((1 + INTERVAL) / 2))  # of a normal distribution, in SDs
 NEITHER = "none"
-MOST_IN_A_NUMBER = 62  # labels, of which each is a bit
+MOST_IN_A_NUMBER = 62  # labels, one bit each
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +45,7 @@ class Referral:
 
 @dataclass(frozen=True, eq=False)
 class Uncertainty:
-    """`why` says in plain words why there is no interval, or no set and no referral; empty where there are."""
+    """`why` says why there is no interval; empty where there is one."""
 
     method: Method
     passes: int
@@ -55,10 +55,10 @@ class Uncertainty:
     temperature: Temperature | None = None
     cuts: Cuts | None = None
     referral: Referral | None = None
-    unchosen: str = ""  # why nothing was chosen on validation rows
+    unchosen: str = ""  # why there is no set and no referral: nothing could be chosen on validation rows
 
     def cut(self, share: float | None = None) -> float:
-        """Above which uncertainty a row is referred; infinite where none is known."""
+        """The uncertainty above which a row is referred; infinite where there is no cut."""
         if self.referral is None:
             return float("inf")
         return float(self.referral.cuts[round(SHARES * (self.referral.share if share is None else share))])
@@ -66,16 +66,16 @@ class Uncertainty:
 
 @dataclass(frozen=True)
 class Measured:
-    """Of some rows. All but `unsure` have the shape of the scores."""
+    """Of some rows. All but `uncertainty` have the shape of the scores."""
 
     mean: np.ndarray  # over passes
     low: np.ndarray
     high: np.ndarray
-    unsure: np.ndarray  # (rows,), in bits
+    uncertainty: np.ndarray  # (rows,), in bits
 
 
 def measure(
-    how: Uncertainty,
+    settings: Uncertainty,
     model: Model,
     params: Tree,
     buffers: Tree,
@@ -83,59 +83,63 @@ def measure(
     score: np.ndarray,
     thresholds: np.ndarray | float,
 ) -> Measured:
-    """`score` is the bundle's own of the same rows: an interval is widened where it would not hold it. `thresholds` are
-    those of findings."""
+    """`score` is the bundle's own score of the same rows; intervals are widened to hold it. `thresholds` are those of
+    findings."""
     mean, low, high = score.astype(np.float64), score.astype(np.float64), score.astype(np.float64)
-    if how.method == "laplace" and how.laplace is not None and (model.findings or model.classes == 2):
-        z, variance = score_and_variance(how.laplace, model, params, buffers, x)
+    if settings.method == "laplace" and settings.laplace is not None and (model.findings or model.classes == 2):
+        z, variance = score_and_variance(settings.laplace, model, params, buffers, x)
         if not model.findings:
             z, variance = z.squeeze(-1), variance.squeeze(-1)
         half = REACH * variance.sqrt()
-        mean, low, high = (expit(one.numpy()) for one in (moderated(z, variance), z - half, z + half))
-    elif how.method != "none":
-        rng = seeds.generator(how.seed, "passes of a bundle")
-        if how.method == "laplace" and how.laplace is not None:
-            logits = laplace_passes(how.laplace, model, params, buffers, x, how.passes, rng)
+        mean, low, high = (expit(values.numpy()) for values in (moderated(z, variance), z - half, z + half))
+    elif settings.method != "none":
+        rng = seeds.generator(settings.seed, "passes of a bundle")
+        if settings.method == "laplace" and settings.laplace is not None:
+            logits = laplace_passes(settings.laplace, model, params, buffers, x, settings.passes, rng)
         else:
-            logits = mc_dropout(model, params, buffers, x, how.passes, rng)
-        p = np.nan_to_num(model.probabilities(logits).double().numpy(), nan=0.5)  # such rows have no score either
+            logits = mc_dropout(model, params, buffers, x, settings.passes, rng)
+        p = np.nan_to_num(model.probabilities(logits).double().numpy(), nan=0.5)  # such rows have no score
         mean = p.mean(axis=0)
         low, high = interval(p)
-    # numbers beyond all bounds may have a score; how sure it is cannot be computed
-    lost = ~(np.isfinite(mean) & np.isfinite(low) & np.isfinite(high))
-    mean, low, high = np.where(lost, score, mean), np.where(lost, 0.0, low), np.where(lost, 1.0, high)
-    # a row without a score has no doubt that could be computed: it is referred for that
+    # huge inputs may have a score, but no finite interval
+    not_finite = ~(np.isfinite(mean) & np.isfinite(low) & np.isfinite(high))
+    mean, low, high = np.where(not_finite, score, mean), np.where(not_finite, 0.0, low), np.where(not_finite, 1.0, high)
+    # a row without a score has no doubt; it is referred because the score is missing
     known = np.where(np.isfinite(mean), mean, 0.5)
-    unsure = of_rows(doubt_of(known, model.findings, thresholds))
-    unsure = np.where(lost.reshape(len(lost), -1).any(axis=1), np.inf, unsure)
-    return Measured(mean, np.minimum(low, score), np.maximum(high, score), unsure)
+    uncertainty = of_rows(doubt_of(known, model.findings, thresholds))
+    uncertainty = np.where(not_finite.reshape(len(not_finite), -1).any(axis=1), np.inf, uncertainty)
+    return Measured(mean, np.minimum(low, score), np.maximum(high, score), uncertainty)
 
 
-def sets_of(how: Uncertainty, mean: np.ndarray) -> np.ndarray | None:
-    """Conformal sets: (rows, classes), or (rows, findings, 2) for absent and present; None where no cut is known. The
-    call is not looked at here."""
-    return None if how.cuts is None else prediction_sets(how.cuts, mean)
+def sets_of(settings: Uncertainty, mean: np.ndarray) -> np.ndarray | None:
+    """Conformal sets: (rows, classes), or (rows, findings, 2) for absent and present; None where there are no cuts.
+    They do not depend on the predicted class."""
+    return None if settings.cuts is None else prediction_sets(settings.cuts, mean)
 
 
 def in_sets(sets: np.ndarray, names: Sequence[str]) -> tuple[np.ndarray, list[str]]:
-    """Of (rows, labels): for each row the number of its words, and the words."""
+    """Sets of labels (rows, labels) as words: an index into the words for each row, and the words."""
     bits = 1 << np.arange(len(names), dtype=np.int64 if len(names) <= MOST_IN_A_NUMBER else object)
-    found, numbers = np.unique(sets @ bits, return_inverse=True)
-    words = [" or ".join(name for place, name in enumerate(names) if int(one) >> place & 1) or NEITHER for one in found]
+    codes, numbers = np.unique(sets @ bits, return_inverse=True)
+    words = [
+        " or ".join(name for place, name in enumerate(names) if int(code) >> place & 1) or NEITHER for code in codes
+    ]
     return numbers, words
 
 
-def write_uncertainty(how: Uncertainty) -> dict[str, Any]:
-    """As plain data; what Laplace needs are tensors, and kept with the weights."""
-    temperature, cuts, referral = how.temperature, how.cuts, how.referral
+def write_uncertainty(settings: Uncertainty) -> dict[str, Any]:
+    """As JSON. The tensors of Laplace's approximation are stored with the weights."""
+    temperature, cuts, referral = settings.temperature, settings.cuts, settings.referral
     return {
-        "method": how.method,
-        "passes": how.passes,
-        "seed": how.seed,
+        "method": settings.method,
+        "passes": settings.passes,
+        "seed": settings.seed,
         "interval": INTERVAL,
-        "why": how.why,
-        "unchosen": how.unchosen,
-        "laplace": None if how.laplace is None else {"layer": how.laplace.layer, "prior": how.laplace.prior},
+        "why": settings.why,
+        "unchosen": settings.unchosen,
+        "laplace": None
+        if settings.laplace is None
+        else {"layer": settings.laplace.layer, "prior": settings.laplace.prior},
         "temperature": None
         if temperature is None
         else {"values": temperature.values.tolist(), "fitted": temperature.fitted.tolist()},
@@ -146,54 +150,65 @@ def write_uncertainty(how: Uncertainty) -> dict[str, Any]:
     }
 
 
-def tensors_of(how: Uncertainty) -> Tree:
-    if how.laplace is None:
+def tensors_of(settings: Uncertainty) -> Tree:
+    if settings.laplace is None:
         return {}
-    axes = {} if how.laplace.axes is None else {"laplace/axes": how.laplace.axes}
-    return {"laplace/values": how.laplace.values, **axes}
+    axes = {} if settings.laplace.axes is None else {"laplace/axes": settings.laplace.axes}
+    return {"laplace/values": settings.laplace.values, **axes}
 
 
-def read_uncertainty(told: Mapping[str, Any], leaves: Tree, model: Model, params: Tree, outputs: int) -> Uncertainty:
-    """Refused, by a ValueError, where it does not fit the model."""
-    method: Method = told["method"]
+def read_uncertainty(content: Mapping[str, Any], leaves: Tree, model: Model, params: Tree, outputs: int) -> Uncertainty:
+    """Raises a ValueError where it does not fit the model."""
+    method: Method = content["method"]
     if method not in ("dropout", "laplace", "none") or (method == "dropout" and not has_dropout(model)):
-        raise ValueError("the model's uncertainty is not known in this way")
-    passes = int(told["passes"])
+        raise ValueError("the method does not fit the model")
+    passes = int(content["passes"])
     if not 2 <= passes <= 1000:
-        raise ValueError("so many passes are not made")
-    made = Uncertainty(method, passes, int(told["seed"]), str(told["why"]), unchosen=str(told["unchosen"]))
-    if method == "laplace":
-        made = replace(made, laplace=_read_laplace(told["laplace"], leaves, params, outputs))
-    size = model.classes if model.findings else 1
-    if told["temperature"] is not None:
-        values = np.array(told["temperature"]["values"], dtype=float)
-        if values.shape != (size,) or not (np.isfinite(values) & (values > 0)).all():
-            raise ValueError("a temperature is not a number above 0")
-        fitted = np.array(told["temperature"]["fitted"], dtype=bool)
-        made = replace(made, temperature=Temperature(values, fitted, model.findings))
-    if told["sets"] is not None:
-        shape = (model.classes, 2) if model.findings else (model.classes,)
-        cuts, kind = _infinite(told["sets"]["cuts"]), told["sets"]["kind"]
-        rows = np.array(told["sets"]["rows"], dtype=np.int64)
-        if cuts.shape != shape or rows.shape != shape or kind not in ("plain", "adaptive"):
-            raise ValueError("the sets are of other labels")
-        made = replace(made, cuts=Cuts(float(told["sets"]["alpha"]), kind, cuts, rows))
-    if told["referral"] is not None:
-        cuts, share = _infinite(told["referral"]["cuts"]), float(told["referral"]["share"])
-        if cuts.shape != (SHARES + 1,) or not 0 <= share <= 1:
-            raise ValueError("there is not a cut for each hundredth")
-        made = replace(made, referral=Referral(share, cuts))
-    return made
+        raise ValueError("the number of passes is not between 2 and 1000")
+    return Uncertainty(
+        method,
+        passes,
+        int(content["seed"]),
+        str(content["why"]),
+        _read_laplace(content["laplace"], leaves, params, outputs) if method == "laplace" else None,
+        None if content["temperature"] is None else _read_temperature(content["temperature"], model),
+        None if content["sets"] is None else _read_cuts(content["sets"], model),
+        None if content["referral"] is None else _read_referral(content["referral"]),
+        str(content["unchosen"]),
+    )
 
 
-def _read_laplace(told: Mapping[str, Any], leaves: Tree, params: Tree, outputs: int) -> Laplace:
-    layer, prior = str(told["layer"]), float(told["prior"])
+def _read_temperature(content: Mapping[str, Any], model: Model) -> Temperature:
+    values = np.array(content["values"], dtype=float)
+    if values.shape != (model.classes if model.findings else 1,) or not (np.isfinite(values) & (values > 0)).all():
+        raise ValueError("a temperature is not a number above 0")
+    return Temperature(values, np.array(content["fitted"], dtype=bool), model.findings)
+
+
+def _read_cuts(content: Mapping[str, Any], model: Model) -> Cuts:
+    shape = (model.classes, 2) if model.findings else (model.classes,)
+    cuts, kind = _infinite(content["cuts"]), content["kind"]
+    rows = np.array(content["rows"], dtype=np.int64)
+    if cuts.shape != shape or rows.shape != shape or kind not in ("plain", "adaptive"):
+        raise ValueError("the cuts are not those of the model's labels")
+    return Cuts(float(content["alpha"]), kind, cuts, rows)
+
+
+def _read_referral(content: Mapping[str, Any]) -> Referral:
+    cuts, share = _infinite(content["cuts"]), float(content["share"])
+    if cuts.shape != (SHARES + 1,) or not 0 <= share <= 1:
+        raise ValueError("there is not a cut for each hundredth")
+    return Referral(share, cuts)
+
+
+def _read_laplace(content: Mapping[str, Any], leaves: Tree, params: Tree, outputs: int) -> Laplace:
+    layer, prior = str(content["layer"]), float(content["prior"])
     weight = params[f"{layer}.weight" if layer else "weight"]
     width = weight.shape[1] + 1
     values, axes = leaves["values"], leaves.get("axes")
     fits = values.shape == (outputs, width) and (axes is None or axes.shape == (outputs, width, width))
     if len(weight) != outputs or not fits or not prior > 0 or not np.isfinite(prior):
-        raise ValueError("the last layer is another")
+        raise ValueError("the approximation is of another last layer")
     for leaf in (values, axes):
         if leaf is not None and (leaf.dtype != torch.float64 or not bool(torch.isfinite(leaf).all())):
             raise ValueError("the last layer's precision is not a number")
@@ -201,22 +216,19 @@ def _read_laplace(told: Mapping[str, Any], leaves: Tree, params: Tree, outputs: 
 
 
 def _finite(values: np.ndarray) -> Any:
-    """JSON has no infinity: null stands for it, and "none" for the one below all."""
-    return [_finite(one) if isinstance(one, np.ndarray) else _told(float(one)) for one in values]
+    """JSON has no infinity: null stands for it, and "none" for minus infinity."""
+    if values.ndim > 1:
+        return [_finite(row) for row in values]
+    return [value if np.isfinite(value) else None if value > 0 else NEITHER for value in values.tolist()]
 
 
-def _told(value: float) -> float | str | None:
-    return value if np.isfinite(value) else None if value > 0 else NEITHER
+def _infinite(content: Any) -> np.ndarray:
+    def number(value: Any) -> Any:
+        if isinstance(value, list):
+            return _infinite(value)
+        return np.inf if value is None else -np.inf if value == NEITHER else value
 
-
-def _infinite(told: Any) -> np.ndarray:
-    made = np.array(
-        [
-            _infinite(one) if isinstance(one, list) else np.inf if one is None else -np.inf if one == NEITHER else one
-            for one in told
-        ],
-        dtype=float,
-    )
-    if np.isnan(made).any():
+    array = np.array([number(value) for value in content], dtype=float)
+    if np.isnan(array).any():
         raise ValueError("a cut is not a number")
-    return made
+    return array
