@@ -71,7 +71,17 @@ def test_the_same_weights_preparation_and_choices_as_in_a_simulation(
     assert here.recipe.names == there.recipe.names
     assert dict(here.recipe.fit.fill) == dict(there.recipe.fit.fill)
     assert np.array_equal(here.recipe.fit.centre, there.recipe.fit.centre)
-    for key in ("threshold", "calibration", "far", "classes", "features", "rows", "model", "seed", "site"):
+    for key in (
+        "threshold",
+        "calibration",
+        "out_of_distribution",
+        "classes",
+        "features",
+        "rows",
+        "model",
+        "seed",
+        "site",
+    ):
         assert here.about[key] == there.about[key], key
     assert here.unrecorded == {"alder": (), "birch": ("lab",), "cedar": (), "dogwood": ("stage",)}[site]
 
@@ -223,7 +233,7 @@ def test_a_private_arm_shows_what_the_hospitals_own_ledger_charged(tmp_path: Pat
     load = lambda: own_records(protected.sources()["cedar"](), "cedar")  # noqa: E731
     session = Session.restore("cedar", folder, OpenGate(study), families, load)
     bundle = load_bundle(bundle_of(session, arm="fedprox", seed=4, out=tmp_path / "bundle"))
-    assert (bundle.threshold, bundle.calibration, bundle.far.kind) == (0.5, None, "ranges")
+    assert (bundle.threshold, bundle.calibration, bundle.out_of_distribution.kind) == (0.5, None, "ranges")
     entries = [entry for entry in protected.ledger(tmp_path, "cedar") if entry.seed == 4]
     spent = bundle.about["card"]["privacy"]["spent"]
     assert spent == {"epsilon": epsilon(charges_of(entries), 1e-5), "delta": 1e-5, "rounds": len(entries)}

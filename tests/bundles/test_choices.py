@@ -1,4 +1,4 @@
-"""Threshold, calibration and what is far: exact numbers, and what happens where there is too little to go by."""
+"""Threshold, calibration and what is out of distribution: exact numbers, and what happens where there is too little to go by."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from scipy.special import expit, logit
 from wardround.bundles.build.operating_point import RIDGE, choose, recalibrate
 from wardround.bundles.bundle import Calibration
 from wardround.bundles.out_of_distribution import RIDGE as FAR_RIDGE
-from wardround.bundles.out_of_distribution import Far, by_distance, by_ranges
+from wardround.bundles.out_of_distribution import OutOfDistribution, by_distance, by_ranges
 from wardround.evaluation.thresholds import LEAST_EACH, LEAST_ROWS, youden
 
 
@@ -124,25 +124,25 @@ def test_the_cut_is_the_right_one_of_the_distances_with_each_row_left_out(rows: 
 
 def test_distances_are_mahalanobis_distances_with_a_ridge() -> None:
     x = np.random.default_rng(3).normal(size=(60, 3)) * [1, 5, 0.2] + [0, 7, 1]
-    far = by_distance(x)
+    rule = by_distance(x)
     unit = x.std(axis=0)
     covariance = np.cov((x / unit).T) + FAR_RIDGE * np.eye(3)
     apart = (x[:5] - x.mean(axis=0)) / unit
     expected = np.sqrt((apart * np.linalg.solve(covariance, apart.T).T).sum(axis=1))
-    assert np.allclose(far.distances(x[:5]), expected, rtol=1e-10)
+    assert np.allclose(rule.distances(x[:5]), expected, rtol=1e-10)
 
 
 def test_about_one_in_a_hundred_new_rows_is_far_and_strange_ones_are() -> None:
     rng = np.random.default_rng(8)
     mix = rng.normal(size=(6, 6))
-    far = by_distance(rng.normal(size=(2000, 6)) @ mix)
+    rule = by_distance(rng.normal(size=(2000, 6)) @ mix)
     new = rng.normal(size=(20_000, 6)) @ mix
-    assert 0.004 < far.marks(new).mean() < 0.02
-    assert far.marks(new + 10 * np.abs(mix).sum()).all()
+    assert 0.004 < rule.marks(new).mean() < 0.02
+    assert rule.marks(new + 10 * np.abs(mix).sum()).all()
 
 
 def test_a_rare_level_does_not_widen_the_cut_for_everything_else() -> None:
-    """One row of 150 has it. Measured in the column's own SD it would be 38 away, and nothing else ever far."""
+    """One row of 150 has it. Measured in the column's own SD it would be 38 away, and nothing else ever rule."""
     x = np.random.default_rng(4).normal(size=(150, 5))
     without = by_distance(x).cut
     level = np.zeros((150, 1))
@@ -155,20 +155,20 @@ def test_a_rare_level_does_not_widen_the_cut_for_everything_else() -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e300])
 def test_numbers_beyond_all_bounds_are_far(value: float) -> None:
-    far = by_distance(np.random.default_rng(4).normal(size=(50, 2)))
-    assert far.marks(np.array([[0.0, value], [0.0, 0.0]])).tolist() == [True, False]
+    rule = by_distance(np.random.default_rng(4).normal(size=(50, 2)))
+    assert rule.marks(np.array([[0.0, value], [0.0, 0.0]])).tolist() == [True, False]
 
 
 @pytest.mark.parametrize("rows", [1, 2])
 def test_from_one_or_two_rows_nothing_can_be_said(rows: int) -> None:
-    far = by_distance(np.arange(2.0 * rows).reshape(rows, 2))
-    assert far.cut == 0
-    assert far.marks(np.array([[5.0, 5.0]])).tolist() == [True]
+    rule = by_distance(np.arange(2.0 * rows).reshape(rows, 2))
+    assert rule.cut == 0
+    assert rule.marks(np.array([[5.0, 5.0]])).tolist() == [True]
 
 
 def test_ranges_alone_where_patients_are_protected() -> None:
-    far: Far = by_ranges()
+    rule: OutOfDistribution = by_ranges()
     x = np.zeros((3, 4))
-    assert far.marks(x).tolist() == [False] * 3
+    assert rule.marks(x).tolist() == [False] * 3
     outside = {"age": np.array([True, False, False]), "chol": np.array([False, False, True])}
-    assert far.marks(x, outside).tolist() == [True, False, True]
+    assert rule.marks(x, outside).tolist() == [True, False, True]

@@ -166,8 +166,8 @@ def test_a_private_arm_says_nothing_of_its_patients(tmp_path: Path) -> None:
     private = load_bundle(bundle_from(opened, arm="private", site="cleveland", out=tmp_path / "private"))
     plain = load_bundle(bundle_from(opened, arm="plain", site="cleveland", out=tmp_path / "plain"))
     assert plain.about["threshold"]["chosen"]
-    assert plain.far.kind == "distance"
-    assert (private.threshold, private.calibration, private.far.kind) == (0.5, None, "ranges")
+    assert plain.out_of_distribution.kind == "distance"
+    assert (private.threshold, private.calibration, private.out_of_distribution.kind) == (0.5, None, "ranges")
     from safetensors.torch import load
 
     names = set(load((private.path / "weights.safetensors").read_bytes()))
@@ -185,7 +185,8 @@ def test_a_private_arm_says_nothing_of_its_patients(tmp_path: Path) -> None:
     table, rows = next(iter(opened.plan.cohorts.values())).table, np.arange(303)
     outside = private.outside(table, rows)
     assert (
-        private.is_far(private.recipe.apply(table, rows), outside).sum() == np.any(list(outside.values()), axis=0).sum()
+        private.is_out_of_distribution(private.recipe.apply(table, rows), outside).sum()
+        == np.any(list(outside.values()), axis=0).sum()
     )
 
 

@@ -106,7 +106,7 @@ def test_three_classes_with_gaps_categories_and_dates_from_files(csv_run: Path, 
     assert sorted(bundle.classes) == ["mild", "none", "severe"]
     assert np.abs(made - expected[columns].to_numpy()).max() <= 1e-6
     assert made.shape == (len(expected), 3)
-    assert np.array_equal(bundle.calls(made), made.argmax(axis=1))
+    assert np.array_equal(bundle.predicted(made), made.argmax(axis=1))
     assert (bundle.threshold, bundle.calibration, bundle.probabilities(made)) == (None, None, None)
     kinds = {column.name: (column.kind, column.dates) for column in bundle.recipe.columns}
     assert kinds["seen"] == ("numeric", True)

@@ -230,7 +230,7 @@ def test_far_rows_and_values_beyond_a_range_are_marked(tmp_path: Path) -> None:
         "outside the known range: age; far from the training rows",
         "a gap where training had none: age",
     ]
-    private = predict_table(replace(bundle, far=by_ranges()), table)
+    private = predict_table(replace(bundle, out_of_distribution=by_ranges()), table)
     assert private["far"].tolist() == [False, False, True, True, False]
     assert private["why"].tolist()[3] == "outside the known range: age"
 
@@ -238,11 +238,11 @@ def test_far_rows_and_values_beyond_a_range_are_marked(tmp_path: Path) -> None:
 def test_far_is_what_the_bundle_calls_far(bundle: Bundle) -> None:
     """Rows in all directions, from half to one and a half times as far as the cut of a real bundle."""
     rng = np.random.default_rng(0)
-    directions = rng.normal(size=(3000, len(bundle.far.mean)))
-    lengths = bundle.far.cut * rng.uniform(0.5, 1.5, size=3000)
+    directions = rng.normal(size=(3000, len(bundle.out_of_distribution.mean)))
+    lengths = bundle.out_of_distribution.cut * rng.uniform(0.5, 1.5, size=3000)
     whitened = directions * (lengths / np.linalg.norm(directions, axis=1))[:, None]
-    x = bundle.far.mean + np.linalg.solve(bundle.far.whitening, whitened.T).T
-    np.testing.assert_array_equal(bundle.is_far(x), lengths > bundle.far.cut)
+    x = bundle.out_of_distribution.mean + np.linalg.solve(bundle.out_of_distribution.whitening, whitened.T).T
+    np.testing.assert_array_equal(bundle.is_out_of_distribution(x), lengths > bundle.out_of_distribution.cut)
 
 
 def test_numbers_beyond_all_bounds_have_no_score_and_no_call(tmp_path: Path) -> None:

@@ -232,7 +232,7 @@ def test_what_is_missing_or_was_put_there_by_hand_is_named_and_never_removed(
 def test_a_file_added_to_a_bundle_or_turned_into_a_link_shows(registry: Registry, tmp_path: Path) -> None:
     place = registry.path / "lung" / "1"
     (place / "extra.txt").write_text("x")
-    assert registry.verify().problems == ("lung@1: 'extra.txt' is no part of the bundle",)
+    assert registry.verify().problems == ("lung@1: 'extra.txt' is not part of the bundle",)
     (place / "extra.txt").unlink()
     (place / "card.md").unlink()
     (place / "card.md").symlink_to(tmp_path / "made-3" / "card.md")

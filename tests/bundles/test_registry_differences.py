@@ -62,7 +62,7 @@ def test_two_arms_differ_in_all_that_they_do_not_share(tmp_path: Path) -> None:
         study={"name": "heart", "hash": "b" * 64},
         threshold={"value": 0.4},
         calibration={"slope": 1.25, "intercept": -0.5},
-        far={"kind": "distance", "cut": 4.0},
+        out_of_distribution={"kind": "distance", "cut": 4.0},
         unrecorded=["sex"],
         card=card(0.85, spent, {"north": 80, "east": None}),
     )
@@ -81,7 +81,7 @@ def test_two_arms_differ_in_all_that_they_do_not_share(tmp_path: Path) -> None:
     assert told.pop("decision: threshold") == (0.5, 0.4)
     assert told.pop("decision: calibration slope") == (None, 1.25)
     assert told.pop("decision: calibration intercept") == (None, -0.5)
-    assert told.pop("decision: far beyond") == (3.0, 4.0)
+    assert told.pop("decision: out of distribution beyond") == (3.0, 4.0)
     # logistic: 3 weights and an intercept; mlp: 4 x 4 + 4 and 4 + 1
     assert told.pop("weights: other shapes") == ("4 numbers", "25 numbers")
     before, after = told.pop("figures: auc, this site")

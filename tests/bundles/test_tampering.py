@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
+from tests.bundles.untrained_bundles import write_bundle
 from wardround.bundles.bundle import load_bundle
 from wardround.bundles.sealed_files import (
     ABOUT,
@@ -83,7 +84,7 @@ def test_a_file_that_is_not_listed_is_named(copy: Path, name: str) -> None:
         (copy / name).mkdir()
     else:
         (copy / name).write_text("x")
-    with pytest.raises(BundleError, match="is no part of the bundle"):
+    with pytest.raises(BundleError, match="is not part of the bundle"):
         load_bundle(copy)
 
 
@@ -105,10 +106,18 @@ def test_a_pipe_is_refused_and_not_waited_for(copy: Path) -> None:
 
 
 def test_a_newer_format_says_so_before_anything_else_is_looked_at(copy: Path) -> None:
-    (copy / ABOUT).write_bytes(as_text({"format": 3, "something": "new"}))
-    with pytest.raises(BundleError, match="is of format 3, and this version of wardround reads format 2") as caught:
+    (copy / ABOUT).write_bytes(as_text({"format": 4, "something": "new"}))
+    with pytest.raises(BundleError, match="is of format 4, and this version of wardround reads format 3") as caught:
         load_bundle(copy)
     assert "newer version" in caught.value.remedy
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_older_formats_are_still_read(tmp_path: Path, number: int) -> None:
+    """They called the key and the tensors of out of distribution `far`."""
+    bundle = load_bundle(write_bundle(tmp_path / "old", of_format=number))
+    assert (bundle.about["format"], bundle.out_of_distribution.cut) == (number, 3.0)
+    assert bundle.is_out_of_distribution(np.array([[0.0, 0.0, 2.9], [0.0, 0.0, 3.1]])).tolist() == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +133,7 @@ def test_what_is_no_bundle_json_is_refused_in_words(copy: Path, text: str) -> No
 def test_a_key_that_stands_there_twice_is_refused(copy: Path) -> None:
     """JSON readers take the last; another program may take the first."""
     text = (copy / ABOUT).read_text()
-    (copy / ABOUT).write_text(text.replace('"format": 2,', '"format": 2,\n  "format": 2,', 1))
+    (copy / ABOUT).write_text(text.replace('"format": 3,', '"format": 3,\n  "format": 3,', 1))
     with pytest.raises(BundleError, match="was changed"):
         load_bundle(copy)
 
@@ -206,7 +215,7 @@ def prepared_otherwise(
         lambda about, files: about.update(precision="float16"),
         lambda about, files: about["threshold"].update(value=10**400),
         lambda about, files: about["threshold"].update(value="0.3"),
-        lambda about, files: about["far"].update(cut=None),
+        lambda about, files: about["out_of_distribution"].update(cut=None),
         lambda about, files: about["model"]["shape"].update(inputs=[2**40]),
         lambda about, files: about.update(model={**about["model"], "kind": "mlp", "options": {"hidden": [2**40]}}),
         lambda about, files: about.update(model={**about["model"], "kind": "mlp", "options": {"hidden": [2**62]}}),
@@ -227,7 +236,7 @@ def test_a_bundle_that_could_not_predict_is_refused_when_it_is_opened(
 ) -> None:
     """And not with the first row. A model of a million million weights is refused before it takes memory."""
     sealed_anew(copy, change)
-    with pytest.raises(BundleError, match="does not hold what a bundle of format 2 holds") as caught:
+    with pytest.raises(BundleError, match="does not hold what a bundle of format 3 holds") as caught:
         load_bundle(copy)
     assert caught.value.exit_code == 10
 
@@ -258,7 +267,7 @@ def test_parts_that_do_not_fit_are_refused_even_where_every_hash_is_right(
     copy: Path, change: Callable[[dict[str, Any], dict[str, bytes]], None]
 ) -> None:
     sealed_anew(copy, change)
-    with pytest.raises(BundleError, match="does not hold what a bundle of format 2 holds"):
+    with pytest.raises(BundleError, match="does not hold what a bundle of format 3 holds"):
         load_bundle(copy)
 
 
@@ -291,4 +300,4 @@ def test_hashes_are_those_that_any_tool_computes(heart_bundle: Path) -> None:
         assert sha256((heart_bundle / name).read_bytes()).hexdigest() == digest
     plain = {key: value for key, value in about.items() if key not in ("id", "seal", "made")}
     assert sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest() == about["id"]
-    assert np.isfinite(about["far"]["cut"])
+    assert np.isfinite(about["out_of_distribution"]["cut"])

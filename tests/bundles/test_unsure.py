@@ -326,7 +326,7 @@ def test_what_does_not_fit_is_refused_when_it_is_opened(
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
     (tmp_path / ABOUT).write_bytes(seal(dict(laplace.about), files))
-    with pytest.raises(BundleError, match="does not hold what a bundle of format 2 holds"):
+    with pytest.raises(BundleError, match="does not hold what a bundle of format 3 holds"):
         load_bundle(tmp_path)
     assert WEIGHTS in files
 

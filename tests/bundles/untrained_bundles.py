@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save
 
 from wardround.bundles.bundle import Bundle, build_model, load_bundle
-from wardround.bundles.sealed_files import ABOUT, CARD, PREPARATION, VOCABULARY, WEIGHTS, as_text, seal
+from wardround.bundles.sealed_files import ABOUT, CARD, FORMAT, PREPARATION, VOCABULARY, WEIGHTS, as_text, seal
 from wardround.data.prepare import Fit, Layout, Recipe
 from wardround.data.records import Column
 from wardround.data.serialization import write_recipe
@@ -32,9 +32,11 @@ def write_bundle(
     classes: tuple[str, ...] = ("no", "yes"),
     precision: str = "float32",
     weights: int = 0,
+    of_format: int = FORMAT,
     **about: Any,
 ) -> Path:
-    """`weights` numbers the draw of them; further words go into bundle.json as they are."""
+    """`weights` is the seed of the weights; other keywords go into bundle.json as they are."""
+    distribution = "out_of_distribution" if of_format > 2 else "far"
     recipe = numeric_recipe(columns) if prepared_by is None else prepared_by
     width = len(recipe.names)
     model = {
@@ -47,7 +49,10 @@ def write_bundle(
     dtype = torch.float64 if precision == "float64" else torch.float32
     leaves = {f"params/{name}": torch.tensor(rng.normal(size=leaf.shape), dtype=dtype) for name, leaf in params.items()}
     leaves |= {f"buffers/{name}": leaf for name, leaf in buffers.items()}
-    leaves |= {"far/mean": torch.zeros(width).double(), "far/whitening": torch.eye(width).double()}
+    leaves |= {
+        f"{distribution}/mean": torch.zeros(width).double(),
+        f"{distribution}/whitening": torch.eye(width).double(),
+    }
     files = {
         WEIGHTS: save(leaves),
         PREPARATION: as_text(write_recipe(recipe)),
@@ -55,7 +60,7 @@ def write_bundle(
         CARD: b"# A model that nobody trained\n",
     }
     told: dict[str, Any] = {
-        "format": 1,
+        "format": of_format,
         "name": "heart-fedavg-north",
         "made": "2026-01-02T03:04:05+00:00",
         "study": {"name": "heart", "hash": "a" * 64},
@@ -67,7 +72,7 @@ def write_bundle(
         "classes": list(classes),
         "threshold": {"value": 0.5} if len(classes) == 2 else None,
         "calibration": None,
-        "far": {"kind": "distance", "cut": 3.0},
+        distribution: {"kind": "distance", "cut": 3.0},
         "unrecorded": [],
         **about,
     }

@@ -24,7 +24,7 @@ from wardround.bundles.bundle import Bundle, Calibration, Finding, build_model, 
 from wardround.bundles.card.card import Told, card_of
 from wardround.bundles.card.markdown import render
 from wardround.bundles.inputs import Inputs, looks_of, write_inputs
-from wardround.bundles.out_of_distribution import Far, by_distance, by_ranges
+from wardround.bundles.out_of_distribution import OutOfDistribution, by_distance, by_ranges
 from wardround.bundles.sealed_files import (
     ABOUT,
     CARD,
@@ -204,7 +204,7 @@ def _calibration(told: Mapping[str, Any] | None) -> Calibration | None:
 
 
 def _looks(origin: Origin) -> np.ndarray:
-    """Of the training rows: what says later whether a row is far."""
+    """Numbers of the training rows by which later rows are found in or out of distribution."""
     if origin.trained is None:
         return np.asarray(origin.train.x)
     if origin.images is None or origin.trained_on is None:
@@ -217,7 +217,7 @@ def _looks(origin: Origin) -> np.ndarray:
 def _drafted(origin: Origin, folder: Path) -> Bundle:
     """Before anything is chosen."""
     told = model_of(origin.arm, origin.recipe, origin.classes, origin.has_findings, origin.inputs)
-    far = by_ranges() if origin.private else by_distance(_looks(origin))
+    out_of_distribution = by_ranges() if origin.private else by_distance(_looks(origin))
     return Bundle(
         folder,
         {"precision": origin.arm.training.precision, "seed": origin.seed},
@@ -228,7 +228,7 @@ def _drafted(origin: Origin, folder: Path) -> Bundle:
         origin.classes,
         None if len(origin.classes) > 2 or origin.has_findings else MIDDLE,
         None,
-        far,
+        out_of_distribution,
         origin.vocabulary,
         origin.inputs,
     )
@@ -261,10 +261,11 @@ def _plain(value: Any) -> Any:
 def _files(origin: Origin, bundle: Bundle) -> dict[str, bytes]:
     leaves = {f"params/{name}": leaf for name, leaf in bundle.params.items()}
     leaves |= {f"buffers/{name}": leaf for name, leaf in bundle.buffers.items()}
-    if bundle.far.kind == "distance":
+    distance = bundle.out_of_distribution
+    if distance.kind == "distance":
         leaves |= {
-            "far/mean": torch.from_numpy(bundle.far.mean),
-            "far/whitening": torch.from_numpy(bundle.far.whitening),
+            "out_of_distribution/mean": torch.from_numpy(distance.mean),
+            "out_of_distribution/whitening": torch.from_numpy(distance.whitening),
         }
     how = bundle.uncertainty
     leaves |= {} if how is None else tensors_of(how)
@@ -296,11 +297,11 @@ def _about(origin: Origin, bundle: Bundle, chosen: Chosen) -> dict[str, Any]:
         "calibration": chosen.calibration,
         "uncalibrated": chosen.uncalibrated,
         "findings": list(chosen.findings) or None,
-        "far": _about_far(bundle.far),
+        "out_of_distribution": _about_distribution(bundle.out_of_distribution),
         "rows": {"train": len(origin.train), "validation": len(origin.validation), "test": len(origin.test)},
         "private": origin.private,
     }
 
 
-def _about_far(far: Far) -> dict[str, Any]:
-    return {"kind": far.kind, "cut": far.cut} if far.kind == "distance" else {"kind": far.kind}
+def _about_distribution(rule: OutOfDistribution) -> dict[str, Any]:
+    return {"kind": rule.kind, "cut": rule.cut} if rule.kind == "distance" else {"kind": rule.kind}

@@ -69,8 +69,8 @@ def choose_uncertainty(
         temperature=fit_temperature(label, mean, validation.people),
         cuts=fit_cuts(label, mean, ALPHA if asked is None else asked.alpha, each_label=each_label),
     )
-    unsure = measured(bundle, how, validation.x, score).unsure
-    cuts = np.array([referral_cut(unsure, number / SHARES) for number in range(SHARES + 1)])
+    uncertainty = measured(bundle, how, validation.x, score).uncertainty
+    cuts = np.array([referral_cut(uncertainty, number / SHARES) for number in range(SHARES + 1)])
     return replace(how, referral=Referral(SHARE if asked is None else asked.refer, cuts))
 
 
@@ -116,7 +116,7 @@ def measured(bundle: Bundle, how: Uncertainty, x: Any, score: np.ndarray) -> Mea
     if not made:
         return Measured(score, score, score, np.zeros(0))
     return Measured(
-        *(np.concatenate([getattr(one, name) for one in made]) for name in ("mean", "low", "high", "unsure"))
+        *(np.concatenate([getattr(one, name) for one in made]) for name in ("mean", "low", "high", "uncertainty"))
     )
 
 
@@ -125,7 +125,7 @@ def figures(bundle: Bundle, how: Uncertainty, x: Any, score: np.ndarray, label: 
     if len(label) < SMALLEST_GROUP:
         return None
     found = measured(bundle, how, x, score)
-    known, call = label >= 0, bundle.calls(score)
+    known, call = label >= 0, bundle.predicted(score)
     right = (call == label) & known
     told: dict[str, Any] = {"rows": len(label), "width": float((found.high - found.low).mean())}
     conformal = sets_of(how, found.mean)
@@ -141,7 +141,7 @@ def figures(bundle: Bundle, how: Uncertainty, x: Any, score: np.ndarray, label: 
     if how.temperature is not None:
         told["ece"] = {"before": ece(label, found.mean), "after": ece(label, how.temperature.of(found.mean))}
     if how.referral is not None:
-        away = referred(referral_reasons(found.unsure, how.cut(), given))
+        away = referred(referral_reasons(found.uncertainty, how.cut(), given))
         told["referral"] = {
             "share": float(away.mean()),
             "all": _share(right, known),

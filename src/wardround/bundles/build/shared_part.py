@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from wardround.bundles.build.assemble import plain_name
-from wardround.bundles.bundle import MISFITS, build_model, refuse_other_shapes
+from wardround.bundles.bundle import MISFITS, build_model, check_shapes
 from wardround.bundles.card.card import FIGURES, ranked_within
 from wardround.bundles.sealed_files import parsed_about, read_plain, seal
 from wardround.core.atomic_files import new_folder, refuse_existing
@@ -282,7 +282,7 @@ def _refuse_misfit(part: SharedPart) -> None:
         if type(part.about[key]) is not int:
             raise ValueError("a seed is not a whole number")
     told = {**part.about["model"], "shape": {"inputs": [1], "classes": len(part.classes)}}
-    refuse_other_shapes(told, str(part.path), part.models, part.leaves)
+    check_shapes(told, str(part.path), part.models, part.leaves)
     model = part.model(1)
     wanted = {name: leaf for name, leaf in model.init(0)[0].items() if not model.is_private(name)}
     if model.at_site is None or set(wanted) != set(part.leaves):

@@ -9,7 +9,7 @@ from scipy import stats
 
 from wardround.bundles.bundle import Bundle
 from wardround.bundles.card.concerning import Whose, concerning
-from wardround.bundles.out_of_distribution import SHARE, Far
+from wardround.bundles.out_of_distribution import SHARE, OutOfDistribution
 from wardround.bundles.uncertainty import Uncertainty
 from wardround.data.parties import IMAGE
 from wardround.data.prepare import Recipe
@@ -45,7 +45,7 @@ def findings_of(
     """With how often each is called right at its threshold, on test rows of this site with this seed."""
     if not bundle.findings:
         return None
-    called = bundle.calls(score) == 1
+    called = bundle.predicted(score) == 1
     made = []
     for f, one in enumerate(about["findings"]):
         known, positive = label[:, f] >= 0, label[:, f] == 1
@@ -209,8 +209,8 @@ def level_words(recipe: Recipe) -> list[str]:
     return ["A level that no training row had counts as none of the known levels, and the row is marked."]
 
 
-def far_words(far: Far, width: int, images: bool = False) -> list[str]:
-    if far.kind == "ranges":
+def out_of_distribution_words(rule: OutOfDistribution, width: int, images: bool = False) -> list[str]:
+    if rule.kind == "ranges":
         nothing = "No image is marked as far: what images usually look like would be read off patients."
         return [nothing] if images else ["A row is marked as far when a value lies outside its column's public range."]
     over = f"all {width} prepared numbers together"
@@ -218,7 +218,7 @@ def far_words(far: Far, width: int, images: bool = False) -> list[str]:
         beside = f", and the {width} prepared numbers of its columns" if width else ""
         over = f"the brightness of its image in 16 parts, its contrast, its grain, its dark and bright pixels{beside}"
     return [
-        f"A row is marked as far when its distance from this site's training rows, over {over}, exceeds {far.cut:.3g}.",
+        f"A row is marked as far when its distance from this site's training rows, over {over}, exceeds {rule.cut:.3g}.",
         f"Of rows like the training rows, about {100 * (1 - SHARE):.0f} in 100 exceed it.",
     ]
 
@@ -396,7 +396,9 @@ def card_of(
         "columns": [_column(column, bundle, about["unrecorded"]) for column in bundle.recipe.columns],
         "gaps": gap_words(bundle.recipe),
         "unseen_levels": level_words(bundle.recipe),
-        "far": far_words(bundle.far, len(about["features"]), bundle.inputs.images is not None),
+        "out_of_distribution": out_of_distribution_words(
+            bundle.out_of_distribution, len(about["features"]), bundle.inputs.images is not None
+        ),
         "limits": [*_limits(told, about), *([] if about["private"] else [*_few(classes, label), *told.warnings])],
         "hashes": dict(hashes),
     }
@@ -410,7 +412,7 @@ def at_threshold(bundle: Bundle, score: np.ndarray, label: np.ndarray) -> dict[s
     """On test rows of this site with this seed; None for more than two classes."""
     if bundle.threshold is None:
         return None
-    called, positive = bundle.calls(score) == 1, label == 1
+    called, positive = bundle.predicted(score) == 1, label == 1
     return {
         "rows": len(label),
         "sensitivity": share_of(called[positive]),

@@ -41,7 +41,10 @@ def render(card: Mapping[str, Any]) -> str:
         _section("Image that it needs", _image(card["takes"]["image"])),
         _section("Parties", _parties(card["takes"]["parties"])),
         _section("Columns that it needs", _columns(card["columns"]) if card["columns"] else []),
-        _section("Gaps, unseen levels, far rows", _bullets([*card["gaps"], *card["unseen_levels"], *card["far"]])),
+        _section(
+            "Gaps, unseen levels, far rows",
+            _bullets([*card["gaps"], *card["unseen_levels"], *card["out_of_distribution"]]),
+        ),
         _section("Limits", _bullets(card["limits"]) or ["None are known."]),
         _section("Where it comes from", _origin(card["origin"], card["hashes"])),
     ]

@@ -230,7 +230,8 @@ def wanted(bundle: Bundle, keep: Sequence[str] = (), how: How | None = None) -> 
         return Wanted(needed, optional, tuple(keep))
     written = {column.name: column.own_name for column in bundle.recipe.columns}
     others = {
-        party: [written[name] for name in (inputs.columns or {})[party] if name in written] for party in inputs.others
+        party: [written[name] for name in (inputs.columns or {})[party] if name in written]
+        for party in inputs.optional_parties
     }
     theirs = {name for names in others.values() for name in names}
     left_out = () if how is None else how.without
@@ -263,7 +264,7 @@ def refuse_wish(bundle: Bundle, how: How | None) -> How:
     how = How() if how is None else how
     wrong = wrong_parties(bundle.inputs, how.without)
     if wrong is not None:
-        others = ", ".join(bundle.inputs.others) or "none"
+        others = ", ".join(bundle.inputs.optional_parties) or "none"
         raise StudyError("--without", wrong, f"Parties that may be left out: {others}.")
     if how.refer_share is None:
         return how
@@ -330,7 +331,7 @@ class _Whole:
         empty = tuple(name for name in needed if self.counts[f"empty {name}"] == self.rows)
         calls = {name: self.counts[f"call {number}"] for number, name in enumerate(bundle.classes)}
         says = bundle.uncertainty is not None and how.uncertain
-        absent = {party: self.counts[f"absent {party}"] for party in bundle.inputs.others}
+        absent = {party: self.counts[f"absent {party}"] for party in bundle.inputs.optional_parties}
         return Summary(
             rows=self.rows,
             empty=empty,

@@ -85,10 +85,15 @@ def predict_block(bundle: Bundle, block: Block, keep: Sequence[str] = (), how: H
     with np.errstate(over="ignore", invalid="ignore"):  # a number beyond all bounds is told as `why`
         columns = recipe.apply(read.table, every)
         x = inputs.prepared(columns, block.images, absent, bundle.dtype)
-        looks = inputs.looks(recipe, columns, block.images, absent, bundle.far.mean)
+        looks = inputs.looks(recipe, columns, block.images, absent, bundle.out_of_distribution.mean)
     outside = bundle.outside(read.table, every)
     made = _numbers(bundle, x, how)
-    far = bundle.is_far(looks, outside) if bundle.far.kind == "ranges" else in_tiles(bundle.is_far, looks, TILE)
+    by_distance = bundle.out_of_distribution.kind == "distance"
+    far = (
+        in_tiles(bundle.is_out_of_distribution, looks, TILE)
+        if by_distance
+        else bundle.is_out_of_distribution(looks, outside)
+    )
     recorded = [place for place, one in enumerate(recipe.columns) if one.name not in bundle.unrecorded]
     gaps = _gaps(bundle, read, absent)[:, recorded]
     incomplete = np.asarray(gaps.any(axis=1))
@@ -98,7 +103,7 @@ def predict_block(bundle: Bundle, block: Block, keep: Sequence[str] = (), how: H
     dropped = recipe.settings.missing == "drop"
     unscored = (beyond_reach | incomplete if dropped else beyond_reach) | unread
     score = np.where(unscored if made.score.ndim == 1 else unscored[:, None], np.nan, made.score)
-    called = bundle.calls(score)
+    called = bundle.predicted(score)
     call = np.where(unscored if called.ndim == 1 else unscored[:, None], -1, called)
     names = {c.name: c.own_name for c in recipe.columns if c.name not in recipe.layout.levels}
     too_far = {names[name]: rows for name, rows in outside.items() if name in names}
@@ -121,7 +126,7 @@ def predict_block(bundle: Bundle, block: Block, keep: Sequence[str] = (), how: H
         *((decision.UNSEEN, name, rows) for name, rows in read.unseen.items()),
         *((decision.OUTSIDE, name, rows) for name, rows in too_far.items()),
         # by ranges a row is far because it is outside of one, and that is said with the column's name
-        (decision.FAR, "", far if bundle.far.kind == "distance" else far & ~outside_any),
+        (decision.FAR, "", far if by_distance else far & ~outside_any),
         (decision.TOO_LARGE, "", beyond_reach),
         (decision.UNREADABLE, "", unread),
     ]
@@ -166,7 +171,7 @@ def absent_parties(bundle: Bundle, block: Block, without: Sequence[str]) -> dict
     party that knows a patient and has no value of any column is there, and its gaps are filled."""
     found = {}
     every = np.ones(block.rows, dtype=bool)
-    for party in bundle.inputs.others:
+    for party in bundle.inputs.optional_parties:
         if party in without:
             found[party] = every
         elif party == bundle.inputs.image_at:
@@ -204,7 +209,7 @@ def _numbers(bundle: Bundle, x: np.ndarray, how: How) -> _Numbers:
         score = bundle.scores(part)
         numbers = torch.from_numpy(part).to(bundle.dtype)
         found = measure(unsure, bundle.model, bundle.params, bundle.buffers, numbers, score, bundle.thresholds)
-        return np.column_stack([score.astype(np.float64), found.mean, found.low, found.high, found.unsure])
+        return np.column_stack([score.astype(np.float64), found.mean, found.low, found.high, found.uncertainty])
 
     every = in_tiles(work, x, tile)
     width = 1 if len(shape) == 1 else shape[1]

@@ -149,8 +149,10 @@ def _decision(bundle: Bundle) -> dict[str, Any]:
         "threshold": bundle.threshold,
         "calibration slope": None if fitted is None else fitted.slope,
         "calibration intercept": None if fitted is None else fitted.intercept,
-        "far by": bundle.far.kind,
-        "far beyond": bundle.far.cut if bundle.far.kind == "distance" else None,
+        "out of distribution by": bundle.out_of_distribution.kind,
+        "out of distribution beyond": bundle.out_of_distribution.cut
+        if bundle.out_of_distribution.kind == "distance"
+        else None,
     }
 
 
