@@ -1,4 +1,4 @@
-"""Threshold, calibration and what is out of distribution: exact numbers, and what happens where there is too little to go by."""
+"""Threshold, calibration, out of distribution: exact numbers, and what happens where there are too few rows."""
 
 import numpy as np
 import pytest

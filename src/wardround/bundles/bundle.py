@@ -14,7 +14,7 @@ from scipy.special import expit, logit
 
 from wardround.bundles.inputs import Inputs, read_inputs, read_part
 from wardround.bundles.out_of_distribution import OutOfDistribution, by_ranges
-from wardround.bundles.sealed_files import REMAKE, FORMAT, PREPARATION, UNCERTAINTY, VOCABULARY, WEIGHTS, read_sealed
+from wardround.bundles.sealed_files import FORMAT, PREPARATION, REMAKE, UNCERTAINTY, VOCABULARY, WEIGHTS, read_sealed
 from wardround.bundles.uncertainty import Uncertainty, read_uncertainty
 from wardround.core.errors import BundleError, StudyError, as_path, suggest
 from wardround.core.settings import Factory, parse_settings, settings_of

@@ -85,8 +85,8 @@ class Inputs:
         missing_parties: Mapping[str, np.ndarray],
         dtype: torch.dtype,
     ) -> np.ndarray:
-        """Rows of the model's input. `columns` are prepared by the recipe; `missing_parties` holds the rows without each
-        party."""
+        """Rows of the model's input. `columns` are prepared by the recipe; `missing_parties` holds, by party, the rows
+        without it."""
         if not self.parts:
             if self.images is None or images is None:
                 return columns

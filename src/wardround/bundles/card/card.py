@@ -218,7 +218,8 @@ def out_of_distribution_words(rule: OutOfDistribution, width: int, images: bool 
         beside = f", and the {width} prepared numbers of its columns" if width else ""
         over = f"the brightness of its image in 16 parts, its contrast, its grain, its dark and bright pixels{beside}"
     return [
-        f"A row is marked as far when its distance from this site's training rows, over {over}, exceeds {rule.cut:.3g}.",
+        f"A row is marked as far when its distance from this site's training rows, over {over}, exceeds "
+        f"{rule.cut:.3g}.",
         f"Of rows like the training rows, about {100 * (1 - SHARE):.0f} in 100 exceed it.",
     ]
 
