@@ -57,7 +57,7 @@ def test_three_hospitals_go_on_where_a_fourth_has_spent_its_epsilon(tmp_path: Pa
 
 
 def test_a_site_refuses_by_itself_what_a_coordinator_lets_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(summing, "too_few", lambda *given: "")
+    monkeypatch.setattr(summing, "shortfall", lambda *given: "")
     made = spending(tmp_path)
     with pytest.raises(DeployError, match="2 sites add something to arm fedavg"):
         made.run()
@@ -67,7 +67,7 @@ def test_a_site_refuses_by_itself_what_a_coordinator_lets_pass(tmp_path: Path, m
 
 
 def test_a_coordinator_cannot_say_that_a_site_adds_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(summing, "too_few", lambda *given: "")
+    monkeypatch.setattr(summing, "shortfall", lambda *given: "")
     made = spending(tmp_path)
     said: list[str] = []
 

@@ -194,7 +194,7 @@ def test_processes_that_charge_at_the_same_time_charge_each_round_once(path: Pat
     code = f"""
 from dataclasses import replace
 from pathlib import Path
-from tests.artifacts.test_ledger import FIRST
+from tests.runs.test_ledger import FIRST
 from wardround.runs.ledger import Ledger
 ledger = Ledger(Path({str(path)!r}))
 print(sum(ledger.charge(replace(FIRST, round=number)) for number in range(30)))
