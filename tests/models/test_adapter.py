@@ -241,7 +241,7 @@ def test_training_moves_the_adapter_and_the_site_keeps_it() -> None:
         ({"arms": [{"algorithm": "fedadam", "model.align": "coral"}]}, "running means need plain steps"),
         (
             {"arms": [{"algorithm": "fedavg", "model.align": "coral", "training.lr": 0.51}]},
-            "with a learning rate above 0.5 running means swing",
+            "with a learning rate above 0.5 running means overshoot",
         ),
         ({"data": {"source": "heart", "not_recorded": {"va": ["calcium"]}}}, "no column is called 'calcium'"),
         ({"data": {"source": "heart", "not_recorded": {"vaa": ["ca"]}}}, "no hospital is called 'vaa'"),

@@ -103,7 +103,7 @@ def test_quick_and_set_reach_variants_except_where_these_say_otherwise() -> None
             {"training.runds": 1},
             "variants: v: arms: fedavg: training: runds: no such setting\n  Did you mean 'rounds'?",
         ),
-        ({"traning.rounds": 1}, "variants: v: traning.rounds: no such setting\n  Did you mean 'training. ...'?"),
+        ({"traning.rounds": 1}, "variants: v: traning.rounds: no such setting\n  Did you mean 'training'?"),
         ({"evaluation.seeds.count": 9}, "variants: v: evaluation.seeds.count: no such setting\n  Did you mean"),
         ({"evaluation.test_share": 0.5}, "variants: v: evaluation.test_share: no such setting"),
         (

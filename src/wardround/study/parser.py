@@ -77,6 +77,7 @@ class _Reader:
 
     def study(self, raw: Mapping[str, Any], where: str, quick: bool, changes: Mapping[str, Any]) -> Study:
         tables = self.tables(raw, where, quick, changes)
+        raw = _with_size_in_claims(raw) if quick else raw
         entries = _entries(raw, "arms", where)
         tables["evaluation"] = with_seeds(tables, entries, self.model_facts(tables))
         # before arms, so that errors name the key of the study and not that of its first arm
@@ -100,7 +101,7 @@ class _Reader:
             data=members["data"],
             arms=tuple(arms),
             variants=tuple(variants),
-            claims=parse(tuple[Claim, ...], _claims(raw, quick), f"{where}: claims", self.base),
+            claims=parse(tuple[Claim, ...], raw.get("claims", []), f"{where}: claims", self.base),
             resolved=resolved,
             quick=quick,
         )
@@ -315,17 +316,17 @@ def _switched(kind: Any, table: Any) -> Any:
     return switched
 
 
-def _claims(raw: Mapping[str, Any], quick: bool) -> Any:
+def _with_size_in_claims(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     """A smaller study says little about a published figure, so the text of each claim says that it is smaller."""
-    claims = raw.get("claims", [])
-    if not quick or not isinstance(claims, list):
-        return claims
-    return [
+    if not isinstance(raw.get("claims"), list):
+        return raw
+    claims = [
         {**claim, "text": f"{claim['text']} [here at the quick size]"}
         if isinstance(claim, Mapping) and isinstance(claim.get("text"), str)
         else claim
-        for claim in claims
+        for claim in raw["claims"]
     ]
+    return {**raw, "claims": claims}
 
 
 def _table(raw: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:

@@ -64,8 +64,8 @@ def usual(bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     }
 
 
-# what makes a model or a source, hears of progress, or is only asked whether it is true
-NOT_DATA = {"progress", "models", "sources", "onnx", "again", "quick"}
+# what makes a member of a family, hears of progress, or is only asked whether it is true
+NOT_DATA = {"progress", "members", "onnx", "again", "quick"}
 # lists of names and keys of a study: a text in one is the caller's word, and is shown
 WORDS = {"changes", "keep", "sites", "accept"}
 WITH_WORDS = {"by name", "row", "rows", "tuple", "set", "objects", "DataFrame", "text", "arrow"}
@@ -81,11 +81,12 @@ CALLS = [
 @pytest.mark.parametrize(("name", "parameter"), CALLS, ids=[f"{name}-{parameter}" for name, parameter in CALLS])
 def test_no_public_function_repeats_what_it_was_given(name: str, parameter: str, usual: dict[str, Any]) -> None:
     function = getattr(wardround, name)
-    needed = [n for n, p in inspect.signature(function).parameters.items() if p.default is inspect.Parameter.empty]
+    parameters = inspect.signature(function).parameters
+    needed = [n for n, p in parameters.items() if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
     given = {one: usual["study" if (name, one) == ("load_plan", "study") else one] for one in needed}
     if name == "load_plan":
         given["study"] = wardround.load_study(usual["study"])[0]
-    if "out" in inspect.signature(function).parameters:
+    if "out" in parameters:
         given.setdefault("out", usual["out"])
     for kind, value in PLANTED.items():
         if parameter in WORDS and kind in WITH_WORDS:
