@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
+# pytest rewrites every assertion of every test: half of the collection, unless compiled files are kept
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run demo test test-all check bench bench-study bench-deployment bench-images bench-privacy bench-prediction bench-vertical bench-hierarchical bench-uncertainty bench-peers clean

@@ -11,9 +11,9 @@ from tests.data.nih_folders import NAMES, first_pixels, grey, nih_folder, note
 from tests.real_data import shared_data
 from wardround.core.errors import DataError, StudyError
 from wardround.data.imaging.boxes import read_boxes
-from wardround.data.imaging.demographics import groups, years
 from wardround.data.imaging.file_lookup import matched
 from wardround.data.imaging.finding_names import FINDINGS
+from wardround.data.imaging.listing import groups, years
 from wardround.data.sources.chest_xray import chest_xray
 
 CHEXPERT = """Path,Sex,Age,Frontal/Lateral,AP/PA,No Finding,Cardiomegaly,Edema,Pleural Effusion

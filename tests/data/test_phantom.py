@@ -32,9 +32,9 @@ from wardround.data.sources.phantom.label_draws import (
     draw_labels,
     prevalence,
 )
-from wardround.data.sources.phantom.placement import CHANCES, add_findings, place, reshape
 from wardround.data.sources.phantom.radiographs import phantom
 from wardround.data.sources.phantom.scanner import CORNERS, expose, mark, scanner_of
+from wardround.data.sources.phantom.signs import CHANCES, add_findings, place, reshape
 from wardround.data.split import fingerprints
 
 TOTAL = 112_120

@@ -10,8 +10,7 @@ from tests.real_data import shared_data
 from wardround.core.errors import DataError, StudyError
 from wardround.data.records import Records
 from wardround.data.sources.csv.hospital_files import csv
-from wardround.data.sources.csv.target_words import MEANINGS, PAIRS
-from wardround.data.sources.csv.typos import one_slip_apart
+from wardround.data.sources.csv.target_words import MEANINGS, PAIRS, differ_by_one_typo
 
 TWO = ("no disease", "disease")
 TURNED = {"0": "disease", "1": "no disease"}
@@ -341,5 +340,5 @@ def test_a_count_is_no_set_of_classes(tmp_path: Path) -> None:
     ],
 )
 def test_one_slip_is_damerau_and_levenshteins_distance_of_1(one: str, other: str, near: bool) -> None:
-    assert one_slip_apart(one, other) is near
-    assert one_slip_apart(other, one) is near
+    assert differ_by_one_typo(one, other) is near
+    assert differ_by_one_typo(other, one) is near

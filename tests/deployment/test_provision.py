@@ -369,7 +369,7 @@ def test_an_expired_kit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("port = 9090", "port = 0", "out of range"),
         ("port = 9090", "prt = 9090", "Did you mean 'port'"),
         ('"north"', '"../north"', "usable name"),
-        ('"north"', '"SOUTH"', "names one twice"),
+        ('"north"', '"SOUTH"', "has a duplicate"),
         ("[revoked]", '[revoked]\nnorht = "a slip"', "Did you mean 'north'"),
     ],
 )

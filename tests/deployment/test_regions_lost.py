@@ -76,7 +76,7 @@ def test_a_region_file_without_hospitals_is_refused(tmp_path: Path) -> None:
     made = provision(document, NAMES, tmp_path / "kits", regions={"north": "127.0.0.1:9091", "south": "127.0.0.1:9092"})
     kept = made / "regions" / "south" / "coordinator" / "coordinator.toml"
     kept.write_bytes(tomli_w.dumps({**tomllib.loads(kept.read_text()), "sites": []}).encode())
-    with pytest.raises(DeployError, match="is empty, or names one twice"):
+    with pytest.raises(DeployError, match="is empty, or has a duplicate"):
         RegionFile.load(made / "regions" / "south")
 
 

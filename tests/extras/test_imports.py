@@ -58,12 +58,17 @@ def foreign_imports(node: ast.AST, extra: str | None = None) -> Iterator[tuple[i
         yield from foreign_imports(child, extra)
 
 
-@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
-def test_an_import_of_an_extra_says_which_extra(path: Path) -> None:
-    around = "deploy" if FLOWER in path.parents else None
-    for line, module, extra in foreign_imports(ast.parse(path.read_text(encoding="utf-8")), around):
-        assert extra is not None, f"line {line}: {module} comes with no plain install: import it within `needs(...)`"
-        assert module in modules_with(extra), f"line {line}: {module} does not come with the extra {extra!r}"
+def test_an_import_of_an_extra_says_which_extra() -> None:
+    wrong = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        around = "deploy" if FLOWER in path.parents else None
+        for line, module, extra in foreign_imports(ast.parse(path.read_text(encoding="utf-8")), around):
+            where = f"{path.relative_to(SOURCE)}:{line}: {module}"
+            if extra is None:
+                wrong.append(f"{where} comes with no plain install: import it within `needs(...)`")
+            elif module not in modules_with(extra):
+                wrong.append(f"{where} does not come with the extra {extra!r}")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_the_rule_finds_an_import_without_its_extra() -> None:

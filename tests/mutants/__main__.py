@@ -16,6 +16,7 @@ from tests.mutants.rooms import ROOMS
 ROOT = Path(__file__).parents[2]
 PASSED, FAILED = 0, 1  # exit codes of pytest
 OPTIONS = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=line", "--no-header"]
+OPTIONS += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # modules are imported before pytest starts
 
 
 def run(tests: Sequence[str], mutant: Mutant | None) -> tuple[int, str]:

@@ -1,3 +1,3 @@
 """The modules of mutants in this folder."""
 
-ROOMS = ("algorithms", "training", "privacy", "secure_sums", "matching")
+ROOMS = ("algorithms", "training", "privacy", "secure_sums", "matching", "evaluation", "uncertainty", "deployment")

@@ -18,7 +18,7 @@ from wardround.data.cohort import Cohort, load_cohort, split_sites
 from wardround.data.partition import PARTITIONERS
 from wardround.data.records import label_counts
 from wardround.data.sources import Source
-from wardround.data.sources.csv.column_types import one_spelling
+from wardround.data.sources.csv.column_types import normalized_levels
 from wardround.data.sources.csv.text_table import checked_names
 from wardround.data.sources.csv.text_table import read_table as read_csv
 from wardround.data.split import Split
@@ -165,6 +165,6 @@ def _rows_of_words(hospital: Path) -> Mapping[str, int]:
     cells = read_csv(path.parent / data["file"], data.get("separator", "auto"), checked_names)[data["target"]]
     counts = np.bincount(cells.codes[cells.codes >= 0], minlength=cells.distinct)
     rows: dict[str, int] = {}
-    for word, count in zip(one_spelling(cells), counts.tolist(), strict=True):
+    for word, count in zip(normalized_levels(cells), counts.tolist(), strict=True):
         rows[word.casefold()] = rows.get(word.casefold(), 0) + count
     return rows

@@ -15,11 +15,11 @@ import pandas as pd
 
 from wardround.core.errors import DataError, StudyError, suggest
 from wardround.core.settings import settings_of
-from wardround.data.checks.outliers import far_out
+from wardround.data.checks.outliers import outliers
 from wardround.data.imaging.problems import Accepted
 from wardround.data.records import Records, label_counts
 from wardround.data.sources import SOURCES
-from wardround.data.sources.csv.column_types import ID_NAME, Shape, one_spelling, shape, text_kind
+from wardround.data.sources.csv.column_types import ID_NAME, Shape, normalized_levels, shape, text_kind
 from wardround.data.sources.csv.target_words import MEANINGS
 from wardround.data.sources.csv.text_table import Cells, Separator, Table, looks_like_data, read_table
 
@@ -84,7 +84,7 @@ def _kind(name: str, cells: Cells, found: Shape) -> str:
 
 def _shown(kind: str, cells: Cells) -> str:
     """A column of two values is said to be one, with what they are."""
-    words = set(one_spelling(cells)) if kind in ("numeric", "categorical") and cells.distinct < 10 else set()
+    words = set(normalized_levels(cells)) if kind in ("numeric", "categorical") and cells.distinct < 10 else set()
     if len(words) != 2:
         return kind
     return "binary (words)" if kind == "categorical" else "binary (0/1)" if words == {"0", "1"} else "binary (numbers)"
@@ -124,7 +124,7 @@ def _problems(name: str, cells: Cells, found: Shape, kind: str) -> Iterator[str]
     if found == "numbers" and infinite.any():
         yield f"{cells.count_and_first_line(infinite)[0]} infinite values"
     if kind == "numeric":
-        far = far_out(cells.numbers, _finite(cells))
+        far = outliers(cells.numbers, _finite(cells))
         if far.any():
             count, line = cells.count_and_first_line(far)
             yield f"{count} impossible-looking values, far from all others, the first in line {line}"
@@ -168,7 +168,7 @@ def _as_target(name: str, cells: Cells) -> Iterator[str]:
     """For a column whose words are known. Many a feature is yes or no: then its name must sound like a target."""
     if not 0 < cells.distinct < 10:
         return
-    words = {word.casefold() for word in one_spelling(cells)}
+    words = {word.casefold() for word in normalized_levels(cells)}
     pairs = {MEANINGS[word][0] for word in words if word in MEANINGS}
     if len(pairs) != 1 or not all(word in MEANINGS for word in words):
         return

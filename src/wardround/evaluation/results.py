@@ -162,7 +162,16 @@ def assemble(
         "selection": choices,
         "training_problems": training_problems(records),
         "claims": [judge(claim, study, scores, arms, sites) for claim in study.claims],
+        "citations": _citations(study),
     }
+
+
+def _citations(study: Study) -> list[str]:
+    """Of the algorithms, sources, partitions and models that the arms use, as each declares it."""
+    arms = study.trained_arms
+    used = [arm.algorithm.facts.citation for arm in arms] + [arm.data.facts.citation for arm in arms]
+    used += [arm.sites.facts.citation for arm in arms] + [arm.model.facts.citation for arm in arms]
+    return [citation for citation in dict.fromkeys(used) if citation]
 
 
 def _arm(

@@ -1,7 +1,7 @@
 """Every answer that a site, a region or a party may give, as a type: fields, kinds of values and limits.
 
 `read_answer` refuses what is unknown, missing, of another kind or beyond a limit, before anybody looks at a value. What
-an answer must be like beside the question that was asked and what was agreed is checked in `deploy/answer_checks.py`.
+an answer must be, given the question and the agreement, is checked in `deployment/common/answer_checks.py`.
 JSON has no numbers that are not finite, so that every float here is one.
 """
 

@@ -5,32 +5,6 @@
 from wardround.report.evidence import Evidence
 from wardround.report.spent import protected_arms
 
-ALGORITHMS = {
-    "fedavg": "McMahan et al. Communication-efficient learning of deep networks from decentralized data. AISTATS 2017. arXiv:1602.05629",
-    "fedprox": "Li et al. Federated optimization in heterogeneous networks. MLSys 2020. arXiv:1812.06127",
-    "fedprox-adaptive": "Li et al. Federated optimization in heterogeneous networks. MLSys 2020, section 5.3. arXiv:1812.06127",
-    "scaffold": "Karimireddy et al. SCAFFOLD: stochastic controlled averaging for federated learning. ICML 2020. arXiv:1910.06378",
-    "fednova": "Wang et al. Tackling the objective inconsistency problem in heterogeneous federated optimization. NeurIPS 2020. arXiv:2007.07481",
-    "fedadam": "Reddi et al. Adaptive federated optimization. ICLR 2021. arXiv:2003.00295",
-    "fedyogi": "Reddi et al. Adaptive federated optimization. ICLR 2021. arXiv:2003.00295",
-    "fedadagrad": "Reddi et al. Adaptive federated optimization. ICLR 2021. arXiv:2003.00295",
-    "clustered": "Sattler, Müller, Samek. Clustered federated learning. IEEE TNNLS 2020. arXiv:1910.01991",
-}
-SOURCES = {
-    "heart": "Janosi, Steinbrunn, Pfisterer, Detrano. Heart Disease. UCI Machine Learning Repository 1989. doi:10.24432/C52P4X (CC BY 4.0)",
-    "fashion-mnist": "Xiao, Rasul, Vollgraf. Fashion-MNIST. 2017. arXiv:1708.07747",
-    "chest-xray": "Wang et al. ChestX-ray8: hospital-scale chest X-ray database and benchmarks. CVPR 2017. arXiv:1705.02315",
-    "phantom": "Wang et al. ChestX-ray8: hospital-scale chest X-ray database and benchmarks. CVPR 2017 (how often findings come together). arXiv:1705.02315",
-    "synthetic": "Li et al. Federated optimization in heterogeneous networks. MLSys 2020 (the synthetic data). arXiv:1812.06127",
-}
-PARTITIONS = {
-    "dirichlet": "Yurochkin et al. Bayesian nonparametric federated learning of neural networks. ICML 2019. arXiv:1905.12022",
-}
-MODELS = {
-    "resnet": "He, Zhang, Ren, Sun. Deep residual learning for image recognition. CVPR 2016. arXiv:1512.03385",
-    "residual": "He, Zhang, Ren, Sun. Deep residual learning for image recognition. CVPR 2016. arXiv:1512.03385",
-    "densenet": "Huang, Liu, van der Maaten, Weinberger. Densely connected convolutional networks. CVPR 2017. arXiv:1608.06993",
-}
 TOPOLOGIES = {
     "hierarchical": "Liu, Zhang, Song, Letaief. Client-edge-cloud hierarchical federated learning. IEEE ICC 2020. arXiv:1905.06641",
     "vertical": "Vepakomma, Gupta, Swedish, Raskar. Split learning for health: distributed deep learning without sharing raw patient data. 2018. arXiv:1812.00564",
@@ -69,11 +43,8 @@ STATISTICS = {
 
 def citations(evidence: Evidence) -> list[str]:
     results = evidence.results
-    used = [ALGORITHMS.get(arm["algorithm"]["name"]) for arm in results["arms"].values()]
-    used += [SOURCES.get(described["data"]["name"]) for described in results["sites"]]
-    used += [PARTITIONS.get(described["partition"]["name"]) for described in results["sites"]]
+    used: list[str | None] = list(results.get("citations", ()))  # of algorithms, sources, partitions and models
     used += [TOPOLOGIES.get((arm.get("topology") or {}).get("kind", "")) for arm in results["arms"].values()]
-    used.append(MODELS.get(evidence.study["model"]["kind"]))
     unsure = [arm["uncertainty"] for arm in results["arms"].values() if arm.get("uncertainty")]
     used += [UNCERTAINTY.get(one["method"]) for one in unsure]
     used += [UNCERTAINTY[name] for name in ("temperature", "ece", "sets") if unsure]

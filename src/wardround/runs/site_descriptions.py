@@ -19,7 +19,7 @@ from wardround.data.parties import Holdings, holdings_of
 from wardround.data.profile import profile
 from wardround.data.records import NO_FINDING, Records, label_counts
 from wardround.data.site import Rows, Site
-from wardround.data.sources.csv.party_rows import PartyRecords
+from wardround.data.sources.csv.party_files import PartyRecords
 from wardround.data.split import Split
 from wardround.runs.plan import Plan, site_choices
 from wardround.runs.vertical_plan import drawn_at, matched, present_at

@@ -1,6 +1,6 @@
 """What a bundle is made of, and how it is written: under another name, loaded again, compared, and only then given out.
 
-The same for a simulated run (`make.py`) and for a hospital in a deployment (`deploy/sitebundle.py`).
+The same for a simulated run (`make.py`) and for a hospital in a deployment (`deployment/flat/site_bundle.py`).
 """
 
 import re

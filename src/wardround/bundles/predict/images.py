@@ -23,13 +23,11 @@ from wardround.bundles.predict.blocks import Block, Opened, Unread
 from wardround.core.errors import DataError, as_path, shown, suggest
 from wardround.data.imaging.convert import decode
 from wardround.data.imaging.decode import Picture, need_clahe
-from wardround.data.imaging.demographics import groups
 from wardround.data.imaging.dicom import TAGS, need_pydicom
 from wardround.data.imaging.file_lookup import DICOM, IMAGES, files_below, is_dicom, matched
-from wardround.data.imaging.label_tables import Table, is_table, read_table
 from wardround.data.imaging.labels import IMAGE as IMAGE_COLUMNS
-from wardround.data.imaging.labels import LATERAL, SAID
-from wardround.data.imaging.listing import Wanted
+from wardround.data.imaging.labels import LATERAL, SAID, Table, is_table, read_table
+from wardround.data.imaging.listing import Wanted, groups
 from wardround.data.imaging.npz import FLAGS, SIDES, Archive, image_of, texts_of
 
 IMAGE = "image"  # the column with a row's name

@@ -17,7 +17,7 @@ from wardround.bundles.predict.blocks import Block, type_words
 from wardround.core.errors import DataError
 from wardround.data.prepare import Encoded, Recipe
 from wardround.data.records import Column
-from wardround.data.sources.csv.column_types import one_spelling, spelling
+from wardround.data.sources.csv.column_types import normalized_levels, spelling
 from wardround.data.sources.csv.text_table import Cells, encode_cells
 
 YEAR = 365.25 * 86_400  # seconds
@@ -179,7 +179,7 @@ def _of_texts(column: Column, known: Sequence[str], block: Block, array: pa.Arra
         numbers = np.where(np.isinf(numbers), np.nan, numbers)
         if column.kind == "numeric":
             return _Values(numbers, None, _date_signs(cells) if column.dates else _number_signs(cells))
-    words = one_spelling(cells) if column.coded else cells.levels
+    words = normalized_levels(cells) if column.coded else cells.levels
     codes = np.append(_codes(column, words, known), -1)[cells.codes]  # code -1 reads the last entry
     if not as_number:
         numbers = cells.spread(cells.numbers, np.nan) if column.coded else np.full(block.rows, np.nan)

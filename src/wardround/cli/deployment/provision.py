@@ -10,7 +10,7 @@ from rich.text import Text
 from wardround.cli import rendering as render
 from wardround.cli.options import Json, Quick, Set, StudyArgument, changes
 from wardround.cli.rendering import console
-from wardround.deployment.provisioning.kit import DAYS, HOSTS, PORT
+from wardround.deployment.provisioning.kit_files import DAYS, HOSTS, PORT
 
 if TYPE_CHECKING:
     from wardround.deployment.provisioning.kit import CoordinatorKit

@@ -12,7 +12,7 @@ from wardround.core.errors import CheckError
 from wardround.core.notices import Notice, Severity, errors_among, line_of, place_of, remedy_of, text_of
 from wardround.data.checks.duplicates import Elsewhere, copies, copies_elsewhere
 from wardround.data.checks.label_direction import MOST_SITES, Opposite, associations, opposites, uncompared
-from wardround.data.checks.outliers import far_out_counts
+from wardround.data.checks.outliers import outlier_counts
 from wardround.data.cohort import Cohort
 from wardround.data.split import Split
 
@@ -152,7 +152,7 @@ def _odd_values(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Notice]:
         return
     places = [i for i, column in enumerate(cohort.table.columns) if column.kind == "numeric" and not column.dates]
     for split in splits:
-        counts = far_out_counts(cohort.table.numbers[split.rows][:, places])
+        counts = outlier_counts(cohort.table.numbers[split.rows][:, places])
         names = [cohort.table.columns[place].name for place in places]
         odd = {name: count for name, count in zip(names, counts.tolist(), strict=True) if count}
         if odd:

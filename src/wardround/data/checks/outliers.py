@@ -2,25 +2,25 @@
 
 import numpy as np
 
-FAR = 10.0  # interquartile ranges beyond the quartiles: further out a value is hardly a measurement
-FAR_IN_LOGARITHMS = 5.0
+LIMIT = 10.0  # interquartile ranges beyond the quartiles: further out a value is hardly a measurement
+LIMIT_IN_LOGARITHMS = 5.0
 FEWEST = 10  # values: the quartiles of fewer say little of what is usual
 
 
-def far_out(asked: np.ndarray, values: np.ndarray) -> np.ndarray:
+def outliers(asked: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Which of the numbers that are `asked` about are too far from a column's `values` to be believed.
 
     More than ten interquartile ranges beyond the quartiles. Laboratory values spread over orders of magnitude and go
     as far by nature; a positive number must therefore be as strange in logarithms, where their distribution is even.
     """
-    far = _beyond(asked, values, FAR)
+    far = _beyond(asked, values, LIMIT)
     if not far.any() or (values < 0).any():
         return far
     with np.errstate(divide="ignore", invalid="ignore"):  # a zero is as far away as can be; nothing is known of NaN
-        return np.asarray(far & _beyond(np.log(asked), np.log(values[values > 0]), FAR_IN_LOGARITHMS))
+        return np.asarray(far & _beyond(np.log(asked), np.log(values[values > 0]), LIMIT_IN_LOGARITHMS))
 
 
-def far_out_counts(numbers: np.ndarray) -> np.ndarray:
+def outlier_counts(numbers: np.ndarray) -> np.ndarray:
     """How many numbers of each column are too far from its others to be believed. NaN stands for a gap."""
     asked = np.ones(numbers.shape[1], dtype=bool)
     whole = np.isfinite(numbers).all(axis=0)
@@ -28,11 +28,11 @@ def far_out_counts(numbers: np.ndarray) -> np.ndarray:
         columns = numbers[:, whole]
         low, high = np.percentile(columns, [25, 75], axis=0)
         furthest = np.maximum(low - columns.min(axis=0), columns.max(axis=0) - high)
-        asked[whole] = (high > low) & (furthest > FAR * (high - low))
+        asked[whole] = (high > low) & (furthest > LIMIT * (high - low))
     counts = np.zeros(len(asked), dtype=np.int64)
     for place in np.flatnonzero(asked):
         values = numbers[np.isfinite(numbers[:, place]), place]
-        counts[place] = far_out(values, values).sum()
+        counts[place] = outliers(values, values).sum()
     return counts
 
 

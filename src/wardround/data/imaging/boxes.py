@@ -7,7 +7,7 @@ import pandas as pd
 
 from wardround.core.errors import DataError
 from wardround.data.imaging.finding_names import FINDINGS, plain
-from wardround.data.imaging.label_tables import Table, read_table
+from wardround.data.imaging.labels import Table, read_table
 from wardround.data.records import BOX_COLUMNS
 
 SIDE = 1024  # pixels

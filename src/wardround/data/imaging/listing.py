@@ -1,6 +1,9 @@
-"""What is said of images, a row each, before anyone looks at their pixels."""
+"""What is recorded of images, a row each, before any pixel is decoded: labels, patients, ages, sexes and views."""
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from typing import Literal
 
 import numpy as np
@@ -78,3 +81,57 @@ class Gathered:
     images: np.ndarray  # uint8 (rows, 1, height, width)
     prints: np.ndarray
     notes: tuple[str, ...]
+
+
+HOSPITAL = "chest-xray"  # of images for which no table names one
+OLDEST = 120  # years; NIH's first release has ages above 400
+SEXES = {"m": "male", "male": "male", "f": "female", "female": "female", "w": "female"}
+_AGE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([YMWD]?)", re.IGNORECASE)  # 58, 058Y; DICOM has months, weeks and days too
+_YEARS = {"": 1.0, "Y": 1.0, "M": 1 / 12, "W": 7 / 365.25, "D": 1 / 365.25}
+
+
+def hospitals(said: pd.DataFrame) -> np.ndarray:
+    return said["hospital"].to_numpy(object) if "hospital" in said else np.full(len(said), HOSPITAL, dtype=object)
+
+
+def patients(said: pd.DataFrame) -> tuple[np.ndarray | None, list[str]]:
+    """Hashed with the hospital's name, so that numbers do not travel and two hospitals' number 7 are two patients."""
+    if "patient" not in said:
+        return None, ["no patient numbers: two images of one patient can be on two sides"]
+    keys = hospitals(said) + "\x1f" + said["patient"].to_numpy(object)
+    unknown = np.flatnonzero(said["patient"] == "")
+    keys[unknown] = [f"row {row}\x1f\x1f" for row in unknown]
+    codes, distinct = pd.factorize(keys)
+    hashed = np.array([sha256(key.encode()).hexdigest()[:16] for key in distinct])
+    note = f"{len(unknown)} images without a patient number, each taken as another patient's"
+    return hashed[codes], [note] if len(unknown) else []
+
+
+def groups(said: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """`sex` and `view` as text, `age` in years. What is blank or cannot be is missing."""
+    found, notes = pd.DataFrame(index=pd.RangeIndex(len(said))), []
+    if "sex" in said:
+        found["sex"] = _each(said["sex"], lambda text: SEXES.get(text.lower()))
+    if "age" in said:
+        found["age"] = _each(said["age"], years).astype(float)
+        impossible = int((found["age"].isna() & (said["age"] != "")).sum())
+        if impossible:
+            notes.append(f"{impossible} ages are 0, above {OLDEST} or not a number, taken as missing")
+    if "view" in said:
+        found["view"] = _each(said["view"], lambda text: text.upper() or None)
+    return found, notes
+
+
+def years(text: str) -> float:
+    """NaN where it is not an age above 0 and up to OLDEST: NIH and DICOM write 0 for "unknown" as well."""
+    match = _AGE.fullmatch(text.strip())
+    if match is None:
+        return float("nan")
+    age = float(match[1]) * _YEARS[match[2].upper()]
+    return age if 0 < age <= OLDEST else float("nan")
+
+
+def _each(column: pd.Series, change: Callable[[str], object]) -> pd.Series:
+    codes, distinct = pd.factorize(column)
+    changed = np.array([change(text) for text in distinct], dtype=object)
+    return pd.Series(changed[codes], dtype=object)

@@ -12,11 +12,10 @@ from wardround.core.errors import DataError, StudyError
 from wardround.core.settings import Count, Range, WholeNumber, settings_of
 from wardround.data.imaging import cache as store
 from wardround.data.imaging.boxes import read_boxes
-from wardround.data.imaging.demographics import groups, hospitals, patients
 from wardround.data.imaging.finding_names import FINDINGS, check_findings
 from wardround.data.imaging.folder import BOXES, find_one, gather_folder
-from wardround.data.imaging.label_tables import is_table
-from wardround.data.imaging.listing import Gathered, Wanted
+from wardround.data.imaging.labels import is_table
+from wardround.data.imaging.listing import Gathered, Wanted, groups, hospitals, patients
 from wardround.data.imaging.npz import gather_npz
 from wardround.data.imaging.problems import CONVERTED, Accepted
 from wardround.data.records import Records

@@ -1,4 +1,4 @@
-"""What a study must be like to run across hospitals: known before a key is made or a hospital is asked."""
+"""Whether a study can run across hospitals: checked before a key is made or a hospital is asked."""
 
 from collections.abc import Sequence
 
@@ -21,21 +21,8 @@ def refuse_undeployable(study: Study, families: Families, sites: Sequence[str]) 
         refuse_undeployable_parties(study, sites)
         return
     refuse_undeployable_regions(study, sites)
-    first = study.arms[0]
     for arm in study.trained_arms:
-        if arm.algorithm.facts.pools:
-            problem = f"{arm.algorithm.name}: all rows at one place is what a deployment avoids"
-            raise StudyError(f"arms: {arm.name}", problem, _leave_out(arm))
-        if not arm.sites.facts.keeps_hospitals:
-            problem = f"partition {arm.sites.name!r} moves rows between sites; here each hospital is one site"
-            remedy = f'Write `partition = "{PARTITION}"` in [sites]. {_leave_out(arm)}'
-            raise StudyError(f"arms: {arm.name}: sites: partition", problem, remedy)
-        if arm.data != first.data:
-            problem = f"has other data than {first.name}, and a hospital brings one set of rows"
-            raise StudyError(f"arms: {arm.name}: data", problem, _leave_out(arm))
-        for name in arm.train_at:
-            _require_site(name, sites, f"arms: {arm.name}: train_at")
-        _refuse_small_sums(arm, sites)
+        _refuse_undeployable_arm(arm, study.arms[0], sites)
     refuse_hollow_privacy(study)
     if study.selection is not None and study.selection.site is not None:
         _require_site(study.selection.site, sites, "selection: site")
@@ -43,6 +30,26 @@ def refuse_undeployable(study: Study, families: Families, sites: Sequence[str]) 
             if not set(arm.train_at or sites) - {arm.held_out}:
                 remedy = "Hold out a site that is not the only one."
                 raise StudyError(f"arms: {arm.name}", "no site is left to train", remedy)
+    _refuse_large_quorum(study, sites)
+
+
+def _refuse_undeployable_arm(arm: Arm, first: Arm, sites: Sequence[str]) -> None:
+    if arm.algorithm.facts.pools:
+        problem = f"{arm.algorithm.name}: all rows at one place is what a deployment avoids"
+        raise StudyError(f"arms: {arm.name}", problem, _leave_out(arm))
+    if not arm.sites.facts.keeps_hospitals:
+        problem = f"partition {arm.sites.name!r} moves rows between sites; here each hospital is one site"
+        remedy = f'Write `partition = "{PARTITION}"` in [sites]. {_leave_out(arm)}'
+        raise StudyError(f"arms: {arm.name}: sites: partition", problem, remedy)
+    if arm.data != first.data:
+        problem = f"has other data than {first.name}, and a hospital brings one set of rows"
+        raise StudyError(f"arms: {arm.name}: data", problem, _leave_out(arm))
+    for name in arm.train_at:
+        _require_site(name, sites, f"arms: {arm.name}: train_at")
+    _refuse_small_sums(arm, sites)
+
+
+def _refuse_large_quorum(study: Study, sites: Sequence[str]) -> None:
     quorum, most = study.deployment.quorum, len(sites)
     if is_hierarchical(study):  # it counts who answers one coordinator: a region's sites, or the regions
         regions = regions_of(study, sites)
@@ -53,7 +60,7 @@ def refuse_undeployable(study: Study, families: Families, sites: Sequence[str]) 
 
 
 def _refuse_small_sums(arm: Arm, sites: Sequence[str]) -> None:
-    """Rounds whose secure sum could never be."""
+    """Rounds that always have too few sites for their secure sum."""
     if arm.privacy.secure_sum is None or not is_federated(arm) or arm.topology.kind == "hierarchical":
         return
     members = [name for name in sites if (not arm.train_at or name in arm.train_at) and name != arm.held_out]
@@ -65,12 +72,12 @@ def _refuse_small_sums(arm: Arm, sites: Sequence[str]) -> None:
 
 
 def is_private(study: Study) -> bool:
-    """Whether it promises anything to patients."""
+    """Whether any arm has differential privacy for patients."""
     return any(arm.privacy.example is not None for arm in study.trained_arms)
 
 
 def refuse_hollow_privacy(study: Study) -> None:
-    """Promises that another part of the study, or everybody's knowledge, would undo. Sites ask this too."""
+    """Guarantees that another part of the study, or common knowledge, would undo. Sites check this too."""
     for arm in study.trained_arms:
         if arm.privacy.example is not None and arm.privacy.example.clip == "none":
             problem = "without a clip one patient can move the sum as far as it likes, so that no epsilon holds"
@@ -80,15 +87,20 @@ def refuse_hollow_privacy(study: Study) -> None:
     private = next((arm for arm in shared if arm.privacy.example is not None), None)
     for arm in shared:
         if private is not None and arm.privacy.example is None:
-            problem = f"has no [privacy.example], and would tell of the same patients what {private.name} hides"
+            problem = f"has no [privacy.example], and would reveal about the same patients what {private.name} hides"
             remedy = "Give all arms that leave a hospital such privacy, or deploy them as studies with other patients."
             raise StudyError(f"arms: {arm.name}: privacy: example", problem, remedy)
         if arm.privacy.site is not None and arm.training.share < 1:
             problem = "every hospital can work out who is drawn, so that drawing a share of them hides nobody"
             raise StudyError(f"arms: {arm.name}: training: share", problem, "Write `share = 1`, or simulate it.")
-    for arm in study.trained_arms:
-        if private is not None and arm.preparation != private.preparation:
-            problem = f"prepares rows otherwise than {private.name}, and what hospitals tell for that is not paid for"
+    if private is not None:
+        _refuse_other_preparation(study.trained_arms, private)
+
+
+def _refuse_other_preparation(arms: Sequence[Arm], private: Arm) -> None:
+    for arm in arms:
+        if arm.preparation != private.preparation:
+            problem = f"prepares rows otherwise than {private.name}, and what hospitals send for that is not paid for"
             raise StudyError(f"arms: {arm.name}: data", problem, f"Prepare rows as in {private.name}.")
 
 

@@ -1,9 +1,12 @@
-"""The end of a run across hospitals: everything that is computed from what the sites told."""
+"""The end of a run across hospitals: all results, computed from the summaries that sites sent."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from wardround.deployment.common.deployed_plan import DeployedPlan
 from wardround.deployment.common.site_counts import describe_deployed
@@ -22,8 +25,10 @@ RESULT_FILES = ("results.json", "summaries.jsonl", "records.jsonl")
 
 @dataclass(frozen=True)
 class Participants:
-    """Who was asked to take part, who came, and why others did not or left. `scored` where it is not those who told
-    figures."""
+    """Who was invited, who came, and why others did not or left.
+
+    `scored` names the sites with figures, where these are not the sites that sent summaries.
+    """
 
     sites: Sequence[str]
     came: Collection[str]
@@ -41,12 +46,11 @@ def write_results(
     topology: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
     """`results.json` comes last and makes the folder complete. `topology` adds to an arm's entry of that name."""
-    parts = [folder.path / "state" / "summaries" / f"{wave:05}.json" for wave in range(waves)]
-    lines = [line for part in parts for line in json.loads(part.read_bytes())]
-    absent = missed_an_evaluation(plan, lines)
-    if len(absent) < len(plan.sites):  # arms are compared on the same rows: who is not there for all is there for none
-        lines = [line for line in lines if line["site"] not in absent]
-        warnings = [*warnings, *(f"{site}: {AWAY}" for site in absent)]
+    lines = [line for wave in range(waves) for line in json.loads(_summaries_path(folder, wave).read_bytes())]
+    away = missed_an_evaluation(plan, lines)
+    if len(away) < len(plan.sites):  # arms are compared on the same rows: a site that missed one arm counts for none
+        lines = [line for line in lines if line["site"] not in away]
+        warnings = [*warnings, *(f"{site}: {AWAY}" for site in away)]
     folder.write_summaries(lines)
     folder.join_records(waves)
     layout = plan.agreed[plan.kinds[0]].layout
@@ -55,11 +59,9 @@ def write_results(
     findings = plan.classes if plan.has_findings else ()
     content = deployed_results(plan.study, lines, records, sites, warnings, findings)
     with_models(content["arms"], plan)
-    ledger = write_ledger(folder, plan.study, records, AT_SITES, guarantee=True)
-    spent = [] if ledger is None else ledger.entries()
-    content["privacy"] = describe_spending(plan.study, spent, records, {}, guarantee=True)
+    content["privacy"] = _spending(folder, plan, records)
     scored = invited.scored or list(dict.fromkeys(line["site"] for line in lines))
-    why = {**dict.fromkeys(absent, AWAY), **invited.why}
+    why = {**dict.fromkeys(away, AWAY), **invited.why}
     content["participation"] = participation(invited.sites, invited.came, scored, why, records)
     for arm, facts in (topology or {}).items():
         if arm in content["arms"]:
@@ -67,10 +69,20 @@ def write_results(
     folder.write_json("results.json", content)
 
 
+def _spending(folder: RunFolder, plan: DeployedPlan, records: pd.DataFrame) -> Any:
+    ledger = write_ledger(folder, plan.study, records, AT_SITES, guarantee=True)
+    entries = [] if ledger is None else ledger.entries()
+    return describe_spending(plan.study, entries, records, {}, guarantee=True)
+
+
+def _summaries_path(folder: RunFolder, wave: int) -> Path:
+    return folder.path / "state" / "summaries" / f"{wave:05}.json"
+
+
 def missed_an_evaluation(plan: DeployedPlan, lines: Sequence[Mapping[str, Any]]) -> list[str]:
-    told = {(line["arm"], line["seed"], line["site"]) for line in lines if line["side"] == "test"}
+    evaluated = {(line["arm"], line["seed"], line["site"]) for line in lines if line["side"] == "test"}
     wanted = [(arm.name, seed) for arm in plan.study.arms for seed in plan.study.evaluation.seeds]
-    return [site for site in plan.sites if any((*one, site) not in told for one in wanted)]
+    return [site for site in plan.sites if any((*trial, site) not in evaluated for trial in wanted)]
 
 
 def save_summaries(folder: RunFolder, wave: int, trials: Sequence[Trial], answers: Mapping[str, Message]) -> None:
@@ -80,6 +92,6 @@ def save_summaries(folder: RunFolder, wave: int, trials: Sequence[Trial], answer
             trial = trials[int(number)]
             for side, summary in sides.items():
                 lines.append({**summary, "arm": trial.arm, "seed": trial.seed, "site": site, "side": side})
-    path = folder.path / "state" / "summaries" / f"{wave:05}.json"
+    path = _summaries_path(folder, wave)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps(lines).encode())

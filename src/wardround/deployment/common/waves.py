@@ -250,29 +250,35 @@ def scored_records(
 
 def curve(number: int, bodies: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Loss and accuracy over all rows of all sites that gave theirs; of findings the mean of the sites' own AUCs."""
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for side in ("test", "validation"):
         figures = pooled_figures(str(number), side, bodies) or {}
-        found |= {f"{side}_{name}": value for name, value in figures.items() if name not in ("rows", AUC_ROWS)}
-    return found
+        values |= {f"{side}_{name}": value for name, value in figures.items() if name not in ("rows", AUC_ROWS)}
+    return values
 
 
 def pooled_figures(number: str, side: str, bodies: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
-    """Of a trial's model over all rows of a side, with how many these are; None where nobody told any. `bodies` are of
-    sites, or of regions that have pooled theirs."""
+    """Figures of a trial's model over all rows of a side, with the number of rows; None where there are none.
+
+    `bodies` are of sites, or of regions that have pooled theirs.
+    """
     parts = [body["figures"][number][side] for body in bodies if side in body["figures"].get(number, {})]
     rows = sum(part["rows"] for part in parts)
     if not rows:
         return None
-    found = {"rows": rows}
+    figures = {"rows": rows}
     for name in ("loss", "accuracy"):
         values = [float("nan") if part[name] is None else part[name] for part in parts]
-        found[name] = sum(v * part["rows"] for v, part in zip(values, parts, strict=True)) / rows
+        figures[name] = sum(v * part["rows"] for v, part in zip(values, parts, strict=True)) / rows
     if any("auc" in part for part in parts):
-        # weighted by the rows of those who tell one: how rows of two sites rank is not known
-        ranked = [part for part in parts if part.get("auc") is not None and not math.isnan(part["auc"])]
-        weights = [part.get(AUC_ROWS, part["rows"]) for part in ranked]
-        lost = math.isnan(found["loss"]) or not ranked
-        found["auc"] = math.nan if lost else float(np.average([part["auc"] for part in ranked], weights=weights))
-        found[AUC_ROWS] = sum(weights)
-    return found
+        figures |= _mean_auc(parts, math.isnan(figures["loss"]))
+    return figures
+
+
+def _mean_auc(parts: Sequence[Mapping[str, Any]], diverged: bool) -> dict[str, float]:
+    """Weighted by the rows of the sites that have an AUC: how rows of two sites rank is not known."""
+    ranked = [part for part in parts if part.get("auc") is not None and not math.isnan(part["auc"])]
+    weights = [part.get(AUC_ROWS, part["rows"]) for part in ranked]
+    missing = diverged or not ranked
+    mean = math.nan if missing else float(np.average([part["auc"] for part in ranked], weights=weights))
+    return {"auc": mean, AUC_ROWS: sum(weights)}

@@ -29,8 +29,8 @@ from wardround.study.parser import Families
 from wardround.study.sweeps import NAME
 
 TO_FILL_IN = "FILL IN"  # how a value begins that a hospital must still give
-OF_SEVERAL = ("targets", "patients")  # settings of the csv source that tell hospitals apart
-OF_PARTIES = ("holder", "patients", "visits")  # the same of the source csv-parties
+BY_HOSPITAL = ("targets", "patients")  # settings of the csv source that tell hospitals apart
+BY_PARTY = ("holder", "patients", "visits")  # the same of the source csv-parties
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ def hospital_source(path: Path, families: Families) -> tuple[str, Source]:
     raw = read_table(path, "a hospital's file with its `name` and `[data]`")
     known = settings_of(_Keys)
     with as_deploy_errors():
-        found = parse_settings(known, {key: raw[key] for key in known if key in raw}, path.name, path.parent)
-    keys = _Keys(**found)
+        values = parse_settings(known, {key: raw[key] for key in known if key in raw}, path.name, path.parent)
+    keys = _Keys(**values)
     refuse_unusable_name(keys.name, f"{path.name}: name")
     return keys.name, source_of(keys.name, keys.data, path, families)
 
@@ -85,16 +85,16 @@ def refuse_unusable_name(name: str, where: str) -> None:
 def _options(factory: Factory, kind: str, raw: Mapping[str, Any], name: str, where: str, base: Path) -> dict[str, Any]:
     settings = settings_of(factory)
     if kind == "csv-parties":
-        one = replace(settings.pop("files"), name="file", kind=Path)
-        own = {key: setting for key, setting in settings.items() if key not in OF_PARTIES}
-        found = parse_settings({"file": one, **own}, raw, where, base)
-        return {"files": {name: found.pop("file")}, **found}
+        file = replace(settings.pop("files"), name="file", kind=Path)
+        own = {key: setting for key, setting in settings.items() if key not in BY_PARTY}
+        values = parse_settings({"file": file, **own}, raw, where, base)
+        return {"files": {name: values.pop("file")}, **values}
     if kind != "csv":
         return parse_settings(settings, raw, where, base)
     # a hospital has one file and need not repeat its name
     file = replace(settings.pop("files"), name="file", kind=Path)
     labels = replace(settings.pop("labels"), kind=dict[str, str])
-    own = {key: setting for key, setting in settings.items() if key not in OF_SEVERAL}
+    own = {key: setting for key, setting in settings.items() if key not in BY_HOSPITAL}
     values = parse_settings({"file": file, "labels": labels, **own}, raw, where, base)
     words = values.pop("labels")
     return {"files": {name: values.pop("file")}, "labels": None if words is None else {name: words}, **values}

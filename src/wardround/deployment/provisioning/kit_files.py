@@ -11,6 +11,10 @@ from wardround.core.errors import DeployError, StudyError
 from wardround.core.extras import load
 from wardround.core.toml_files import read_toml, refuse_unplain
 
+DAYS = 825  # how long certificates are valid
+HOSTS = ("127.0.0.1", "localhost")
+PORT = 9090
+
 
 def read_table(path: Path, what: str) -> dict[str, Any]:
     """`what` says in words which file was expected, such as "a site file"."""

@@ -1,10 +1,10 @@
 """Make the kits of a study: a certificate authority, the coordinator's certificate, and a key for each site.
 
     OUT/coordinator/   stays with the coordinator
-    OUT/sites/NAME/    goes to that hospital, over a way that both trust: it holds the hospital's private key
+    OUT/sites/NAME/    goes to that hospital over a trusted channel: it holds the hospital's private key
     OUT/regions/NAME/  goes to that region, where sites form regions (region_kits.py)
 
-Everything is made in a folder beside OUT that becomes OUT in the end, so that there is a whole set of kits or none.
+Everything is made in a temporary folder that is renamed to OUT at the end: there is a complete set of kits, or none.
 """
 
 import fcntl
@@ -24,16 +24,20 @@ import tomli_w
 
 from wardround.core.errors import DeployError, suggest
 from wardround.deployment.common.deployable import refuse_undeployable
-from wardround.deployment.provisioning.kit import DAYS, HOSTS, PORT, folder_of, read_keys
-from wardround.deployment.provisioning.kit_files import need_cryptography
-from wardround.deployment.provisioning.kit_making import (
+from wardround.deployment.provisioning.kit import (
+    DAYS,
+    HOSTS,
+    PORT,
     Address,
     Purpose,
     fill_site_kit,
+    folder_of,
     make_coordinator_kit,
     make_key,
+    read_keys,
     write_keys,
 )
+from wardround.deployment.provisioning.kit_files import need_cryptography
 from wardround.deployment.provisioning.region_kits import make_region_kits
 from wardround.deployment.regional.regions import check_regions
 from wardround.runs.audit import AuditLog
@@ -58,8 +62,8 @@ def provision(
     families: Families | None = None,
     regions: Mapping[str, str] | None = None,
 ) -> Path:
-    """The folder with all kits. `families` are needed where the study names models or sources of the caller's own;
-    `regions` says where each region's coordinator listens, as HOST:PORT, where sites form regions."""
+    """The folder with all kits. `families` are needed if the study names models or sources of the caller's own;
+    `regions` are the addresses of the regions' coordinators, as HOST:PORT."""
     hosts = list(dict.fromkeys(hosts))
     families = known_families() if families is None else families
     _check_sites(sites)
@@ -75,7 +79,7 @@ def provision(
     out = out.absolute()
     if os.path.lexists(out):
         raise DeployError(str(out), "exists already", "Name a new folder: keys are never overwritten.")
-    with _made_whole(out) as folder:
+    with _atomic_folder(out) as folder:
         purpose, address = Purpose(study, document, days), Address(tuple(hosts), port)
         public = {name: make_key(folder / "sites" / name) for name in sites}
         if addresses:
@@ -85,16 +89,16 @@ def provision(
             for name in sites:
                 fill_site_kit(folder / "sites" / name, purpose, sites, address, trust, public)
         log = AuditLog(folder / "coordinator" / "audit.jsonl")
-        formed = {"regions": {name: str(one) for name, one in addresses.items()}} if addresses else {}
+        formed = {"regions": {name: str(address) for name, address in addresses.items()}} if addresses else {}
         log.add("kits made", study=study.hash, sites=list(sites), hosts=hosts, port=port, days=days, **formed)
     return out
 
 
 def revoke(kit: Path, site: str, reason: str) -> None:
-    """From now on the coordinator takes nothing from this site. A running one reads the file again."""
+    """From now on the coordinator accepts nothing from this site. A running coordinator rereads the file."""
     folder = folder_of(kit)
-    with _alone(folder):
-        # expired certificates and open permissions do not stand in the way of a revocation: nothing else is read
+    with _locked(folder):
+        # reads only this file: a revocation must work with expired certificates and open permissions too
         keys = read_keys(folder)
         if site not in keys.sites:
             raise DeployError(
@@ -110,7 +114,7 @@ def revoke(kit: Path, site: str, reason: str) -> None:
 
 
 def _study_file(study: Study, families: Families) -> bytes:
-    """The resolved study without this machine's folders, which are no part of its hash and nobody's business."""
+    """The resolved study without the paths of this machine, which are not part of its hash."""
     paths = {str(path): path.name for arm in study.arms for path in _paths(arm.data.options)}
     raw = _replaced(study.resolved, paths)
     read_back = parse_study(raw, families, "study.toml")
@@ -152,7 +156,7 @@ def _check_sites(sites: Sequence[str]) -> None:
         if name.lower() == RESERVED:
             raise DeployError(where, f"{name!r} is what results call all rows at one place", "Choose another name.")
         if name.lower() in seen:
-            # some file systems tell them apart and some do not
+            # some file systems ignore case
             problem = f"{seen[name.lower()]!r} and {name!r} are the same name"
             raise DeployError(where, problem, "Give each site a name of its own.")
         seen[name.lower()] = name
@@ -163,7 +167,7 @@ def _check_address(hosts: Sequence[str], port: int) -> None:
         raise DeployError("provision: host", "no host is named", "Write --host coordinator.example.org.")
     for host in hosts:
         if not _is_host(host):
-            remedy = "Write a DNS name in ASCII messages or an IP address, without port, for instance 10.0.0.5."
+            remedy = "Write a DNS name in ASCII letters or an IP address, without port, for instance 10.0.0.5."
             raise DeployError("provision: host", f"{host!r} is neither a name nor an address", remedy)
     if not 1 <= port < 2**16:
         raise DeployError("provision: port", f"{port} is out of range", f"Write a number from 1 to {2**16 - 1}.")
@@ -190,8 +194,8 @@ def _is_host(host: str) -> bool:
 
 
 @contextmanager
-def _made_whole(out: Path) -> Iterator[Path]:
-    """A folder that becomes `out` at the end, or vanishes."""
+def _atomic_folder(out: Path) -> Iterator[Path]:
+    """A folder that is renamed to `out` at the end, or removed on failure."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         folder = Path(mkdtemp(prefix=f".{out.name}.partial-", dir=out.parent))  # owner-only
@@ -206,8 +210,8 @@ def _made_whole(out: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Two revocations at once must both last."""
+def _locked(folder: Path) -> Iterator[None]:
+    """Holds a lock, so that of two simultaneous revocations neither is lost."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError as error:

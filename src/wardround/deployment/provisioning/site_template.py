@@ -7,7 +7,7 @@ import tomli_w
 
 from wardround.data.parties import IMAGE
 from wardround.deployment.governance.policy import Policy
-from wardround.deployment.provisioning.hospital_file import OF_PARTIES, OF_SEVERAL, TO_FILL_IN
+from wardround.deployment.provisioning.hospital_file import BY_HOSPITAL, BY_PARTY, TO_FILL_IN
 from wardround.deployment.vertical.vertical_validation import holder_of, is_vertical
 from wardround.study.parser import plain
 from wardround.study.schema import Study
@@ -53,7 +53,7 @@ def _data(study: Study, name: str) -> dict[str, Any]:
         return _data_of_party(study, name)
     agreed: dict[str, Any] = {"target": f"{TO_FILL_IN}: the column to predict"}
     if study.data.name == "csv":
-        agreed = {key: value for key, value in options.items() if key not in ("files", "labels", *OF_SEVERAL)}
+        agreed = {key: value for key, value in options.items() if key not in ("files", "labels", *BY_HOSPITAL)}
         for key, by_site in (("target", options["targets"]), ("patient", options["patients"])):
             agreed[key] = (by_site or {}).get(name, agreed[key])
         agreed["labels"] = (options["labels"] or {}).get(name)
@@ -80,7 +80,7 @@ def _data_of_party(study: Study, name: str) -> dict[str, Any]:
     options, labelled = study.data.options, name == holder_of(study)
     agreed: dict[str, Any] = {"patient": f"{TO_FILL_IN}: the column with the number of the patient"}
     if study.data.name == "csv-parties":
-        agreed = {key: value for key, value in options.items() if key not in ("files", *OF_PARTIES)}
+        agreed = {key: value for key, value in options.items() if key not in ("files", *BY_PARTY)}
         for key in ("patient", "visit"):
             agreed[key] = (options[f"{key}s"] or {}).get(name, agreed[key])
     elif labelled:

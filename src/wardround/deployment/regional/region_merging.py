@@ -5,7 +5,7 @@ By the name of each site go up what the report shows of it in any deployment: nu
 go with the label (where the study compares labels), and in the end its figures on test rows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,28 +59,32 @@ def lacking_columns(ready: Answers) -> list[str]:
     return common_columns({site: message.body["columns"] for site, message in ready.items()})[1]
 
 
-def merged_facts(plan: DeployedPlan, told: Answers) -> dict[str, Any]:
-    """By kind of arm: of the sites that train in it together, and whether every site has a value in each column."""
-    sets = {site: dict(zip(plan.row_sets, message.body["sets"], strict=True)) for site, message in told.items()}
-    kinds: list[dict[str, Any]] = []
+def merged_facts(plan: DeployedPlan, answers: Answers) -> dict[str, Any]:
+    sets = {site: dict(zip(plan.row_sets, message.body["sets"], strict=True)) for site, message in answers.items()}
+    kinds = []
     for kind in plan.kinds:
-        arm, rows = plan.study.arm(kind[0]), plan.rows_of(kind)
-        known = {site: one[rows]["facts"] for site, one in sets.items()}
-        if any(one is None for one in known.values()):
-            kinds.append({"facts": None, "present": [], "trains": bool(_trainers(arm, told))})
-            continue
-        read = {site: read_facts(one) for site, one in known.items()}
-        members = _trainers(arm, told)
-        facts = _joined(arm, [read[site] for site in members]) if members else None
-        present = [all(column) for column in zip(*(one.present for one in read.values()), strict=True)]
+        rows = plan.rows_of(kind)
         kinds.append(
-            {"facts": None if facts is None else write_facts(facts), "present": present, "trains": bool(members)}
+            _facts_of_kind(plan.study.arm(kind[0]), {site: facts[rows]["facts"] for site, facts in sets.items()})
         )
     return {
         "kinds": kinds,
-        "sets": {site: [rows_by_side(one[key]) for key in plan.row_sets] for site, one in sets.items()},
-        "described": {site: message.body["described"] for site, message in told.items()},
-        "directions": {site: message.body["directions"] for site, message in told.items()},
+        "sets": {site: [rows_by_side(facts[key]) for key in plan.row_sets] for site, facts in sets.items()},
+        "described": {site: message.body["described"] for site, message in answers.items()},
+        "directions": {site: message.body["directions"] for site, message in answers.items()},
+    }
+
+
+def _facts_of_kind(arm: Arm, facts_by_site: Mapping[str, Any]) -> dict[str, Any]:
+    """For one kind of arm: facts of the sites that train in it, and whether all sites have a value in each column."""
+    members = _trainers(arm, facts_by_site)
+    if any(facts is None for facts in facts_by_site.values()):
+        return {"facts": None, "present": [], "trains": bool(members)}
+    known = {site: read_facts(facts) for site, facts in facts_by_site.items()}
+    return {
+        "facts": write_facts(_joined(arm, [known[site] for site in members])) if members else None,
+        "present": [all(column) for column in zip(*(facts.present for facts in known.values()), strict=True)],
+        "trains": bool(members),
     }
 
 
@@ -113,9 +117,9 @@ def merged_figures(bodies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _trainers(arm: Arm, told: Answers) -> list[str]:
-    """The region's sites that train in an arm; `told` is in their order."""
-    return [site for site in told if (not arm.train_at or site in arm.train_at) and site != arm.held_out]
+def _trainers(arm: Arm, sites: Iterable[str]) -> list[str]:
+    """The region's sites that train in an arm, in the order given."""
+    return [site for site in sites if (not arm.train_at or site in arm.train_at) and site != arm.held_out]
 
 
 def _joined(arm: Arm, facts: Sequence[Facts]) -> Facts:

@@ -253,47 +253,63 @@ def _record(
     trial: Trial,
     before: Run,
     after: State,
-    told: Mapping[str, Mapping[str, Any]],
+    reports: Mapping[str, Mapping[str, Any]],
     asked: Collection[str],
     round_number: int,
     merged: bool,
 ) -> RoundRecord:
-    """One round of all regions. How far sites are from each other across regions is nowhere known."""
-    came = {site for one in told.values() for site in one["sites"]}
-    spent = {site for one in told.values() for site in one["stopped"]}
-    named = [site.name for site in trial.sites]
-    sites = [name for name in named if name in came]
-    regions = trial.algorithm.regions
-    heard = [] if regions is None else [name for name in regions.names if float(after[WEIGHT][name]) > 0]
-    down = 0 if regions is None or round_number != before.round else len([r for r in regions.names if r in asked])
-    up = len(heard) if merged else 0
-    size = 0 if regions is None else tree.count_bytes({"params": after["params"]})
-    change = None if regions is None or not merged else _distance(before.server["params"], after["params"])
+    """One round of all regions, from their reports. The divergence of sites in different regions is not known."""
+    secure = trial.privacy.secure_sum is not None
     return RoundRecord(
         round=round_number + 1,
-        loss=_mean(told, "loss", hidden=trial.privacy.secure_sum is not None or trial.privacy.example is not None),
-        update_norm=_mean(told, "update_norm", hidden=trial.privacy.secure_sum is not None),
+        loss=_mean(reports, "loss", hidden=secure or trial.privacy.example is not None),
+        update_norm=_mean(reports, "update_norm", hidden=secure),
         divergence=None,
-        change=change,
-        sites=tuple(sites),
-        dropped=tuple(a.site.name for a in assign(trial, round_number) if a.site.name not in came),
-        bytes_down=sum(one["bytes_down"] for one in told.values()),
-        bytes_up=sum(one["bytes_up"] for one in told.values()),
+        bytes_down=sum(report["bytes_down"] for report in reports.values()),
+        bytes_up=sum(report["bytes_up"] for report in reports.values()),
         settings={name: float(leaf) for name, leaf in after.get("settings", {}).items()},
-        charges={site: tuple(one["charges"][site]) for one in told.values() for site in one["charges"]},
-        stopped=tuple(name for name in named if name in spent),
-        failed="; ".join(f"{region}: {one['failed']}" for region, one in told.items() if one["failed"]),
-        region_messages=(down, up),
-        region_bytes=(down * size, up * size),
+        charges={site: tuple(report["charges"][site]) for report in reports.values() for site in report["charges"]},
+        failed="; ".join(f"{region}: {report['failed']}" for region, report in reports.items() if report["failed"]),
+        **_participation(trial, reports, round_number),
+        **_region_traffic(trial, before, after, asked, round_number, merged),
     )
 
 
-def _mean(told: Mapping[str, Mapping[str, Any]], name: str, hidden: bool) -> float | None:
-    """Over the updates of all regions; not a number where a region's is none."""
-    weight = sum(one["weight"] for one in told.values())
+def _participation(trial: Trial, reports: Mapping[str, Mapping[str, Any]], round_number: int) -> dict[str, Any]:
+    """Which sites took part, dropped out or stopped, in the order of the trial's sites."""
+    present = {site for report in reports.values() for site in report["sites"]}
+    stopped = {site for report in reports.values() for site in report["stopped"]}
+    names = [site.name for site in trial.sites]
+    return {
+        "sites": tuple(name for name in names if name in present),
+        "dropped": tuple(a.site.name for a in assign(trial, round_number) if a.site.name not in present),
+        "stopped": tuple(name for name in names if name in stopped),
+    }
+
+
+def _region_traffic(
+    trial: Trial, before: Run, after: State, asked: Collection[str], round_number: int, merged: bool
+) -> dict[str, Any]:
+    """Messages and bytes between the regions and the coordinator, and how far their average moved the model."""
+    regions = trial.algorithm.regions
+    if regions is None:
+        return {"change": None, "region_messages": (0, 0), "region_bytes": (0, 0)}
+    down = sum(name in asked for name in regions.names) if round_number == before.round else 0
+    up = sum(float(after[WEIGHT][name]) > 0 for name in regions.names) if merged else 0
+    size = tree.count_bytes({"params": after["params"]})
+    return {
+        "change": _distance(before.server["params"], after["params"]) if merged else None,
+        "region_messages": (down, up),
+        "region_bytes": (down * size, up * size),
+    }
+
+
+def _mean(reports: Mapping[str, Mapping[str, Any]], name: str, hidden: bool) -> float | None:
+    """Over the updates of all regions; NaN if a region with updates has no value."""
+    weight = sum(report["weight"] for report in reports.values())
     if hidden or not weight:
         return None
-    parts = [(one["weight"], one[name]) for one in told.values() if one["weight"] > 0]
+    parts = [(report["weight"], report[name]) for report in reports.values() if report["weight"] > 0]
     return float(sum(w * (float("nan") if value is None else value) for w, value in parts) / weight)
 
 

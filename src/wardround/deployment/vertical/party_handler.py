@@ -4,7 +4,7 @@ from typing import Any
 
 from wardround.core.errors import DeployError
 from wardround.core.tree import Tree
-from wardround.deployment.vertical.party_scoring import judged, keep_parts, shown
+from wardround.deployment.vertical.party_scoring import keep_parts, scored, shown
 from wardround.deployment.vertical.party_session import PartySession
 from wardround.deployment.vertical.party_training import Wave, place_in
 from wardround.protocol.messages import Message
@@ -51,7 +51,7 @@ class PartyWork:
             keep_parts(wave)
             return {}, shown(wave), f"wave {wave.number + 1}: trained"
         keep_parts(wave)
-        return judged(wave, tensors), {}, f"wave {wave.number + 1}: predictions are made, and stay here"
+        return scored(wave, tensors), {}, f"wave {wave.number + 1}: predictions are made, and stay here"
 
 
 def _round_line(wave: Wave, step: int) -> str:

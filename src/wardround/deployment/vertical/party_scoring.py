@@ -6,6 +6,7 @@ each other party as if it had been missing.
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -59,38 +60,59 @@ def _embeddings(one: AtParty, step: int, side: Side) -> Tensor:
     return protect(torch.cat(made)).cpu()
 
 
-def judged(wave: Wave, tensors: Tree) -> dict[str, Any]:
+@dataclass(frozen=True, eq=False)
+class TrialScores:
+    """One trial's scores at the holder. `without` has a summary for each other party as if it had been missing."""
+
+    summaries: dict[str, Any]
+    figures: dict[str, Any]
+    without: dict[str, Any]
+    test: SitePrediction | None
+    thresholds: np.ndarray | None
+
+
+def scored(wave: Wave, tensors: Tree) -> dict[str, Any]:
     """At the holder: summaries, and figures for the last round."""
+    session = wave.session
+    scores = {place: _score_trial(wave, place, trial, tensors) for place, trial in wave.trials.items()}
+    tested = {place: score for place, score in scores.items() if score.test is not None}
+    trials = [wave.trials[place].trial for place in tested]
+    keep_predictions(
+        session.folder,
+        wave.number,
+        [(trial.arm, trial.seed) for trial in trials],
+        [score.test for score in tested.values() if score.test is not None],
+        session.plan.classes,
+        [score.thresholds for score in tested.values()],
+    )
+    return {
+        "summaries": {str(place): score.summaries for place, score in scores.items()},
+        "figures": {str(place): score.figures for place, score in scores.items()},
+        "without": {str(place): score.without for place, score in tested.items()},
+    }
+
+
+def _score_trial(wave: Wave, place: int, one: AtHolder, tensors: Tree) -> TrialScores:
     session, study = wave.session, wave.session.study
-    smallest = study.deployment.smallest_cell
+    smallest, classes = study.deployment.smallest_cell, session.plan.classes
+    received = {party: _given(wave, place, party, tensors) for party in session.others}
+    embeddings = {side: {party: parts[n] for party, parts in received.items()} for n, side in enumerate(SIDES)}
+    made = {side: prediction(one, side, embeddings[side]) for side in SIDES if len(getattr(one.trial.scored[0], side))}
+    findings = len(classes) if session.plan.has_findings else 0
+    thresholds = own_thresholds(made.get("validation"), smallest, study.evaluation.threshold, findings)
     summaries: dict[str, Any] = {}
-    without: dict[str, Any] = {}
-    figures: dict[str, Any] = {}
-    classes = session.plan.classes
-    names, predictions, thresholds = [], [], []
-    for place, one in wave.trials.items():
-        given = {party: _given(wave, place, party, tensors) for party in session.others}
-        sent = {side: {party: parts[number] for party, parts in given.items()} for number, side in enumerate(SIDES)}
-        made = {side: prediction(one, side, sent[side]) for side in SIDES if len(getattr(one.trial.scored[0], side))}
-        findings = len(classes) if session.plan.has_findings else 0
-        cut = own_thresholds(made.get("validation"), smallest, study.evaluation.threshold, findings)
-        sides: dict[str, Any] = {}
-        for side in reported_sides(study):
-            if side in made:
-                groups = groups_in(session.plan.cohort_of(study.arm(one.trial.arm)), made[side])
-                sides[side] = site_summary(made[side], classes, groups, smallest, cut if side == "test" else None)
-        if "test" in made:
-            names.append((one.trial.arm, one.trial.seed))
-            predictions.append(made["test"])
-            thresholds.append(cut)
-            lone = {party: prediction(one, "test", sent["test"], party) for party in given}
-            without[str(place)] = {
-                party: site_summary(alone, classes, {}, smallest, cut) for party, alone in lone.items()
-            }
-        summaries[str(place)] = sides
-        figures[str(place)] = {side: told for side, found in made.items() if (told := quick(found, smallest))}
-    keep_predictions(session.folder, wave.number, names, predictions, classes, thresholds)
-    return {"summaries": summaries, "figures": figures, "without": without}
+    for side in reported_sides(study):
+        if side in made:
+            groups = groups_in(session.plan.cohort_of(study.arm(one.trial.arm)), made[side])
+            summaries[side] = site_summary(
+                made[side], classes, groups, smallest, thresholds if side == "test" else None
+            )
+    without = {}
+    if "test" in made:
+        lacking = {party: prediction(one, "test", embeddings["test"], party) for party in received}
+        without = {party: site_summary(rows, classes, {}, smallest, thresholds) for party, rows in lacking.items()}
+    figures: dict[str, Any] = {side: values for side, rows in made.items() if (values := quick(rows, smallest))}
+    return TrialScores(summaries, figures, without, made.get("test"), thresholds)
 
 
 def prediction(one: AtHolder, side: Side, embeddings: Mapping[str, Tensor], missing: str = "") -> SitePrediction:

@@ -265,14 +265,7 @@ class VerticalCoordinator(Coordinator):
         learned, back = (yield from self._asked({self.holder: message}, f"block {step + 1}", check))[self.holder]
         losses = {int(place): float(loss) for place, loss in learned.body["losses"].items()}
         after = state.next(active, given, back, time.monotonic() - began)
-        for place in active:
-            each, _ = steps[place]
-            if (step + 1) % each == 0:
-                record, after = round_record(after, place, trials[place], (step + 1) // each, losses[place], each)
-                if record["round"] == trials[place].training.rounds:
-                    after.pending.append(record)  # its model is scored when the wave ends
-                else:
-                    records.add({name: value for name, value in record.items() if name != "trial"})
+        after = _record_ended_rounds(after, trials, steps, step, losses, records)
         heads = {site: one.body["head"] for site, (one, _) in embedded.items()} | {self.holder: learned.body["head"]}
         if losses:
             self.log.add("round closed", wave=number, round=step, heads=heads)
@@ -344,6 +337,26 @@ class VerticalCoordinator(Coordinator):
             problem = f"{late} did not answer within {deadline:g} seconds, and every party is needed in every block"
             raise DeployError("coordinator", problem, "Start it again when they are there: it goes on from here.")
         return False
+
+
+def _record_ended_rounds(
+    state: ExchangeState,
+    trials: list[Trial],
+    steps: list[tuple[int, int]],
+    step: int,
+    losses: Mapping[int, float],
+    records: JsonLines,
+) -> ExchangeState:
+    """Records of the rounds that end with this block. A trial's last one waits until its model is scored."""
+    for place, (each, total) in enumerate(steps):
+        if step >= total or (step + 1) % each:
+            continue
+        record, state = round_record(state, place, trials[place], (step + 1) // each, losses[place], each)
+        if record["round"] == trials[place].training.rounds:
+            state.pending.append(record)
+        else:
+            records.add({name: value for name, value in record.items() if name != "trial"})
+    return state
 
 
 def _sends(names: Collection[str]) -> PartyCheck:

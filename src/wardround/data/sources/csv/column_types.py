@@ -51,20 +51,22 @@ def shape(cells: Cells) -> Shape:
 
 def kind_of(name: str, sites: Mapping[str, Cells]) -> Kind:
     shapes = {site: shape(cells) for site, cells in sites.items()}
-    found = set(shapes.values()) - {"empty"}
-    if not found:
+    present_shapes = set(shapes.values()) - {"empty"}
+    if not present_shapes:
         return "empty"
     if ID_NAME.fullmatch(name):
         return "id"
-    if found == {"numbers"}:
+    if present_shapes == {"numbers"}:
         return "numeric"
-    if found == {"dates"}:
+    if present_shapes == {"dates"}:
         return "date"
-    if found == {"text"}:
+    if present_shapes == {"text"}:
         return text_kind(len({level for c in sites.values() for level in c.levels}), sum_present(sites))
-    described = "; ".join(_describe(site, sites[site], shapes[site], found) for site in sites if sites[site].distinct)
+    described = "; ".join(
+        _describe(site, sites[site], shapes[site], present_shapes) for site in sites if sites[site].distinct
+    )
     remedy = f'Correct the cells, or write `types = {{ "{name}" = "categorical" }}` (or "ignore").'
-    if "unclear dates" in found:
+    if "unclear dates" in present_shapes:
         remedy = f'Write dates as yyyy-mm-dd, or write `types = {{ "{name}" = "ignore" }}`.'
     raise DataError(f"column {name!r}", described, remedy)
 
@@ -90,7 +92,7 @@ def refuse_unreadable(name: str, site: str, cells: Cells, as_dates: bool) -> Non
         raise DataError(where, f"{bad} of {cells.present} values are not {what}, the first in line {line}", remedy)
 
 
-def one_spelling(cells: Cells) -> list[str]:
+def normalized_levels(cells: Cells) -> list[str]:
     """The levels, with one spelling per number, so that 1 and 1.0 are one level."""
     return [spelling(level, number) for level, number in zip(cells.levels, cells.numbers.tolist(), strict=True)]
 
@@ -101,12 +103,12 @@ def spelling(text: str, number: float) -> str:
     return str(int(number)) if abs(number) < 1e15 and number == int(number) else str(number)
 
 
-def _describe(site: str, cells: Cells, found: Shape, everywhere: set[Shape]) -> str:
-    if found in ("numbers", "dates"):
-        return f"{found} at {site!r}"
-    if found == "unclear dates":
+def _describe(site: str, cells: Cells, own_shape: Shape, all_shapes: set[Shape]) -> str:
+    if own_shape in ("numbers", "dates"):
+        return f"{own_shape} at {site!r}"
+    if own_shape == "unclear dates":
         return f"dates at {site!r} in which day and month cannot be told apart"
-    expected = "dates" if everywhere & {"dates", "dates and text"} else "numbers"
+    expected = "dates" if all_shapes & {"dates", "dates and text"} else "numbers"
     unreadable = np.isnan(cells.years if expected == "dates" else cells.numbers)
     bad, line = cells.count_and_first_line(unreadable)
-    return f"{found} at {site!r} ({bad} of {cells.present} values are not {expected}, the first in line {line})"
+    return f"{own_shape} at {site!r} ({bad} of {cells.present} values are not {expected}, the first in line {line})"

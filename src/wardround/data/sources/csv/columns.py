@@ -15,7 +15,7 @@ import pandas as pd
 
 from wardround.core.errors import DataError, StudyError
 from wardround.data.records import Column
-from wardround.data.sources.csv.column_types import kind_of, one_spelling, refuse_unreadable
+from wardround.data.sources.csv.column_types import kind_of, normalized_levels, refuse_unreadable
 from wardround.data.sources.csv.text_table import Cells, Table
 
 Type = Literal["numeric", "categorical", "date", "id", "ignore"]
@@ -44,7 +44,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Piece:
+class TableColumn:
     """A column of the table before its values are read."""
 
     name: str
@@ -95,20 +95,22 @@ def read_features(
     """`rows` is any column of each file, to tell their number; `sex` is the column at each hospital in which words for
     it are joined."""
     blank = {site: cells.blank() for site, cells in rows.items()}
-    made = _own_pieces if usage == "own" else _pieces
-    pieces, notes_of_omissions = made(tables, blank, known, sex)
-    if not pieces:
+    made = _plan_own_columns if usage == "own" else _plan_columns
+    plans, notes_of_omissions = made(tables, blank, known, sex)
+    if not plans:
         raise _nothing_left(usage, tables)
     values: dict[str, pd.Series] = {}
     columns: list[Column] = []
     notes: list[str] = []
-    for piece in pieces:
-        declared = known.ranges.get(piece.header), known.levels.get(piece.header)
-        values[piece.name], column, changes = _read(piece, *declared)
+    for column_plan in plans:
+        declared = known.ranges.get(column_plan.header), known.levels.get(column_plan.header)
+        values[column_plan.name], column, changes = _read(column_plan, *declared)
         columns.append(column)
         notes.extend(changes)
     notes += _unfit(columns, known, alone=usage == "own" and len(tables) == 1)
-    recorded = {site: tuple(piece.name for piece in pieces if site in piece.recorded) for site in tables}
+    recorded = {
+        site: tuple(column_plan.name for column_plan in plans if site in column_plan.recorded) for site in tables
+    }
     return Features(pd.DataFrame(values), tuple(columns), recorded, [*notes, *notes_of_omissions])
 
 
@@ -125,27 +127,27 @@ def _nothing_left(usage: Usage, tables: Mapping[str, Table]) -> DataError:
     return DataError("data: files", f'no feature is left. With columns = "common", {problem}', remedy)
 
 
-def _pieces(
+def _plan_columns(
     tables: Mapping[str, Table], blank: Sites, known: Known, sex: Mapping[str, str]
-) -> tuple[list[Piece], list[str]]:
+) -> tuple[list[TableColumn], list[str]]:
     """A name means one thing over all hospitals, or is refused."""
-    pieces, left_out = [], _Omissions()
+    plans, left_out = [], _Omissions()
     for name in _names(tables):
         sites = {site: table.get(name, blank[site]) for site, table in tables.items()}
         kind = _kind(name, sites, known)
         if kind in USED:
             recorded = tuple(site for site, table in tables.items() if name in table)
-            pieces.append(Piece(name, name, kind, sites, recorded, joined=name in sex.values()))
+            plans.append(TableColumn(name, name, kind, sites, recorded, joined=name in sex.values()))
         else:
             left_out.add(kind, repr(name))
-    return pieces, left_out.notes()
+    return plans, left_out.notes()
 
 
-def _own_pieces(
+def _plan_own_columns(
     tables: Mapping[str, Table], blank: Sites, known: Known, sex: Mapping[str, str]
-) -> tuple[list[Piece], list[str]]:
+) -> tuple[list[TableColumn], list[str]]:
     """A name means what it means at each hospital by itself."""
-    pieces, left_out = [], _Omissions()
+    plans, left_out = [], _Omissions()
     for name in _names(tables):
         having = {site: table[name] for site, table in tables.items() if name in table}
         kinds = {site: _kind(name, {site: cells}, known) for site, cells in having.items()}
@@ -158,12 +160,12 @@ def _own_pieces(
         if len(meanings) > 1:
             for site, kind in used.items():
                 sites = {**blank, site: having[site]}
-                pieces.append(Piece(f"{name} at {site}", name, kind, sites, (site,), site in joined))
+                plans.append(TableColumn(f"{name} at {site}", name, kind, sites, (site,), site in joined))
         elif used:
             sites = {site: having[site] if site in used else blank[site] for site in tables}
-            pieces.append(Piece(name, name, next(iter(used.values())), sites, tuple(used), bool(joined)))
-    _refuse_equal_names(pieces)
-    return pieces, left_out.notes()
+            plans.append(TableColumn(name, name, next(iter(used.values())), sites, tuple(used), bool(joined)))
+    _refuse_equal_names(plans)
+    return plans, left_out.notes()
 
 
 def _kind(name: str, sites: Sites, known: Known) -> str:
@@ -185,13 +187,13 @@ def _meaning(kind: str, cells: Cells, joined: bool) -> tuple[str, bool, bool] | 
     return kind, coded, joined and not coded
 
 
-def _refuse_equal_names(pieces: list[Piece]) -> None:
-    names = [piece.name for piece in pieces]
-    for piece in pieces:
-        if names.count(piece.name) > 1:
-            problem = f"two columns would have this name, one of them {piece.header!r}"
+def _refuse_equal_names(plans: list[TableColumn]) -> None:
+    names = [column_plan.name for column_plan in plans]
+    for column_plan in plans:
+        if names.count(column_plan.name) > 1:
+            problem = f"two columns would have this name, one of them {column_plan.header!r}"
             raise DataError(
-                f"column {piece.name!r}", problem, "Rename it in the file, or declare a type for the other."
+                f"column {column_plan.name!r}", problem, "Rename it in the file, or declare a type for the other."
             )
 
 
@@ -213,18 +215,18 @@ def _names(tables: Mapping[str, Table]) -> list[str]:
 
 
 def _read(
-    piece: Piece, limits: tuple[float, float] | None, levels: tuple[str, ...] | None
+    column_plan: TableColumn, limits: tuple[float, float] | None, levels: tuple[str, ...] | None
 ) -> tuple[pd.Series, Column, list[str]]:
     """Of what is known of a name, a column has what fits it: numbers have no levels, and words no range."""
-    header = piece.header if piece.is_split else ""
-    if piece.kind != "categorical":
-        as_dates = piece.kind == "date"
-        values, notes = numbers(piece.name, piece.sites, as_dates)
-        return values, Column(piece.name, "numeric", limits, header=header, dates=as_dates), notes
-    texts, coded, notes = categories(piece.name, piece.sites, SEX_WORDS if piece.joined else {})
-    words = tuple(SEX_WORDS.items()) if piece.joined and not coded else ()
+    header = column_plan.header if column_plan.is_split else ""
+    if column_plan.kind != "categorical":
+        as_dates = column_plan.kind == "date"
+        values, notes = numbers(column_plan.name, column_plan.sites, as_dates)
+        return values, Column(column_plan.name, "numeric", limits, header=header, dates=as_dates), notes
+    texts, coded, notes = categories(column_plan.name, column_plan.sites, SEX_WORDS if column_plan.joined else {})
+    words = tuple(SEX_WORDS.items()) if column_plan.joined and not coded else ()
     fitting = limits if coded else None
-    return texts, Column(piece.name, "categorical", fitting, coded, levels, header=header, words=words), notes
+    return texts, Column(column_plan.name, "categorical", fitting, coded, levels, header=header, words=words), notes
 
 
 def _unfit(columns: Sequence[Column], known: Known, alone: bool) -> list[str]:
@@ -263,7 +265,7 @@ def numbers(name: str, sites: Sites, as_dates: bool) -> tuple["pd.Series[float]"
 def categories(name: str, sites: Sites, joined: Mapping[str, str]) -> tuple[pd.Series, bool, list[str]]:
     """The texts, and whether all of them are numbers. `joined` gives one word for several, by their lower case."""
     coded = are_codes(sites.values())
-    words = {site: one_spelling(cells) if coded else cells.levels for site, cells in sites.items()}
+    words = {site: normalized_levels(cells) if coded else cells.levels for site, cells in sites.items()}
     words = {site: [joined.get(word.lower(), word) for word in found] for site, found in words.items()}
     parts = [cells.spread(words[site], None) for site, cells in sites.items()]
     recorded = {level for cells in sites.values() for level in cells.levels}

@@ -1,23 +1,104 @@
-"""The words of a target and the classes that they mean, so that a class is one thing at every hospital.
+"""The words of a target and the classes that they mean, so that a class is the same at every hospital.
 
-A hospital may say what its own words mean (`labels`). Otherwise its words must be the study's classes, or one of the
-pairs of words that are known. What is not known is an error, never a guess: a target whose meaning is turned round at
-one hospital would train without a sound.
+A hospital may declare what its own words mean (`labels`). Otherwise its words must be the study's classes, or one of
+the known pairs of words. What is not known is an error, never a guess: a target whose meaning is reversed at one
+hospital would train without any warning. Probable typos, and numbers that are probably a count or a score, are refused
+where the study declares neither `classes` nor, at that hospital, `labels`.
 
 Values are never shown. An error names a word only if the study declares it or it is one of the known pairs; of any
-other it tells the place, because it may be a patient's name in a wrong column.
+other it gives the place, because it may be a patient's name in a wrong column.
 """
 
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from wardround.core.errors import DataError, StudyError, suggest
-from wardround.data.sources.csv.column_types import FEW_LEVELS, one_spelling, spelling, sum_present
+from wardround.data.sources.csv.column_types import FEW_LEVELS, normalized_levels, spelling, sum_present
 from wardround.data.sources.csv.text_table import MISSING_WORDS, Cells, to_number
-from wardround.data.sources.csv.typos import MOST_NUMBERS, lines_of, misspelling, rows_of_words
+
+RARE = 0.1  # of the rows of the word that it is close to
+MOST_NUMBERS = 4  # different ones that may be names of classes, as grades are; more are a count or a measurement
+MOST_LINES = 5  # that are named
+ROMAN = re.compile(r"[ivx]+")
+
+
+@dataclass(frozen=True)
+class Misspelling:
+    word: str
+    meant: str
+    same_characters: bool  # they differ in accents, spaces and signs alone
+    rows: int
+    rows_meant: int
+
+
+def misspelling(counts: Mapping[str, int]) -> Misspelling | None:
+    """The rarest word that is close to a more frequent one. `counts` are the rows of each word, in lower case.
+
+    Two words are close where they differ in accents, spaces and signs alone; or, if one has at most a tenth of the
+    other's rows, by one letter that is wrong, missing, too many, or changed places with its neighbour. Words with
+    digits and Roman numbers are no misspellings of each other: grade 2 is not grade 3.
+    """
+    by_rows = sorted(counts, key=lambda word: (counts[word], word))
+    for place, word in enumerate(by_rows):
+        for other in reversed(by_rows[place + 1 :]):
+            same = _characters(word) == _characters(other)
+            rare = counts[word] <= RARE * counts[other]
+            if same or (rare and _are_names(word, other) and differ_by_one_typo(_characters(word), _characters(other))):
+                return Misspelling(word, other, same, counts[word], counts[other])
+    return None
+
+
+def differ_by_one_typo(one: str, other: str) -> bool:
+    """Damerau and Levenshtein's distance is 1."""
+    short, long = sorted((one, other), key=len)
+    if len(long) - len(short) > 1 or short == long:
+        return False
+    start = next((i for i, (a, b) in enumerate(zip(short, long, strict=False)) if a != b), len(short))
+    rest, longer = short[start:], long[start:]
+    if len(short) < len(long):
+        return rest == longer[1:]
+    swapped = rest[:2] == longer[1::-1] and rest[2:] == longer[2:]
+    return rest[1:] == longer[1:] or swapped
+
+
+def rows_of_words(sites: Mapping[str, Cells], words: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """How many rows have each word, at all hospitals together."""
+    counts: dict[str, int] = {}
+    for site, cells in sites.items():
+        levels = np.bincount(cells.codes[cells.codes >= 0], minlength=cells.distinct).tolist()
+        for word, count in zip(words[site], levels, strict=True):
+            counts[word] = counts.get(word, 0) + count
+    return counts
+
+
+def lines_of(word: str, sites: Mapping[str, Cells], words: Mapping[str, Sequence[str]]) -> str:
+    """In which lines of which files a word stands: what a person needs who must not be shown the word."""
+    places = []
+    for site, cells in sites.items():
+        chosen = np.array([one == word for one in words[site]], dtype=bool)
+        lines = cells.lines[np.append(chosen, False)[cells.codes]].tolist() if chosen.any() else []
+        if lines:
+            more = f" and {len(lines) - MOST_LINES} more" if len(lines) > MOST_LINES else ""
+            named = ", ".join(map(str, lines[:MOST_LINES]))
+            places.append(f"{'lines' if len(lines) > 1 else 'line'} {named}{more} at {site!r}")
+    return "; ".join(places)
+
+
+def _characters(word: str) -> str:
+    """Without accents, spaces and signs."""
+    plain = unicodedata.normalize("NFKD", word).casefold()
+    return "".join(sign for sign in plain if sign.isalnum())
+
+
+def _are_names(*words: str) -> bool:
+    return all(len(word) > 1 and not any(map(str.isdigit, word)) for word in words) and not all(
+        ROMAN.fullmatch(word) for word in words
+    )
+
 
 LONGEST_CLASS_NAME = 40
 # (negative, positive): a word stands in one pair only, so that it has one meaning
@@ -59,29 +140,29 @@ class Wanted:
             self._check_labels(labels, f"data: labels: {site}")
 
     def _check_classes(self, classes: tuple[str, ...]) -> None:
-        if len(classes) < 2 or len(set(map(one_word, classes))) < len(classes):
+        if len(classes) < 2 or len(set(map(normalized, classes))) < len(classes):
             problem = "must list two or more different classes"
             raise StudyError("data: classes", problem, "Name each class once; of two, the second is the positive one.")
         if len(classes) > 2 and self.positive is not None:
             problem = f"there are {len(classes)} classes, and none of them is the positive one"
             raise StudyError("data: positive", problem, "Leave `positive` out, or list two `classes`.")
-        if len(classes) == 2 and self.positive is not None and one_word(self.positive) != one_word(classes[1]):
+        if len(classes) == 2 and self.positive is not None and normalized(self.positive) != normalized(classes[1]):
             problem = f"{self.positive!r} is not the second of the two `classes`, which is the positive one"
             raise StudyError("data: positive", problem, "Leave `positive` out, and write the positive class second.")
 
     def _check_labels(self, labels: Mapping[str, str], where: str) -> None:
         if not labels:
             raise StudyError(where, "no word is named", 'Write a line `"word" = "class"` for each word in the file.')
-        known = {one_word(name): name for name in self.classes or labels.values()}
+        known = {normalized(name): name for name in self.classes or labels.values()}
         meanings: dict[str, str] = {}
         for word, name in labels.items():
             if word.strip().lower() in MISSING_WORDS:
                 problem = f"{word!r} counts as a gap when a file is read, so it can be no class"
                 raise StudyError(where, problem, "Write another word for it in the file.")
-            if one_word(name) not in known:
+            if normalized(name) not in known:
                 problem = f"{name!r} is not one of the study's classes"
                 raise StudyError(f"{where}: {word}", problem, suggest(name, known.values(), "Classes"))
-            if meanings.setdefault(one_word(word), one_word(name)) != one_word(name):
+            if meanings.setdefault(normalized(word), normalized(name)) != normalized(name):
                 raise StudyError(f"{where}: {word}", "this word is given two classes", "Name it once.")
 
 
@@ -93,7 +174,7 @@ class Target:
     notes: list[str]
 
 
-def one_word(text: str) -> str:
+def normalized(text: str) -> str:
     """How words are compared: without case, and with one spelling per number."""
     return spelling(text.strip(), to_number(text)).casefold()
 
@@ -101,29 +182,39 @@ def one_word(text: str) -> str:
 def read_target(names: Mapping[str, str], sites: Mapping[str, Cells], wanted: Wanted) -> Target:
     """`names` says what each hospital calls its target."""
     where = _place(names)
-    words = {site: [word.casefold() for word in one_spelling(cells)] for site, cells in sites.items()}
+    words = {site: [word.casefold() for word in normalized_levels(cells)] for site, cells in sites.items()}
+    spellings = _spellings(sites, words)
+    _refuse_measurements_and_free_text(where, sites, spellings)
+    namer = _WordNamer(sites, words, wanted)
+    meant = {site: _meanings(site, words[site], namer, wanted) for site in sites}
+    spellings = {
+        **{normalized(name): name.strip() for labels in wanted.labels.values() for name in labels.values()},
+        **{word: spellings[word] for site in sites if site not in wanted.labels for word in words[site]},
+    }
+    order, notes = _order(where, meant, spellings, wanted, namer)
+    number = {word: label for label, group in enumerate(order) for word in group}
+    classes = _class_names(order, spellings, wanted)
+    return Target(
+        classes,
+        {s: c.spread([number[meant[s][w]] for w in words[s]], None).astype(np.int64) for s, c in sites.items()},
+        {site: {word: classes[number[name]] for word, name in own.items()} for site, own in meant.items()},
+        notes,
+    )
+
+
+def _spellings(sites: Mapping[str, Cells], words: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Of each word, the first spelling in the files."""
     spellings: dict[str, str] = {}
     for site, cells in sites.items():
         for word, level in zip(words[site], cells.levels, strict=True):
             spellings.setdefault(word, level if level.casefold() == word else word)
-    _refuse_measurements_and_free_text(where, sites, spellings)
-    told = _Told(sites, words, wanted)
-    meant = {site: _meanings(site, words[site], told, wanted) for site in sites}
-    spellings = {
-        **{one_word(name): name.strip() for labels in wanted.labels.values() for name in labels.values()},
-        **{word: spellings[word] for site in sites if site not in wanted.labels for word in words[site]},
-    }
-    order, notes = _order(where, meant, spellings, wanted, told)
-    number = {word: label for label, group in enumerate(order) for word in group}
-    classes = tuple(next((spellings[word] for word in group if word in spellings), group[0]) for group in order)
+    return spellings
+
+
+def _class_names(order: Order, spellings: Mapping[str, str], wanted: Wanted) -> tuple[str, ...]:
     if wanted.classes is not None:
-        classes = tuple(name.strip() for name in wanted.classes)
-    return Target(
-        classes,
-        {s: c.spread([number[meant[s][w]] for w in words[s]], None).astype(np.int64) for s, c in sites.items()},
-        {site: {word: classes[number[name]] for word, name in found.items()} for site, found in meant.items()},
-        notes,
-    )
+        return tuple(name.strip() for name in wanted.classes)
+    return tuple(next((spellings[word] for word in group if word in spellings), group[0]) for group in order)
 
 
 def _place(names: Mapping[str, str]) -> str:
@@ -133,7 +224,7 @@ def _place(names: Mapping[str, str]) -> str:
 
 
 @dataclass(frozen=True)
-class _Told:
+class _WordNamer:
     """How errors name the words of a target."""
 
     sites: Mapping[str, Cells]
@@ -144,13 +235,13 @@ class _Told:
         """Those that are the study's words or everybody's, and the number and place of the others."""
         given = [*(self.wanted.classes or ()), self.wanted.positive or ""]
         given += [text for labels in self.wanted.labels.values() for pair in labels.items() for text in pair]
-        public = {**{word: word for word in MEANINGS}, **{one_word(text): text.strip() for text in given}}
+        public = {**{word: word for word in MEANINGS}, **{normalized(text): text.strip() for text in given}}
         words = set(words)
-        told = sorted(repr(public[word]) for word in words if word in public)
+        shown = sorted(repr(public[word]) for word in words if word in public)
         others = {word for word in words if word not in public}
         if others:
-            told.append(f"{len(others)} that the study does not declare ({self._place(others)})")
-        return ", ".join(told)
+            shown.append(f"{len(others)} that the study does not declare ({self._place(others)})")
+        return ", ".join(shown)
 
     def _place(self, words: set[str]) -> str:
         for site, cells in self.sites.items():
@@ -160,15 +251,15 @@ class _Told:
         return "in no file"
 
 
-def _meanings(site: str, words: Sequence[str], told: _Told, wanted: Wanted) -> dict[str, str]:
+def _meanings(site: str, words: Sequence[str], namer: _WordNamer, wanted: Wanted) -> dict[str, str]:
     """Of every word that a hospital has or declares, the word that the study has for it."""
     labels = wanted.labels.get(site)
     if labels is None:
         return {word: word for word in words}
-    meant = {one_word(word): one_word(name) for word, name in labels.items()}
+    meant = {normalized(word): normalized(name) for word, name in labels.items()}
     unknown = [word for word in words if word not in meant]
     if unknown:
-        here = _Told({site: told.sites[site]}, {site: words}, wanted)
+        here = _WordNamer({site: namer.sites[site]}, {site: words}, wanted)
         problem = f"words in its target column that `labels` does not name: {here.listed(unknown)}"
         known = _listed(dict.fromkeys(wanted.classes or labels.values()))
         raise DataError(f"hospital {site!r}", problem, f"Add a line for each under `labels`. The classes are: {known}.")
@@ -190,17 +281,17 @@ def _refuse_measurements_and_free_text(where: str, sites: Mapping[str, Cells], s
 
 
 def _order(
-    where: str, meant: Mapping[str, Mapping[str, str]], spellings: Mapping[str, str], wanted: Wanted, told: _Told
+    where: str, meant: Mapping[str, Mapping[str, str]], spellings: Mapping[str, str], wanted: Wanted, namer: _WordNamer
 ) -> tuple[Order, list[str]]:
     words = {site: list(dict.fromkeys(found.values())) for site, found in meant.items()}
-    positive = None if wanted.positive is None else one_word(wanted.positive)
+    positive = None if wanted.positive is None else normalized(wanted.positive)
     if wanted.classes is not None:
-        return _as_listed(where, words, spellings, wanted.classes, told), []
+        return _as_listed(where, words, spellings, wanted.classes, namer), []
     if all(word in MEANINGS for word in spellings):
-        return _known_pairs(where, words, spellings, positive, told)
+        return _known_pairs(where, words, spellings, positive, namer)
     if positive is not None:
-        return _one_pair(where, spellings, positive, told), []
-    return _several(where, words, spellings, told), []
+        return _declared_pair(where, spellings, positive, namer), []
+    return _multiple_classes(where, words, spellings, namer), []
 
 
 def _as_listed(
@@ -208,16 +299,16 @@ def _as_listed(
     words: Mapping[str, Sequence[str]],
     spellings: Mapping[str, str],
     listed: Sequence[str],
-    told: _Told,
+    namer: _WordNamer,
 ) -> Order:
-    order: Order = [(one_word(name),) for name in listed]
+    order: Order = [(normalized(name),) for name in listed]
     unknown = spellings.keys() - {word for group in order for word in group}
     if not unknown:
         return order
     strange = next(site for site, found in words.items() if unknown & set(found))
     problem = (
-        f"{len(unknown)} classes are not in the study's list: {told.listed(unknown)}. "
-        f"The study has {_listed(listed)}; {_said(words, told)}"
+        f"{len(unknown)} classes are not in the study's list: {namer.listed(unknown)}. "
+        f"The study has {_listed(listed)}; {_words_by_site(words, namer)}"
     )
     remedy = (
         f'Say what they mean, with a line `"word" = "class"` for each under [data.labels.{strange}] (in a site file: '
@@ -227,12 +318,12 @@ def _as_listed(
 
 
 def _known_pairs(
-    where: str, words: Mapping[str, Sequence[str]], spellings: Mapping[str, str], wanted: str | None, told: _Told
+    where: str, words: Mapping[str, Sequence[str]], spellings: Mapping[str, str], wanted: str | None, namer: _WordNamer
 ) -> tuple[Order, list[str]]:
     used = {site: list(dict.fromkeys(MEANINGS[word][0] for word in found)) for site, found in words.items()}
     pairs = list(dict.fromkeys(pair for site in used for pair in used[site]))
     if wanted is not None and (wanted not in MEANINGS or MEANINGS[wanted][0] not in pairs):
-        raise _no_such_class(where, told.listed(spellings))
+        raise _no_such_class(where, namer.listed(spellings))
     # The classes are named in the words of `positive`, or else of a pair of which both words occur.
     pairs.sort(key=lambda pair: (wanted not in pair, not all(word in spellings for word in pair)))
     order: Order = [tuple(pair[label] for pair in pairs) for label in (0, 1)]
@@ -243,28 +334,30 @@ def _known_pairs(
     return order[::-1] if wanted in order[0] else order, notes
 
 
-def _one_pair(where: str, spellings: Mapping[str, str], wanted: str, told: _Told) -> Order:
+def _declared_pair(where: str, spellings: Mapping[str, str], wanted: str, namer: _WordNamer) -> Order:
     if wanted not in spellings:
-        raise _no_such_class(where, told.listed(spellings))
+        raise _no_such_class(where, namer.listed(spellings))
     others = [word for word in spellings if word != wanted]
     if len(others) > 1:
         raise DataError(
             where,
-            f"`positive` is given, but there are {len(others)} other classes: {told.listed(others)}",
+            f"`positive` is given, but there are {len(others)} other classes: {namer.listed(others)}",
             "Write one word for all rows that are not positive, or say under `labels` what each hospital's words mean; "
             "for three or more classes, leave `positive` out.",
         )
     return [(others[0] if others else f"not {spellings[wanted]}",), (wanted,)]
 
 
-def _several(where: str, words: Mapping[str, Sequence[str]], spellings: Mapping[str, str], told: _Told) -> Order:
+def _multiple_classes(
+    where: str, words: Mapping[str, Sequence[str]], spellings: Mapping[str, str], namer: _WordNamer
+) -> Order:
     if len(spellings) < 3:
-        problem = f"it is not known which class is the positive one: {told.listed(spellings)}"
+        problem = f"it is not known which class is the positive one: {namer.listed(spellings)}"
         raise DataError(where, problem, 'Write `positive = "..."` with one of the words in this column.')
     if not any(set(found) == set(spellings) for found in words.values()):
         problem = (
             "the labels differ between the hospitals, and none has them all, so they may differ in meaning: "
-            f"{_said(words, told)}"
+            f"{_words_by_site(words, namer)}"
         )
         remedy = (
             "Agree on one word for each class, or say under `labels` what each hospital's words mean; "
@@ -274,7 +367,7 @@ def _several(where: str, words: Mapping[str, Sequence[str]], spellings: Mapping[
     numeric = all(re.fullmatch("-?[0-9]+", word) for word in spellings)
     if numeric and len(spellings) > MOST_NUMBERS:
         raise _many_numbers(where, len(spellings))
-    _refuse_misspellings(where, told)
+    _refuse_misspellings(where, namer)
     return [(word,) for word in (sorted(spellings, key=int) if numeric else sorted(spellings))]
 
 
@@ -289,17 +382,17 @@ def _many_numbers(where: str, distinct: int) -> DataError:
     return DataError(where, problem, remedy)
 
 
-def _refuse_misspellings(where: str, told: _Told) -> None:
+def _refuse_misspellings(where: str, namer: _WordNamer) -> None:
     """Of words that nobody declares: at a hospital with `labels`, all are declared."""
-    undeclared = {site: cells for site, cells in told.sites.items() if site not in told.wanted.labels}
-    counts = rows_of_words(undeclared, told.words)
+    undeclared = {site: cells for site, cells in namer.sites.items() if site not in namer.wanted.labels}
+    counts = rows_of_words(undeclared, namer.words)
     found = misspelling(counts)
     if found is None:
         return
     meant = repr(found.meant) if found.meant in MEANINGS else f"another word of {found.rows_meant} rows"
-    how = "in accents, spaces or signs" if found.same_letters else "by one letter"
-    first = next(site for site in undeclared if found.word in told.words[site])
-    lines = lines_of(found.word, undeclared, told.words)
+    how = "in accents, spaces or signs" if found.same_characters else "by one letter"
+    first = next(site for site in undeclared if found.word in namer.words[site])
+    lines = lines_of(found.word, undeclared, namer.words)
     problem = f"a word of {found.rows} of {sum(counts.values())} rows differs from {meant} {how} alone ({lines})"
     remedy = (
         f"If it is misspelt, correct the file, or say what each word means: [data.labels.{first}] with a line "
@@ -312,9 +405,9 @@ def _no_such_class(where: str, known: str) -> DataError:
     return DataError(where, "`positive` is not one of the classes", f"The classes are: {known}.")
 
 
-def _said(words: Mapping[str, Sequence[str]], told: _Told) -> str:
+def _words_by_site(words: Mapping[str, Sequence[str]], namer: _WordNamer) -> str:
     return "; ".join(
-        f"{site!r} has {_Told({site: told.sites[site]}, {site: told.words[site]}, told.wanted).listed(found)}"
+        f"{site!r} has {_WordNamer({site: namer.sites[site]}, {site: namer.words[site]}, namer.wanted).listed(found)}"
         for site, found in words.items()
     )
 

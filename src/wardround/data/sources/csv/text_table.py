@@ -66,8 +66,8 @@ class Cells:
         for reading in readings:
             if (in_bulk := _cast(reading)) is not None:
                 return in_bulk
-        one_by_one = [np.array(list(map(to_number, reading.to_pylist())), dtype=float) for reading in readings]
-        return min(one_by_one, key=lambda parsed: int(np.isnan(parsed).sum()))
+        each_parsed = [np.array(list(map(to_number, reading.to_pylist())), dtype=float) for reading in readings]
+        return min(each_parsed, key=lambda parsed: int(np.isnan(parsed).sum()))
 
     @property
     def decimal_commas(self) -> bool:

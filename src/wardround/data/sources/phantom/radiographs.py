@@ -18,8 +18,8 @@ from wardround.data.imaging.finding_names import FINDINGS
 from wardround.data.records import BOX_COLUMNS, Records
 from wardround.data.sources.phantom.drawing import TRAITS, draw_chest, stand, vessel_trees
 from wardround.data.sources.phantom.label_draws import SHARE_AP, draw_labels
-from wardround.data.sources.phantom.placement import CHANCES, add_findings, place, reshape
 from wardround.data.sources.phantom.scanner import Scanner, expose, scanner_of
+from wardround.data.sources.phantom.signs import CHANCES, add_findings, place, reshape
 from wardround.data.sources.source import Source
 from wardround.study.facts import SourceFacts, declares
 
