@@ -73,11 +73,10 @@ class Coordinator(Membership):
                 yield from self._wave(number, members, federation.prepare)
             self.title = "computing results"
             yield self.step()
-            warnings = [*federation.warnings, *(f"{site}: {why}" for site, why in self.absences.items())]
-            warnings = list(dict.fromkeys(warnings))
+            notices = list(dict.fromkeys([*federation.notices, *self.absences.values()]))
             RunSecret(self.folder.path / "state").destroy()
             invited = Participants(self.invited_hospitals, plan.sites, self.absences)
-            write_results(self.folder, plan, federation.described, len(waves), warnings, invited)
+            write_results(self.folder, plan, federation.described, len(waves), notices, invited)
             made = {name: file_hash(self.folder.path / name) for name in RESULT_FILES}
             self.log.add(FINISHED, study=self.study.hash, files=made)
             self.title = "taking leave"

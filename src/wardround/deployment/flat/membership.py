@@ -5,9 +5,10 @@ import secrets
 from collections.abc import Collection, Generator, Mapping
 from dataclasses import dataclass, field
 
-from wardround.core.errors import DeployError
+from wardround.core.errors import SiteError
+from wardround.core.notices import Notice, read_notice
 from wardround.deployment.common.answer_checks import check_ready, check_waves
-from wardround.deployment.common.messaging import REVOKED, SiteLeft, Step
+from wardround.deployment.common.messaging import SiteLeft, Step, revoked_key
 from wardround.deployment.common.schema_agreement import Federation, agree_on, read_federation, write_federation
 from wardround.deployment.common.secure_sum_coordinator import SecureSumming
 from wardround.deployment.flat.site_secret import RunSecret
@@ -15,8 +16,6 @@ from wardround.protocol.messages import Message
 from wardround.runs.audit import BEGUN, RESUMED
 from wardround.runs.environment import describe_environment
 from wardround.runs.folder import write_atomically
-
-LATE = "did not answer the greeting in time"
 
 
 @dataclass
@@ -31,7 +30,7 @@ class Membership(SecureSumming):
             self.run_name = f"{self.study.hash[:12]}-{secrets.token_hex(6)}"
             self.members = list(self.sites)
             revoked = [site for site in self.revoked() if site not in self.sites]
-            self.invited, self.not_joined = [*self.sites, *revoked], dict.fromkeys(revoked, REVOKED)
+            self.invited, self.not_joined = [*self.sites, *revoked], {site: revoked_key(site) for site in revoked}
             self.write_federation()
             if any(arm.privacy.site is not None for arm in self.study.trained_arms):
                 RunSecret(self.folder.path / "state").draw(used=False)
@@ -39,9 +38,10 @@ class Membership(SecureSumming):
             return
         known = json.loads(path.read_text(encoding="utf-8"))
         self.run_name, self.members = known["run"], known["members"]
-        self.invited, self.not_joined = known["invited"], known["not_joined"]
+        self.invited = known["invited"]
+        self.not_joined = {site: read_notice(notice) for site, notice in known["not_joined"].items()}
         # who left is asked again: it was settled with the site, or it leaves again and the quorum is counted again
-        self.left = {site: REVOKED for site in self.members if site not in self.sites}
+        self.left = {site: revoked_key(site) for site in self.members if site not in self.sites}
         self.log.add(RESUMED, study=self.study.hash, engine="flower", run=self.run_name)
 
     def _federate(self) -> Generator[Step, None, Federation]:
@@ -68,7 +68,7 @@ class Membership(SecureSumming):
         return self.members
 
     @property
-    def absences(self) -> dict[str, str]:
+    def absences(self) -> dict[str, Notice]:
         """Who did not come, or left, and why."""
         return {**self.not_joined, **self.left}
 
@@ -90,7 +90,7 @@ class Membership(SecureSumming):
                 )
             except SiteLeft:
                 ready = {site: message for site, message in ready.items() if site not in self.left}
-            except DeployError as error:
+            except SiteError as error:
                 ready = self.without(error, ready)
             else:
                 return made
@@ -98,16 +98,17 @@ class Membership(SecureSumming):
     def restrict_to(self, sites: Collection[str]) -> None:
         """These alone are sites of the run. Why the others are not is kept, for the results."""
         for site in self.members:
+            late = Notice("site-late", "warning", site, details={"greeting": True})
             if site not in sites:
-                self.not_joined[site] = self.left.get(site, LATE)
+                self.not_joined[site] = self.left.get(site, late)
         self.members = [site for site in self.members if site in sites]
         self.write_federation()
 
-    def without(self, error: DeployError, ready: Mapping[str, Message]) -> dict[str, Message]:
+    def without(self, error: SiteError, ready: Mapping[str, Message]) -> dict[str, Message]:
         """Who disagrees with most of the others leaves, where the quorum allows it; otherwise the run stops here."""
-        if error.where not in self.present or len(self.present) <= self.quorum:
+        if error.notice.site not in self.present or len(self.present) <= self.quorum:
             raise error
-        self.leave(error.where, error.problem)
+        self.leave(error.notice)
         return {site: message for site, message in ready.items() if site not in self.left}
 
     def _greet(self) -> Generator[Step, None, dict[str, Message]]:
