@@ -11,7 +11,7 @@ from tests.small_federations import after, assert_same, assert_same_tree, each_r
 from wardround.algorithms import ALGORITHMS, Algorithm
 from wardround.algorithms.fedavg import fedavg
 from wardround.algorithms.fedprox import fedprox
-from wardround.algorithms.hierarchical import as_merged, as_regional, active_regions, hierarchical, part_of
+from wardround.algorithms.hierarchical import active_regions, as_merged, as_regional, hierarchical, part_of
 from wardround.algorithms.regions import Regions, form_regions, traffic
 from wardround.core.errors import StudyError
 from wardround.core.tree import State
