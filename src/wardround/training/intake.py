@@ -272,7 +272,7 @@ class Intake:
 
     def _site_charge(self) -> tuple[float, float, int] | None:
         site, training = self.trial.privacy.site, self.trial.training
-        return site and (training.share, site_noise(site, training.share, training.rounds), 1)
+        return None if site is None else (training.share, site_noise(site, training.share, training.rounds), 1)
 
 
 def weight_of(trial: Trial, site: Site) -> float:
