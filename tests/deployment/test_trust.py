@@ -24,7 +24,7 @@ from wardround.core.tree import Tree
 from wardround.deployment import join as joining
 from wardround.deployment.coordinate import coordinate
 from wardround.deployment.flower import superlink_process as link
-from wardround.deployment.flower.connection import Scope
+from wardround.deployment.flower.gateway import Scope
 from wardround.deployment.flower.superlink_process import SignedHeads
 from wardround.deployment.provisioning import certificates
 from wardround.deployment.provisioning.kit import CoordinatorKit
