@@ -45,7 +45,7 @@ def coordinate(
         problem = f"the kit was made for a study with hash {kit.hash[:12]}, and this one has {study.hash[:12]}"
         raise DeployError(str(kit.path), problem, "Name the study in the kit, or provision anew.")
     sites = [site for site in kit.sites if site not in kit.revoked]
-    refuse_undeployable(study, families, kit.hospitals or sites)
+    refuse_undeployable(study, kit.hospitals or sites)
     folder = deployed_folder(study, out)
     if folder.complete and not again:
         finish_up(study, folder)

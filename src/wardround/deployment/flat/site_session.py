@@ -25,7 +25,7 @@ from wardround.deployment.common.schema_agreement import (
     direction_payload,
     read_common,
     write_facts,
-    write_lent,
+    write_fill_values,
     write_moments,
 )
 from wardround.deployment.common.secure_sum_site import Commitments
@@ -191,7 +191,7 @@ class Session:
             arm = self.study.arm(kind[0])
             train = self.plan.own_split(kind).train
             own = lend(self.plan.cohort_of(arm).table, train, layouts[place], arm.preparation)
-            lent.append(write_lent(own, asked["numbers"], asked["categories"]))
+            lent.append(write_fill_values(own, asked["numbers"], asked["categories"]))
         return {"lent": lent}
 
     def moments(self, body: Body) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from safetensors.torch import load
 
 from wardround.core.errors import DataError, DeployError
 from wardround.core.tree import Tree
-from wardround.deployment.common.answer_checks import check_waves, holds
+from wardround.deployment.common.answer_checks import check_waves, require
 from wardround.deployment.common.deployment_results import RESULT_FILES, Participants, save_summaries, write_results
 from wardround.deployment.common.messaging import Step
 from wardround.deployment.common.schema_agreement import rows_by_side
@@ -185,9 +185,9 @@ class VerticalCoordinator(Coordinator):
 
     def check_ready(self, site: str, answer: Message) -> None:
         super().check_ready(site, answer)
-        holds(bool(answer.body["classes"]) == (site == self.holder), "classes where there are no labels, or none")
+        require(bool(answer.body["classes"]) == (site == self.holder), "classes where there are no labels, or none")
         known = vouched_key(self.run_name, site, answer.body["voucher"], self.keys)
-        holds(known is not None, "a key that the key of its kit has not signed")
+        require(known is not None, "a key that the key of its kit has not signed")
 
     def _match(
         self, stage: str, vouchers: Mapping[str, Any], rosters: Mapping[str, list[str]]
@@ -260,7 +260,7 @@ class VerticalCoordinator(Coordinator):
 
         def check(party: str, answer: Answered) -> None:
             _sends(wanted)(party, answer)
-            holds(set(answer[0].body["losses"]) == ending, "losses of other rounds than those that end")
+            require(set(answer[0].body["losses"]) == ending, "losses of other rounds than those that end")
 
         learned, back = (yield from self._asked({self.holder: message}, f"block {step + 1}", check))[self.holder]
         losses = {int(place): float(loss) for place, loss in learned.body["losses"].items()}
@@ -363,7 +363,7 @@ def _sends(names: Collection[str]) -> PartyCheck:
     """Checks that a party sends exactly these."""
 
     def check(party: str, answer: Answered) -> None:
-        holds(set(answer[1]) == set(names), "other numbers than it was asked for")
+        require(set(answer[1]) == set(names), "other numbers than it was asked for")
 
     return check
 
