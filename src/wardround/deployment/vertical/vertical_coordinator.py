@@ -108,7 +108,7 @@ class VerticalCoordinator(Coordinator):
             made = {name: file_hash(self.folder.path / name) for name in RESULT_FILES}
             self.log.add(FINISHED, study=self.study.hash, files=made)
             self.title = "taking leave"
-            yield from self._part(made["results.json"])
+            yield from self._say_goodbye(made["results.json"])
             self.folder.remove_state()
 
     def _train_all(self, plan: VerticalPlan) -> Generator[Step, None, int]:
@@ -224,7 +224,7 @@ class VerticalCoordinator(Coordinator):
         """Without patients in common there is nothing to go on with: all are told, and the next start begins anew."""
         self.log.add("matching failed", why=error.problem)
         self.title = "taking leave"
-        yield from self._part("", error.problem)
+        yield from self._say_goodbye("", error.problem)
         self.folder.remove_state()
 
     def _exchange(self, number: int, trials: list[Trial], plan: VerticalPlan) -> Generator[Step]:
