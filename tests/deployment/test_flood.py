@@ -63,7 +63,7 @@ def test_a_superlink_holds_nothing_of_strangers(tmp_path: Path, monkeypatch: pyt
             assert ask(transport, {"north": message}) == {"north": message}
         nobody_repeats_a_request(linked, tmp_path)
         a_site_whose_clock_is_an_hour_off_is_refused(linked, tmp_path, monkeypatch)
-        linked._office().expel("south")
+        linked._connected().expel("south")
         assert first_words(linked, tmp_path, "south") == UNKNOWN_KEY
         done.append(True)
 
