@@ -15,7 +15,7 @@ from wardround.core.tree import State, Tree
 from wardround.data.site import Site
 from wardround.privacy.dp.noise import Stream, with_noise
 from wardround.privacy.dp.protection import seeded_streams, site_noise
-from wardround.privacy.secure_sum.vectors import Shapes, arrays_of, encoding_of, mean_of, shapes_of
+from wardround.privacy.secure_sum.fixed_point import Shapes, arrays_of, encoding_of, mean_of, shapes_of
 from wardround.training.local import Memory, Outcome
 from wardround.training.trial import Assignment, RoundRecord, Run, Trial, stopped
 
