@@ -1,4 +1,4 @@
-"""The page of what is supported: each cell that says yes trains, and each other one is refused for the stated reason."""
+"""The page of what is supported: cells that say yes train, and the others are refused for the stated reason."""
 
 import re
 from collections.abc import Iterator, Mapping
