@@ -104,7 +104,7 @@ def plan_and_units(cell: Cell) -> tuple[Plan, list[Unit]]:
     """What `wardround run` would do; WardroundError where it would refuse."""
     study, families = load_study(cell.study)
     if cell.place == "deployed":
-        refuse_undeployable(study, families, list(PARTIES) if cell.topology == "vertical" else SITES)
+        refuse_undeployable(study, list(PARTIES) if cell.topology == "vertical" else SITES)
     plan = load_plan(study, families)
     return plan, cut(plan, cell.place if cell.place in ("serial", "stacked") else "auto")
 
