@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 import torch
 from scipy.stats import multivariate_normal, norm
-from sklearn.metrics import roc_auc_score
 from torch import nn
 
 from tests.real_data import shared_data
@@ -483,6 +482,8 @@ def test_clouds_are_smooth() -> None:
 
 def train_and_score(pixels: np.ndarray, target: np.ndarray, train: np.ndarray, test: np.ndarray) -> np.ndarray:
     """AUC of each finding on the test rows, from three convolutions with group normalisation."""
+    from sklearn.metrics import roc_auc_score
+
     torch.manual_seed(0)
     inputs, wanted = torch.from_numpy(pixels).float() / 64 - 2, torch.from_numpy(target).float()
     network = nn.Sequential(
