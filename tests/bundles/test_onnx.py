@@ -64,6 +64,7 @@ def test_every_model_of_tables_scores_the_same(kind: str, tmp_path: Path) -> Non
         assert scored(tmp_path / "model.onnx", np.zeros((rows, 3), x.dtype)).shape == (rows, *expected.shape[1:])
 
 
+@pytest.mark.slow
 def test_the_file_says_what_it_is_and_nothing_of_this_machine(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

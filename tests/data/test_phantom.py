@@ -460,6 +460,7 @@ def test_noise_is_as_strong_as_the_machine_says() -> None:
     assert (noisy - plain)[below].std() == pytest.approx(2 * machine.grain * 255, rel=0.02)
 
 
+@pytest.mark.slow
 def test_hospitals_see_slightly_different_patients() -> None:
     found = phantom(rows=6000, size=32, images_per_patient=1.0).load()
     shares = pd.Series(found.groups["view"] == "AP").groupby(found.hospital).mean()

@@ -372,6 +372,7 @@ def test_a_kit_with_a_file_cut_off_is_refused_in_plain_words(tmp_path: Path, mon
             assert all(noticed) or path.name not in needed - {"site.toml"}, path.name
 
 
+@pytest.mark.slow
 def test_a_sites_state_with_a_file_cut_off_gives_the_same_models_or_stops_the_run(tmp_path: Path) -> None:
     """Never another model: a site that cannot know what it must know says so."""
     begin(tmp_path / "calm").run()

@@ -316,6 +316,7 @@ wardround.run_study(json.load(open({str(tmp_path / "study.json")!r})), {str(tmp_
     assert saved_bytes(wardround.run_study(STUDY, tmp_path).folder) == saved_bytes(run.folder)
 
 
+@pytest.mark.slow
 def test_every_algorithm_trains_on_findings(tmp_path: Path) -> None:
     raw = {
         **STUDY,
@@ -331,7 +332,7 @@ def test_every_algorithm_trains_on_findings(tmp_path: Path) -> None:
         assert not [line for line in content["warnings"] if "diverged" in line]
 
 
-@pytest.mark.parametrize("norm", ["batch", "fedbn"])
+@pytest.mark.parametrize("norm", ["batch", pytest.param("fedbn", marks=pytest.mark.slow)])
 def test_a_model_with_statistics_of_its_own_at_each_site_trains_on_findings(tmp_path: Path, norm: str) -> None:
     raw = {**STUDY, "model": {"kind": "residual", "widths": [4, 8], "norm": norm}}
     raw["training"] = {"rounds": 1, "lr": 0.05, "batch_size": 17}
