@@ -173,8 +173,8 @@ def others_are_heard_while_one_has_died_over_its_answer(linked: Any, transport: 
     from flwr.app import Context, RecordDict
 
     from wardround.deployment.flower.adapter import SiteConnection
-    from wardround.deployment.flower.client_app import client_app
     from wardround.deployment.flower.server_app import LinkLost
+    from wardround.deployment.flower.site_loop import client_app
 
     key = read_key(folder / "kits" / "sites" / "south" / "site.key").private
     desk = SiteConnection(f"{linked.host}:{linked.port}", linked.ca.read_bytes(), key, None)

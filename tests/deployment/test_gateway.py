@@ -18,10 +18,8 @@ import pytest
 from tests.deployment.federation_processes import heart_study, hospitals
 from wardround.core.settings import settings_of
 from wardround.deployment.coordinate import coordinate
-from wardround.deployment.flower import connection as connections
 from wardround.deployment.flower import gateway as doors
-from wardround.deployment.flower.connection import Receive, Scope, Send
-from wardround.deployment.flower.gateway import Gateway, Limits, Verdict, network_of
+from wardround.deployment.flower.gateway import Gateway, Limits, Receive, Scope, Send, Verdict, network_of
 from wardround.deployment.provisioning import certificates as made
 from wardround.deployment.provisioning.kit import CoordinatorKit, Keys
 from wardround.deployment.provisioning.provision import revoke
@@ -215,7 +213,7 @@ def trickle(connection: socket.socket, pieces: list[bytes], pause: float) -> str
 
 
 def test_whoever_is_slow_with_a_head_is_sent_away(kit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_WITHIN", 0.4)
+    monkeypatch.setattr(doors, "HEAD_WITHIN", 0.4)
     monkeypatch.setattr(doors, "HANDSHAKE_WITHIN", 0.4)
     with served(kit) as here, ExitStack() as stack:
         began = time.monotonic()
@@ -239,7 +237,7 @@ def test_a_head_is_not_endless(kit: Path) -> None:
 def test_whoever_stops_in_a_body_is_sent_away_and_who_is_only_slow_is_not(
     kit: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "LONGEST_PAUSE", 0.4)
+    monkeypatch.setattr(doors, "LONGEST_PAUSE", 0.4)
     with served(kit) as here:
         with here.secured() as slow, here.secured() as stopped:
             stopped.sendall(head(8, "north") + b"1234")
@@ -247,7 +245,7 @@ def test_whoever_stops_in_a_body_is_sent_away_and_who_is_only_slow_is_not(
             assert status(stopped) == "cut"
         here.nobody_is_left()
         assert here.bodies[-1] == 8
-        monkeypatch.setattr(connections, "BODY_WITHIN", 0.3)
+        monkeypatch.setattr(doors, "BODY_WITHIN", 0.3)
         began = time.monotonic()
         with here.secured() as endless:
             assert trickle(endless, [head(100, "north"), *[b"1"] * 99], 0.1) == "cut"

@@ -13,7 +13,7 @@ from tests.deployment.test_hostile_ends import Anyone
 from wardround.core.errors import DeployError, StudyError
 from wardround.core.tree import Tree
 from wardround.deployment.common.deployable import refuse_undeployable
-from wardround.deployment.flat.site_secret import RunSecret
+from wardround.deployment.flat.run_secret import RunSecret
 from wardround.privacy.dp.accountant import Charge, epsilon
 from wardround.protocol.messages import Message, Sealed, open_sealed, seal
 from wardround.runs.catalog import load_study

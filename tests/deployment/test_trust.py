@@ -26,7 +26,7 @@ from wardround.core.errors import DeployError, WardroundError
 from wardround.core.tree import Tree
 from wardround.deployment import join as joining
 from wardround.deployment.coordinate import coordinate
-from wardround.deployment.flower.connection import Scope
+from wardround.deployment.flower.gateway import Scope
 from wardround.deployment.provisioning import certificates
 from wardround.deployment.provisioning.kit import CoordinatorKit
 from wardround.deployment.provisioning.site_file import SiteFile

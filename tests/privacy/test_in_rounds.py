@@ -24,7 +24,7 @@ from wardround.engines import serial
 from wardround.engines.serial import leaves_of_run, restore_run
 from wardround.models import MODELS, Shape
 from wardround.privacy.dp.accountant import Charge, epsilon
-from wardround.privacy.secure_sum.vectors import encoding_of
+from wardround.privacy.secure_sum.fixed_point import encoding_of
 from wardround.runs import checkpoint
 from wardround.runs.execute import execute
 from wardround.runs.folder import RunFolder

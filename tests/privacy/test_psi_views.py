@@ -12,11 +12,10 @@ from scipy.stats import chi2, ks_2samp, spearmanr
 from tests.privacy.test_psi_group import ORDER
 from wardround.core import seeds
 from wardround.privacy.psi import group as psi_group
-from wardround.privacy.psi.psi import Party
-from wardround.privacy.psi.psi_terms import PsiMessage, Terms
+from wardround.privacy.psi.psi import Party, PsiMessage, Terms
 from wardround.privacy.psi.simulated_psi import _secret, match_patients
+from wardround.privacy.secure_sum.secure_sum import InMemory
 from wardround.privacy.secure_sum.simulated_sum import simulated_key
-from wardround.privacy.secure_sum.terms import InMemory
 
 SEED = 5
 ONE = (1).to_bytes(32, "little")

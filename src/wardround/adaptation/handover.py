@@ -17,7 +17,7 @@ from wardround.bundles.card.card import FIGURES, Adapter, Told
 from wardround.core.settings import parse
 from wardround.data.site import Rows
 from wardround.evaluation.scores import score_columns
-from wardround.privacy.dp.epsilons import in_words
+from wardround.privacy.dp.epsilons import format_epsilon
 from wardround.study.facts import AlgorithmFacts, ModelFacts, PartitionFacts, SourceFacts
 from wardround.study.schema import Arm, Choice, Deployment, ExamplePrivacy, Privacy, Study, Training
 
@@ -161,7 +161,7 @@ def introduction(part: SharedPart, site: str) -> list[str]:
     simulated = "" if privacy.get("guarantee") else "; simulated, so no guarantee"
     for kind, whom in (("example", "each patient"), ("site", "each hospital as a whole")):
         if privacy.get(kind):
-            allowed = in_words(privacy[kind]["epsilon"])
+            allowed = format_epsilon(privacy[kind]["epsilon"])
             guarantee = f"epsilon {allowed} at delta {privacy[kind]['delta']:g} was allowed{simulated}"
             lines.append(f"The shared part protects {whom} of the hospitals that it was trained at ({guarantee}).")
     if privacy.get("example"):

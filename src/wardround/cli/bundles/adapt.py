@@ -11,7 +11,7 @@ from rich.text import Text
 from wardround.cli import rendering as render
 from wardround.cli.options import Json
 from wardround.cli.rendering import console
-from wardround.privacy.dp.epsilons import in_words
+from wardround.privacy.dp.epsilons import format_epsilon
 
 if TYPE_CHECKING:
     from wardround.adaptation.adapt import Adapted
@@ -39,7 +39,7 @@ def show_shared(part: "SharedPart") -> None:
 
 def _promised(privacy: Mapping[str, Any]) -> str:
     parts = [
-        f"each {'patient' if kind == 'example' else 'hospital'}: epsilon {in_words(privacy[kind]['epsilon'])}"
+        f"each {'patient' if kind == 'example' else 'hospital'}: epsilon {format_epsilon(privacy[kind]['epsilon'])}"
         for kind in ("example", "site")
         if privacy[kind]
     ]

@@ -18,8 +18,7 @@ from wardround.deployment.common.secure_sum_site import read_bytes
 from wardround.deployment.common.secure_wave import Place, Trials, expected_sites, shortfall, terms_of
 from wardround.deployment.common.spool import Entry
 from wardround.privacy.secure_sum.fixed_point import Whole
-from wardround.privacy.secure_sum.secure_sum import Collector
-from wardround.privacy.secure_sum.terms import Advert, Reveal
+from wardround.privacy.secure_sum.secure_sum import Advert, Collector, Reveal
 from wardround.protocol.messages import Message, Sealed
 from wardround.runs.folder import write_atomically
 

@@ -26,8 +26,7 @@ from wardround.deployment.common.secure_wave import (
 from wardround.deployment.common.spool import MASKED
 from wardround.deployment.common.update_checks import leaves_hash
 from wardround.deployment.governance.policy import Refusal, Refused
-from wardround.privacy.secure_sum.secure_sum import Member
-from wardround.privacy.secure_sum.terms import Advert, Terms
+from wardround.privacy.secure_sum.secure_sum import Advert, Member, Terms
 from wardround.runs.ledger import sync
 from wardround.study.schema import Study
 

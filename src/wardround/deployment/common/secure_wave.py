@@ -15,9 +15,9 @@ import numpy as np
 from wardround.core.errors import DeployError, SecureSumError
 from wardround.core.tree import State
 from wardround.deployment.common.update_checks import shapes_of
-from wardround.privacy.secure_sum.fixed_point import Encoding, Whole
-from wardround.privacy.secure_sum.terms import LEAST_SITES, Terms, default_threshold
-from wardround.privacy.secure_sum.vectors import arrays_of, encoding_of, size_of
+from wardround.privacy.secure_sum.fixed_point import Encoding, Whole, arrays_of, encoding_of, size_of
+from wardround.privacy.secure_sum.secure_sum import Terms, default_threshold
+from wardround.privacy.validation import LEAST_SITES
 from wardround.training.intake import weight_of
 from wardround.training.trial import Trial
 

@@ -35,7 +35,7 @@ from wardround.deployment.common.secure_sum_site import (
 )
 from wardround.deployment.common.secure_wave import Place, is_secure
 from wardround.deployment.common.site_store import Store
-from wardround.deployment.flat.site_secret import RunSecret
+from wardround.deployment.flat.run_secret import RunSecret
 from wardround.deployment.flat.site_session import Body, Gate, Session, check_run_name
 from wardround.deployment.flat.site_training import by_trial, evaluate, flat, own_work, train, trials_of
 from wardround.deployment.governance.policy import Refusal, Refused

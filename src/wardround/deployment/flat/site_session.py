@@ -32,8 +32,8 @@ from wardround.deployment.common.secure_sum_site import Commitments
 from wardround.deployment.common.site_counts import own_counts, without_counts
 from wardround.deployment.common.site_store import Store
 from wardround.deployment.common.spool import Shape
+from wardround.deployment.flat.run_secret import RunSecret
 from wardround.deployment.flat.site_account import LEDGER, Question, questions
-from wardround.deployment.flat.site_secret import RunSecret
 from wardround.privacy.dp.noise import SecretStream, site_key
 from wardround.privacy.dp.protection import Streams
 from wardround.runs.environment import versions

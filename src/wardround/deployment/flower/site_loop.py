@@ -9,10 +9,12 @@ from pathlib import Path
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
 
+from wardround.core.errors import DeployError
 from wardround.deployment.flower.adapter import LOST, SiteConnection
-from wardround.deployment.flower.client_app import client_app
 from wardround.deployment.flower.server_app import LinkLost
+from wardround.deployment.flower.wire import from_record, to_record
 from wardround.protocol.messages import Sealed
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0  # seconds until the next attempt; doubled each time
@@ -21,6 +23,7 @@ CERTIFICATE = {  # by OpenSSL's code
     9: "the coordinator's certificate is not valid yet, or this clock is behind",
     10: "the coordinator's certificate has expired, or this clock is ahead",
 }
+NO_MESSAGE = Sealed(b"", b"", b"")  # carries no signature, so that it is refused and logged like a forged one
 MANY = 8  # chunks from which on progress is worth a line
 
 
@@ -88,6 +91,22 @@ class SiteLoop:
         until = time.monotonic() + seconds
         while time.monotonic() < until and not self.stop():
             time.sleep(min(0.1, max(0.0, until - time.monotonic())))
+
+
+def client_app(answer: Callable[[Sealed], Sealed]) -> ClientApp:
+    """The site's Flower app: every Flower message carries one sealed message, which `answer` answers."""
+    app = ClientApp()
+
+    def reply(message: Message, context: Context) -> Message:
+        try:
+            sealed = from_record(message.content)
+        except (DeployError, ValueError):  # ValueError: it holds an error and no content
+            sealed = NO_MESSAGE
+        return Message(to_record(answer(sealed)), reply_to=message)
+
+    for kind in (app.train, app.evaluate, app.query):
+        kind()(reply)
+    return app
 
 
 def connect(address: str, ca: Path, key: ec.EllipticCurvePrivateKey, before: int | None) -> SiteConnection:

@@ -30,8 +30,7 @@ from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIG
 from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 
-from wardround.deployment.flower.connection import Scope
-from wardround.deployment.flower.gateway import Gateway, Limits, Verdict
+from wardround.deployment.flower.gateway import Gateway, Limits, Scope, Verdict
 
 FLEET = "/v1/fleet/"
 NOT_FOR_SITES = ("/v1/fleet/register-node", "/v1/fleet/unregister-node")  # the coordinator alone says who takes part

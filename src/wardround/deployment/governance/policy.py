@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from wardround.core.errors import DeployError
 from wardround.core.settings import Count, Positive
 from wardround.deployment.regional.regions import companions
-from wardround.privacy.dp.epsilons import in_words
+from wardround.privacy.dp.epsilons import format_epsilon
 from wardround.study.schema import Arm, Study
 
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
@@ -109,7 +109,7 @@ def _unprotected(policy: Policy, study: Study, site: str) -> list[str]:
             if privacy.example is None:
                 found.append(f"{site} requires {limit}, which arm {arm.name} does not have")
             elif privacy.example.promised > policy.most_epsilon:
-                has = in_words(privacy.example.promised)
+                has = format_epsilon(privacy.example.promised)
                 found.append(f"{site} requires {limit}, and arm {arm.name} has {has}")
         if policy.most_delta is not None and privacy.example is not None and privacy.example.delta > policy.most_delta:
             found.append(f"{site} allows a delta of at most {policy.most_delta:g}, and arm {arm.name} has a larger one")

@@ -12,9 +12,8 @@ from wardround.deployment.vertical.party_plan import VerticalPlan
 from wardround.deployment.vertical.patient_matching import messages_in
 from wardround.deployment.vertical.vertical_validation import holder_of
 from wardround.evaluation.summaries.summary_validation import Expected, check_summary
-from wardround.privacy.psi.psi import Matcher
-from wardround.privacy.psi.psi_terms import SUM_PRINT, PsiMessage, check_message, due_answers
-from wardround.privacy.secure_sum.terms import Verifier
+from wardround.privacy.psi.psi import SUM_PRINT, Matcher, PsiMessage, check_message, due_answers
+from wardround.privacy.secure_sum.secure_sum import Verifier
 from wardround.protocol.messages import Message
 from wardround.training.trial import Trial
 

@@ -35,8 +35,7 @@ from wardround.deployment.vertical.patient_matching import (
 from wardround.deployment.vertical.split_state import ExchangeState, read_exchange, round_record, write_exchange
 from wardround.deployment.vertical.vertical_results import keep_without, topology_facts
 from wardround.deployment.vertical.vertical_validation import holder_of, parties_of
-from wardround.privacy.psi.psi import Matcher
-from wardround.privacy.psi.psi_terms import COORDINATOR, PsiMessage
+from wardround.privacy.psi.psi import COORDINATOR, Matcher, PsiMessage
 from wardround.protocol.answers import OF_PARTIES, Kinds
 from wardround.protocol.messages import Message, Sealed
 from wardround.protocol.party_sealing import vouched_key
