@@ -323,4 +323,4 @@ def _matched_bytes(patients: dict[str, list[str]], common: set[str]) -> int | No
         if len(told) != len(common):
             problem = f"the protocol found {len(told)} common patients at {party}, and there are {len(common)}"
             raise DeployError("matching patients", problem, "Report this: the matching must be exact.")
-    return sum(made.sent.values())
+    return sum(made.traffic.values())

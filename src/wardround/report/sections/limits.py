@@ -122,8 +122,8 @@ def _values(evidence: Evidence) -> dict[str, Any]:
 
 PAGE = """
 <section id="limits"><h2>Limits</h2><ul>{% for line in lines %}<li>{{ line }}</li>{% endfor %}</ul>
-{% if results.warnings %}
-{% call fold("Notes and warnings of this run (" ~ results.warnings | length ~ ")") %}
-<ul>{% for line in results.warnings %}<li>{{ line }}</li>{% endfor %}</ul>{% endcall %}{% endif %}
+{% if results.notices %}
+{% call fold("Notes and warnings of this run (" ~ results.notices | length ~ ")") %}
+<ul>{% for notice in results.notices %}<li>{{ notice.text }}</li>{% endfor %}</ul>{% endcall %}{% endif %}
 </section>"""
 SECTION = Section(PAGE, "limits", "Limits", _values)
