@@ -111,12 +111,12 @@ def test_an_answer_that_is_no_direction_is_refused(sent: list[Any]) -> None:
 def test_a_site_that_sends_such_an_answer_ends_the_run_with_a_clear_word(tmp_path: Path) -> None:
     made = hospitals(tmp_path)
     site = made.transport.sites["va"]
-    made_facts = site._made
+    answer_facts = site._answer_body
 
     def lying(kind: str, body: Any, tensors: Any) -> dict[str, Any]:
-        found = made_facts(kind, body, tensors)
+        found = answer_facts(kind, body, tensors)
         return {**found, "directions": {"x": [7, 7]}} if kind == "facts" else found
 
-    site._made = lying  # type: ignore[method-assign]
+    site._answer_body = lying  # type: ignore[method-assign]
     with pytest.raises(DeployError, match="va sent an answer that cannot be used"):
         made.run()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.deployment import radiology_sites as radiology
-from tests.deployment.in_process_federation import OpenGate, body_of, federation, kind_of
+from tests.deployment.in_process_federation import OpenGate, body_of, federation, kind_of, own_records
 from tests.deployment.parity import KNOWN, Both, assert_parity, deploy
 from tests.deployment.radiology_sites import FINDINGS, NAMES, study
 from tests.deployment.regional_federation import Hierarchy, hierarchy
@@ -21,7 +21,6 @@ from wardround.core.errors import DeployError, RunError
 from wardround.core.threads import torch_threads
 from wardround.data.records import Records
 from wardround.data.sources import Source
-from wardround.deployment.common.deployed_plan import own_records
 from wardround.deployment.common.local_predictions import load_predictions, load_thresholds
 from wardround.deployment.flat.site_bundle import bundle_of
 from wardround.deployment.flat.site_session import Session

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.deployment.in_process_federation import own_records
 from wardround.core.errors import MachineError
 from wardround.data.sources import SOURCES
 from wardround.deployment import demo
-from wardround.deployment.common.deployed_plan import own_plan, own_records
+from wardround.deployment.common.deployed_plan import own_plan
 from wardround.deployment.coordinate import coordinate
 from wardround.deployment.demo import PRIVATE, run_demo
 from wardround.deployment.flower.superlink import SuperLink

@@ -208,7 +208,7 @@ def test_records_of_rounds_are_the_simulations(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("algorithm", POOLING)
 def test_what_brings_rows_together_is_refused(algorithm: str) -> None:
-    document, families = load_study(study(["fedavg", algorithm]), sources=KNOWN)
+    document, _ = load_study(study(["fedavg", algorithm]), sources=KNOWN)
     with pytest.raises(StudyError, match="all rows at one place is what a deployment avoids"):
-        refuse_undeployable(document, families, NAMES)
+        refuse_undeployable(document, NAMES)
     assert any("no row leaves alder" in reason for reason in objections(Policy(), document, "alder", NAMES))

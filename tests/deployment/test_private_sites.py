@@ -85,9 +85,9 @@ def test_a_site_stops_where_falling_noise_would_exceed_epsilon(tmp_path: Path) -
 
 
 def test_a_study_without_a_clip_is_not_deployed() -> None:
-    asked, families = load_study(private(privacy={"example": {**EXAMPLE, "clip": "none"}}), sources=KNOWN)
+    asked, _ = load_study(private(privacy={"example": {**EXAMPLE, "clip": "none"}}), sources=KNOWN)
     with pytest.raises(StudyError, match="privacy: example: clip: without a clip"):
-        refuse_undeployable(asked, families, ("alder", "birch"))
+        refuse_undeployable(asked, ("alder", "birch"))
 
 
 def test_a_repeated_request_has_the_same_bytes_and_is_charged_once(tmp_path: Path) -> None:
@@ -321,9 +321,9 @@ def test_epochs_that_were_not_done_are_not_charged(tmp_path: Path, monkeypatch: 
 def test_studies_that_would_promise_too_much_are_refused_at_both_ends(
     content: dict[str, Any], where: str, problem: str, tmp_path: Path
 ) -> None:
-    study, families = load_study(content, sources=KNOWN)
+    study, _ = load_study(content, sources=KNOWN)
     with pytest.raises(StudyError, match=problem) as refused:
-        refuse_undeployable(study, families, ["alder", "birch", "cedar", "dogwood"])
+        refuse_undeployable(study, ["alder", "birch", "cedar", "dogwood"])
     assert where in refused.value.where
     made = begin(tmp_path, content)
     with pytest.raises(DeployError, match=problem):

@@ -118,11 +118,11 @@ def test_a_site_scores_no_model_that_its_study_does_not_have(tmp_path: Path) -> 
     made = federation(study(["fedavg"]), tmp_path, at_sites(), known_sources=KNOWN)
     sealed_before = made.coordinator._with_models
 
-    def with_another(trials: Any, state: Any, wanted: Any, prepare: Any, beside: Any = None) -> Any:
-        if any(message.kind == "evaluate" for message, _ in wanted.values()):
+    def with_another(trials: Any, state: Any, requests: Any, prepare: Any, extra: Any = None) -> Any:
+        if any(message.kind == "evaluate" for message, _ in requests.values()):
             own = {f"0/own/{name}": leaf.clone() for name, leaf in state.runs[0].server["params"].items()}
-            beside = dict.fromkeys(wanted, own)
-        return sealed_before(trials, state, wanted, prepare, beside)
+            extra = dict.fromkeys(requests, own)
+        return sealed_before(trials, state, requests, prepare, extra)
 
     made.coordinator._with_models = with_another  # type: ignore[method-assign]
     with pytest.raises(DeployError, match="asks for figures of a model that the study that was approved here"):

@@ -18,7 +18,7 @@ from wardround.data.cohort import Cohort, load_cohort, split_sites
 from wardround.data.partition import PARTITIONERS
 from wardround.data.records import label_counts
 from wardround.data.sources import Source
-from wardround.data.sources.csv.column_types import normalized_levels
+from wardround.data.sources.csv.columns import normalized_levels
 from wardround.data.sources.csv.text_table import checked_names
 from wardround.data.sources.csv.text_table import read_table as read_csv
 from wardround.data.split import Split

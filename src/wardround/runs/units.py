@@ -91,7 +91,7 @@ def cut(plan: Plan, engine: str) -> list[Unit]:
                 continue
             refuse_buffers(trial, look)
             if alone:
-                problem = f"the stacked engine knows nothing of {alone}"
+                problem = f"the stacked engine does not support {alone}"
                 raise RunError(f"arm {trial.arm}", problem, "Use --engine auto or serial.")
             shape = (len(trial.sites), arm.held_out, look.shapes, trial.algorithm.regions)
             key = repr((arm.algorithm.name, look.fixed(arm), arm.model, arm.training, shape))

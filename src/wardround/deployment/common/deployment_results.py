@@ -81,8 +81,8 @@ def _summaries_path(folder: RunFolder, wave: int) -> Path:
 
 def missed_an_evaluation(plan: DeployedPlan, lines: Sequence[Mapping[str, Any]]) -> list[str]:
     evaluated = {(line["arm"], line["seed"], line["site"]) for line in lines if line["side"] == "test"}
-    wanted = [(arm.name, seed) for arm in plan.study.arms for seed in plan.study.evaluation.seeds]
-    return [site for site in plan.sites if any((*trial, site) not in evaluated for trial in wanted)]
+    trials = [(arm.name, seed) for arm in plan.study.arms for seed in plan.study.evaluation.seeds]
+    return [site for site in plan.sites if any((*trial, site) not in evaluated for trial in trials)]
 
 
 def save_summaries(folder: RunFolder, wave: int, trials: Sequence[Trial], answers: Mapping[str, Message]) -> None:

@@ -85,34 +85,39 @@ class Messenger:
 
     def federation(self) -> dict[str, Any]:
         """Who takes part, as plain data: a run goes on with it."""
-        kept = {"members": self.members, "left": self.left, "invited": self.invited, "not_joined": self.not_joined}
-        return {"run": self.run_name, **kept}
+        return {
+            "run": self.run_name,
+            "members": self.members,
+            "left": self.left,
+            "invited": self.invited,
+            "not_joined": self.not_joined,
+        }
 
     def ask_all(
         self, message: Message, closing: bool = False, check: Check = lambda site, answer: None
     ) -> Generator[Step, None, dict[str, Message]]:
         """One message to every site; the answers in the order of the sites. `check` raises where one cannot be."""
-        found: dict[str, Message] = {}
+        answers: dict[str, Message] = {}
 
         def take(site: str, sealed: Sealed, answer: Message) -> None:
             check(site, answer)
-            found[site] = answer
+            answers[site] = answer
 
         messages = {site: self.sealed(message, site) for site in self.present}
         yield from self.collect(messages, take, message.kind, closing)
-        return {site: found[site] for site in self.members if site in found}
+        return {site: answers[site] for site in self.members if site in answers}
 
     def ask_required(
         self, message: Message, check: Check = lambda site, answer: None
     ) -> Generator[Step, None, dict[str, Message]]:
         """As `ask_all`, where no answer may be missing. Who does not answer in time is no site of this run."""
-        found = yield from self.ask_all(message, closing=True, check=check)
+        answers = yield from self.ask_all(message, closing=True, check=check)
         for site in self.present:
-            if site not in found:
+            if site not in answers:
                 self.leave(site, "did not answer in time, before the first round")
-        if len(found) < len(self.members):
+        if len(answers) < len(self.members):
             raise SiteLeft
-        return found
+        return answers
 
     def sealed(
         self, message: Message, site: str, packed: bytes | None = None, packed_hash: bytes | None = None
@@ -133,9 +138,9 @@ class Messenger:
         self.activity |= dict.fromkeys(waiting, f"asked: {what}")
         while waiting:
             asking = self._due(waiting, not_before)
-            for got in self.transport.ask(asking) if asking else _pause():
-                if got is not None:
-                    site, sealed = got
+            for arrival in self.transport.ask(asking) if asking else _pause():
+                if arrival is not None:
+                    site, sealed = arrival
                     again = self._answered(site, sealed, take, messages[site])
                     if again is None:
                         waiting.pop(site, None)
@@ -165,17 +170,17 @@ class Messenger:
             waiting.pop(site)
         return bool(gone)
 
-    def _answered(self, site: str, sealed: Sealed, take: Take, asked: Sealed) -> float | None:
+    def _answered(self, site: str, sealed: Sealed, take: Take, request: Sealed) -> float | None:
         """None, or when the site is to be asked again."""
         try:
-            return self._judged(site, sealed, take, asked)
+            return self._judged(site, sealed, take, request)
         except (DeployError, SecureSumError) as error:
             self.leave(site, error.problem)
         except Impossible as impossible:
             self.leave(site, unusable(site, str(impossible)).problem)
         return None
 
-    def _judged(self, site: str, sealed: Sealed, take: Take, asked: Sealed) -> float | None:
+    def _judged(self, site: str, sealed: Sealed, take: Take, request: Sealed) -> float | None:
         """DeployError where the site has to leave."""
         if site in self.revoked():
             raise DeployError(site, REVOKED, "Provision anew if it was a mistake.")
@@ -184,7 +189,7 @@ class Messenger:
         message = open_sealed(sealed, self.keys[site], site, tensors=False)
         if message.body.get("site") != site:
             raise DeployError(site, "answered under another name", "Make sure that it has its own kit.")
-        if not belongs(message, asked):
+        if not belongs(message, request):
             return self._mismatched(site)  # to an earlier question; this one is still open
         self.mismatches.pop(site, None)
         read_answer(site, message.kind, message.body, self.answers)
@@ -231,11 +236,11 @@ class Messenger:
     def quorum(self) -> int:
         return self.study.deployment.quorum or len(self.sites)
 
-    def _may_close(self, asked: Collection[str], waiting: Collection[str], began: float) -> bool:
+    def _may_close(self, requested: Collection[str], waiting: Collection[str], began: float) -> bool:
         deadline = self.study.deployment.deadline
-        there = [site for site in asked if site not in waiting and site not in self.left]
+        answered = [site for site in requested if site not in waiting and site not in self.left]
         over = deadline is not None and time.monotonic() - began > self.patience * deadline
-        return over and len(there) >= self.quorum
+        return over and len(answered) >= self.quorum
 
     def _place(self, site: str) -> str:
         return "connected" if self.transport.connected().get(site) else "not connected"

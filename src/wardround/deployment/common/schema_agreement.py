@@ -19,7 +19,7 @@ from wardround.data.clinical_names import SAME
 from wardround.data.prepare import Layout
 from wardround.data.records import SIDES, Column
 from wardround.data.serialization import Plain, read_column, read_layout, write_column, write_layout
-from wardround.deployment.common.answer_checks import check_facts, check_lent, check_moments, dominant_sites
+from wardround.deployment.common.answer_checks import check_facts, check_fill_values, check_moments, dominant_sites
 from wardround.deployment.common.deployed_plan import Agreed, DeployedPlan, Key, coordinator_plan
 from wardround.protocol.messages import Message
 from wardround.runs.plan import members_of
@@ -40,19 +40,19 @@ def read_facts(payload: Mapping[str, Any]) -> Facts:
     return Facts(tuple(map(bool, payload["present"])), tuple(map(bool, payload["gaps"])), levels)
 
 
-def write_lent(lent: Lent, numbers: Sequence[int], categories: Sequence[str]) -> Plain:
+def write_fill_values(fill_values: Lent, numbers: Sequence[int], categories: Sequence[str]) -> Plain:
     """Only of the requested columns; all others are left out."""
-    lent = with_enough(lent)
-    requested = np.zeros(len(lent.fill), dtype=bool)
+    fill_values = with_enough(fill_values)
+    requested = np.zeros(len(fill_values.fill), dtype=bool)
     requested[list(numbers)] = True
     return {
-        "fill": np.where(requested, lent.fill, 0.0).tolist(),
-        "counts": np.where(requested, lent.counts, 0).tolist(),
-        "levels": {name: dict(levels) for name, levels in lent.levels.items() if name in categories},
+        "fill": np.where(requested, fill_values.fill, 0.0).tolist(),
+        "counts": np.where(requested, fill_values.counts, 0).tolist(),
+        "levels": {name: dict(levels) for name, levels in fill_values.levels.items() if name in categories},
     }
 
 
-def read_lent(payload: Mapping[str, Any]) -> Lent:
+def read_fill_values(payload: Mapping[str, Any]) -> Lent:
     return Lent(np.array(payload["fill"], dtype=float), np.array(payload["counts"], dtype=np.int64), payload["levels"])
 
 
@@ -202,9 +202,9 @@ def agree_on_layouts(
     body["inputs"] = inputs
     commons: list[Common | None] = [None] * len(plan.kinds)
     if columns:
-        layouts, asked = _choose_layouts(plan, columns, facts, body)
-        lent = yield from _ask_for_lent(plan, asked, facts, body, ask)
-        commons = _fill_values(plan, layouts, lent, facts)
+        layouts, requests = _choose_layouts(plan, columns, facts, body)
+        fill_values = yield from _ask_for_fill_values(plan, requests, facts, body, ask)
+        commons = _fill_values(plan, layouts, fill_values, facts)
         commons = yield from _scales(plan, body, commons, facts, ask)
         for kind, layout, common in zip(plan.kinds, layouts, commons, strict=True):
             if layout is not None:
@@ -280,41 +280,41 @@ def _choose_layouts(
     `body` lists each different layout once; most studies have few.
     """
     layouts: list[Layout | None] = []
-    asked: list[dict[str, list[Any]]] = []
+    requests: list[dict[str, list[Any]]] = []
     distinct: list[Layout] = []
     for number, kind in enumerate(plan.kinds):
         arm = plan.study.arm(kind[0])
         if arm.preparation.schema == "own":
             plan.agreed[kind] = replace(plan.agreed[kind], inputs=OWN_COLUMNS)
             layouts.append(None)
-            asked.append({"numbers": [], "categories": []})
+            requests.append({"numbers": [], "categories": []})
             continue
         layout = layout_of(columns, [facts.facts(name, kind) for name in facts.contributors(arm)], arm.preparation)
         if layout not in distinct:
             distinct.append(layout)
         body["of"][number] = distinct.index(layout)
         layouts.append(layout)
-        asked.append(_lacking(layout, columns, facts.present(kind)))
+        requests.append(_lacking(layout, columns, facts.present(kind)))
     body["layouts"] = [write_layout(layout) for layout in distinct]
-    return layouts, asked
+    return layouts, requests
 
 
-def _ask_for_lent(
-    plan: DeployedPlan, asked: list[dict[str, list[Any]]], facts: FactSource, body: Mapping[str, Any], ask: Any
+def _ask_for_fill_values(
+    plan: DeployedPlan, requests: list[dict[str, list[Any]]], facts: FactSource, body: Mapping[str, Any], ask: Any
 ) -> Generator[Any, None, dict[str, list[Lent]]]:
     """Values for columns that some site lacks, by contributor; empty where no site lacks any."""
-    if not any(request["numbers"] or request["categories"] for request in asked):
+    if not any(request["numbers"] or request["categories"] for request in requests):
         return {}
 
     def check(site: str, answer: Message) -> None:
-        check_lent(answer.body["lent"], plan, asked, body["of"], body["layouts"], facts.train_rows(site))
+        check_fill_values(answer.body["lent"], plan, requests, body["of"], body["layouts"], facts.train_rows(site))
 
-    answers = yield from ask(Message("lend", {**_layout_fields(body), "asked": asked}), check)
-    return {site: [read_lent(payload) for payload in answer.body["lent"]] for site, answer in answers.items()}
+    answers = yield from ask(Message("lend", {**_layout_fields(body), "asked": requests}), check)
+    return {site: [read_fill_values(payload) for payload in answer.body["lent"]] for site, answer in answers.items()}
 
 
 def _fill_values(
-    plan: DeployedPlan, layouts: Sequence[Layout | None], lent: Mapping[str, Sequence[Lent]], facts: FactSource
+    plan: DeployedPlan, layouts: Sequence[Layout | None], fill_values: Mapping[str, Sequence[Lent]], facts: FactSource
 ) -> list[Common | None]:
     commons: list[Common | None] = []
     for number, (kind, layout) in enumerate(zip(plan.kinds, layouts, strict=True)):
@@ -324,7 +324,7 @@ def _fill_values(
         columns = len(layout.numeric)
         nothing = Lent(np.zeros(columns), np.zeros(columns, dtype=np.int64), {})
         contributors = facts.contributors(plan.study.arm(kind[0]))
-        commons.append(common_of([lent[name][number] if lent else nothing for name in contributors]))
+        commons.append(common_of([fill_values[name][number] if fill_values else nothing for name in contributors]))
     return commons
 
 
@@ -379,9 +379,9 @@ def common_columns(columns_by_site: Mapping[str, Any]) -> tuple[list[Column], li
     common: list[Column] = []
     warnings = []
     for name in dict.fromkeys(name for table in tables.values() for name in table):
-        having = {site: table[name] for site, table in tables.items() if name in table}
-        common.append(_common_column(name, having))
-        lacking = [site for site in tables if site not in having]
+        recorded = {site: table[name] for site, table in tables.items() if name in table}
+        common.append(_common_column(name, recorded))
+        lacking = [site for site in tables if site not in recorded]
         if lacking:
             warnings.append(f"{', '.join(lacking)}: {name!r} is not recorded, or has no value, and counts as missing")
     return common, warnings
@@ -399,21 +399,21 @@ def _refuse_mixed_forms(columns_by_site: Mapping[str, Any]) -> None:
             raise DeployError(site, forms, "Give all sites data of the same form.")
 
 
-def _common_column(name: str, having: Mapping[str, Column]) -> Column:
-    first_site = majority_site({site: column.kind for site, column in having.items()})
-    kind = having[first_site].kind
-    for site, column in having.items():
+def _common_column(name: str, columns: Mapping[str, Column]) -> Column:
+    first_site = majority_site({site: column.kind for site, column in columns.items()})
+    kind = columns[first_site].kind
+    for site, column in columns.items():
         if column.kind != kind:
             problem = f"{name!r} is {column.kind} here and {kind} at {first_site}"
             raise DeployError(site, problem, "Declare its type under `types` in [data] of one of the site files.")
-    limits = next((column.limits for column in having.values() if column.limits), None)
-    coded = all(column.coded for column in having.values())
-    return Column(name, kind, limits, coded, _levels(name, having))
+    limits = next((column.limits for column in columns.values() if column.limits), None)
+    coded = all(column.coded for column in columns.values())
+    return Column(name, kind, limits, coded, _levels(name, columns))
 
 
-def _levels(name: str, having: Mapping[str, Column]) -> tuple[str, ...] | None:
+def _levels(name: str, columns: Mapping[str, Column]) -> tuple[str, ...] | None:
     """The declared levels, which must be the same at every site that declares them."""
-    declared = {site: column.levels for site, column in having.items() if column.levels is not None}
+    declared = {site: column.levels for site, column in columns.items() if column.levels is not None}
     for site, levels in declared.items():
         first = majority_site({other: sorted(others) for other, others in declared.items()})
         if set(levels) != set(declared[first]):

@@ -89,10 +89,10 @@ class Coordinator(SecureSumming):
             RunSecret(self.folder.path / "state").destroy()
             invited = Participants(self.invited_hospitals, plan.sites, self.absences)
             write_results(self.folder, plan, federation.described, len(waves), warnings, invited)
-            made = {name: file_hash(self.folder.path / name) for name in RESULT_FILES}
-            self.log.add(FINISHED, study=self.study.hash, files=made)
+            hashes = {name: file_hash(self.folder.path / name) for name in RESULT_FILES}
+            self.log.add(FINISHED, study=self.study.hash, files=hashes)
             self.title = "taking leave"
-            yield from self._part(made["results.json"])
+            yield from self._say_goodbye(hashes["results.json"])
             self.folder.remove_state()
 
     def _begin(self) -> None:
@@ -128,10 +128,10 @@ class Coordinator(SecureSumming):
             write_atomically(path, json.dumps(write_federation(federation)).encode())
         federation.plan.refuse_unsound_arms()
         waves = len(federation.plan.waves())
-        told = yield from self.ask_all(
+        answers = yield from self.ask_all(
             federation.prepare, closing=True, check=lambda site, answer: check_waves(answer.body, waves)
         )
-        self.prepared = set(told)
+        self.prepared = set(answers)
         return federation
 
     @property
@@ -157,7 +157,7 @@ class Coordinator(SecureSumming):
                 continue
             self.title = "agreeing on columns"
             try:
-                made: Federation = yield from agree_on(
+                federation: Federation = yield from agree_on(
                     self.study, self.families, dict(ready), self.ask_required, self.run_name
                 )
             except SiteLeft:
@@ -165,7 +165,7 @@ class Coordinator(SecureSumming):
             except DeployError as error:
                 ready = self.without(error, ready)
             else:
-                return made
+                return federation
 
     def restrict_to(self, sites: Collection[str]) -> None:
         """These alone are sites of the run. Why the others are not is kept, for the results."""
@@ -216,9 +216,9 @@ class Coordinator(SecureSumming):
         self, number: int, trials: list[Trial], state: WaveState, records: JsonLines, prepare: Message
     ) -> Generator[Step, None, WaveState]:
         began = time.monotonic()
-        quiet = [n for n, trial in enumerate(trials) if self.study.arm(trial.arm).held_out is not None]
-        asked = tasks(trials, state, self.study.evaluation.every, quiet)
-        arrivals, missing = yield from self.gather(number, trials, state, prepare, asked)
+        unscored = [n for n, trial in enumerate(trials) if self.study.arm(trial.arm).held_out is not None]
+        site_tasks = tasks(trials, state, self.study.evaluation.every, unscored)
+        arrivals, missing = yield from self.gather(number, trials, state, prepare, site_tasks)
         bodies = [entry.body for entry in arrivals.entries.values()]
         ready, waiting = scored_records(state, trials, bodies, final=False)
         for record in ready:
@@ -229,21 +229,21 @@ class Coordinator(SecureSumming):
         return closed
 
     def gather(
-        self, number: int, trials: list[Trial], state: WaveState, prepare: Message, asked: dict[str, Task]
+        self, number: int, trials: list[Trial], state: WaveState, prepare: Message, site_tasks: dict[str, Task]
     ) -> Generator[Step, None, tuple[Arrivals, list[str]]]:
         """What sites answer in a round, and who of those asked did not."""
         spool = Spool(self.folder.path / "state", number, state.round)
         sums, sum_of, failed = None, None, ""
-        if is_secure(trials) and any(task.work for task in asked.values()):
+        if is_secure(trials) and any(task.work for task in site_tasks.values()):
             models = model_hashes(trials, state)
             sums = self.begin_sum(number, state.round, dict(enumerate(trials)), models, spool.folder)
             # who has spent its epsilon adds zeros: the masks of the others count on it
-            asked = {**{site: Task() for site in expected_sites(sums.trials, state.round)}, **asked}
+            site_tasks = {**{site: Task() for site in expected_sites(sums.trials, state.round)}, **site_tasks}
         try:
             if sums is not None:
                 yield from self.share_keys(sums, lambda site: self._catch_up(site, prepare))
                 self.prepared |= set(sums.sharers)
-            yield from self._train(number, trials, state, prepare, spool, asked, sums)
+            yield from self._train(number, trials, state, prepare, spool, site_tasks, sums)
             if sums is not None:
                 yield from self.unmask(sums, spool.entries(self.members))
                 if sums.total is not None:
@@ -252,19 +252,21 @@ class Coordinator(SecureSumming):
         except SecureSumError as error:
             sum_of, failed = None, f"{error.where}: {error.problem}"
             self.lines.append(f"round {state.round + 1} of {self.title} came to nothing: {failed}")
-        entries = self._entries(spool, asked, sums)
-        return Arrivals(entries, sum_of, failed), [site for site in asked if site not in entries]
+        entries = self._entries(spool, site_tasks, sums)
+        return Arrivals(entries, sum_of, failed), [site for site in site_tasks if site not in entries]
 
     def log_round(self, number: int, round_number: int, arrivals: Arrivals, missing: list[str]) -> None:
-        told = {s: {"message": e.message, "bytes": e.size, "head": e.body["head"]} for s, e in arrivals.entries.items()}
+        updates = {
+            s: {"message": e.message, "bytes": e.size, "head": e.body["head"]} for s, e in arrivals.entries.items()
+        }
         failed = {"failed": arrivals.failed} if arrivals.failed else {}
-        self.log.add("round closed", wave=number, round=round_number, updates=told, missing=missing, **failed)
+        self.log.add("round closed", wave=number, round=round_number, updates=updates, missing=missing, **failed)
 
-    def _entries(self, spool: Spool, asked: Mapping[str, Task], sums: Sum | None) -> dict[str, Entry]:
+    def _entries(self, spool: Spool, site_tasks: Mapping[str, Task], sums: Sum | None) -> dict[str, Entry]:
         """The answers that count. Whose vector is in a sum counts, even if the site has left since."""
         settled = [] if sums is None else sums.decisions.settled.get("survivors", [])
         return spool.entries(
-            [site for site in self.members if site in asked and (site in self.present or site in settled)]
+            [site for site in self.members if site in site_tasks and (site in self.present or site in settled)]
         )
 
     def _train(
@@ -274,7 +276,7 @@ class Coordinator(SecureSumming):
         state: WaveState,
         prepare: Message,
         spool: Spool,
-        asked: Mapping[str, Task],
+        site_tasks: Mapping[str, Task],
         sums: Sum | None,
     ) -> Generator[Step]:
         known = spool.entries(self.present)
@@ -282,19 +284,19 @@ class Coordinator(SecureSumming):
             return  # whose vectors are in the sum was told to the sites, and stands
         deadline = self.study.deployment.deadline
         seconds = None if deadline is None else PARTIAL_SHARE * deadline
-        wanted = {
+        requests = {
             site: (_in_sum(train_message(number, state, site, task, seconds, self.run_name), site, sums), task.trials)
-            for site, task in asked.items()
+            for site, task in site_tasks.items()
             if site in self.present and site not in known and _takes_part(site, state.round, sums)
         }
-        messages = self._with_models(trials, state, wanted, prepare)
+        messages = self._with_models(trials, state, requests, prepare)
 
         def take(site: str, sealed: Sealed, message: Message) -> None:
-            check_update(message.body, asked[site].work, trials)
-            check_figures(site, message.body["figures"], asked[site].score, trials, self.agreed_plan)
+            check_update(message.body, site_tasks[site].work, trials)
+            check_figures(site, message.body["figures"], site_tasks[site].score, trials, self.agreed_plan)
             masked = sums is not None and site in sums.sharers
-            sent = [n for n in asked[site].work if message.body["trials"][str(n)]["finite"]]
-            expected = {f"{n}/{name}": shape for n in sent for name, shape in self.shapes[n].items()}
+            finite = [n for n in site_tasks[site].work if message.body["trials"][str(n)]["finite"]]
+            expected = {f"{n}/{name}": shape for n in finite for name, shape in self.shapes[n].items()}
             if sums is not None and masked:
                 expected = {MASKED: ("I64", (masked_length(sums.trials, state.round),))}
             spool.add(site, sealed, message, expected)
@@ -318,9 +320,9 @@ class Coordinator(SecureSumming):
         self,
         trials: list[Trial],
         state: WaveState,
-        wanted: Mapping[str, tuple[Message, Sequence[int]]],
+        requests: Mapping[str, tuple[Message, Sequence[int]]],
         prepare: Message,
-        beside: Mapping[str, Tree] | None = None,
+        extra: Mapping[str, Tree] | None = None,
     ) -> dict[str, Sealed]:
         """Sealed messages with the models in them. Where all sites are sent the same, it is packed and hashed once.
 
@@ -328,8 +330,8 @@ class Coordinator(SecureSumming):
         """
         packed: dict[tuple[Any, ...], Sealed] = {}
         sealed = {}
-        for site, (message, chosen) in wanted.items():
-            more = (beside or {}).get(site, {})
+        for site, (message, chosen) in requests.items():
+            more = (extra or {}).get(site, {})
             tensors = models_for(trials, state, site, chosen) | more
             whole = Message(message.kind, {**message.body, **self._catch_up(site, prepare)}, tensors)
             key = (*chosen, id(more) if more else None)
@@ -370,19 +372,19 @@ class Coordinator(SecureSumming):
         own: Mapping[str, Tree] | None = None,
     ) -> Generator[Step, None, dict[str, Message]]:
         """Final models to all; summaries come back. Where sites form regions, `own` are the regions' own models."""
-        wanted = {
+        requests = {
             site: (evaluate_message(number, state, site, score, self.run_name), list(range(len(trials))))
             for site in self.present
         }
-        found: dict[str, Message] = {}
+        answers: dict[str, Message] = {}
 
         def take(site: str, sealed: Sealed, message: Message) -> None:
             self.check_summary(site, message, trials, score, set(by_trial((own or {}).get(site, {}))))
-            found[site] = message
+            answers[site] = message
 
-        messages = self._with_models(trials, state, wanted, prepare, own)
+        messages = self._with_models(trials, state, requests, prepare, own)
         yield from self.collect(messages, take, "evaluation", closing=True)
-        return {site: found[site] for site in self.present if site in found}
+        return {site: answers[site] for site in self.present if site in answers}
 
     def check_summary(
         self, site: str, message: Message, trials: Sequence[Trial], score: Sequence[int], regional: Collection[int] = ()
@@ -397,14 +399,14 @@ class Coordinator(SecureSumming):
             raise ValueError("sites are asked for models before they have agreed")
         return self.plan
 
-    def _part(self, results: str, why: str = "") -> Generator[Step]:
+    def _say_goodbye(self, results: str, why: str = "") -> Generator[Step]:
         """Tell everybody who is there. Who is not forgets what it kept when the next run begins."""
         message = Message("goodbye", {"run": self.run_name, "results": results, **({"why": why} if why else {})})
         messages = {site: self.sealed(message, site) for site in self.members if self.transport.connected().get(site)}
         began = time.monotonic()
-        for got in self.transport.ask(messages) if messages else ():
-            if got is not None:
-                self.activity[got[0]] = "done"
+        for arrival in self.transport.ask(messages) if messages else ():
+            if arrival is not None:
+                self.activity[arrival[0]] = "done"
             yield self.step()
             if time.monotonic() - began > LEAVE_WITHIN:
                 return

@@ -221,35 +221,35 @@ class CoordinatorConnection:
 class ReconnectingGrid(Grid):
     """A Grid that outlives its SuperLink: `office` gives the present one."""
 
-    def __init__(self, office: Callable[[], CoordinatorConnection]) -> None:
-        self.office = office
+    def __init__(self, connection: Callable[[], CoordinatorConnection]) -> None:
+        self.connection = connection
 
     def set_run(self, run: Any) -> None:
         raise NotImplementedError
 
     @property
     def run(self) -> Any:
-        return self.office().grid.run
+        return self.connection().grid.run
 
     def create_message(self, *args: Any, **kwargs: Any) -> Message:
         raise NotImplementedError
 
     def get_node_ids(self) -> Iterable[int]:
-        return self.office().grid.get_node_ids()
+        return self.connection().grid.get_node_ids()
 
     def get_nodes(self) -> Any:
-        return self.office().grid.get_nodes()
+        return self.connection().grid.get_nodes()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         with lost_link():
-            pushed = [number for number in self.office().grid.push_messages(messages) if number]
+            pushed = [number for number in self.connection().grid.push_messages(messages) if number]
         if not pushed:
             raise LinkLost
         return pushed
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         with lost_link():
-            return self.office().inbox.pull(list(message_ids))
+            return self.connection().inbox.pull(list(message_ids))
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         raise NotImplementedError
@@ -267,7 +267,7 @@ class Arriving:
         """None as long as parts are missing; an error where they will not come any more."""
         missing = False
 
-        def keep(part: str) -> bytes:
+        def pull_and_keep(part: str) -> bytes:
             nonlocal missing
             try:
                 self.there[part] = pull(part)
@@ -277,7 +277,7 @@ class Arriving:
             return self.there[part]
 
         try:
-            pull_objects([part for part in self.parts if part not in self.there], keep, max_tries_per_object=1)
+            pull_objects([part for part in self.parts if part not in self.there], pull_and_keep, max_tries_per_object=1)
         except ObjectPullError:
             error = Error(ErrorCode.MESSAGE_UNAVAILABLE, "cut off")
             return None if missing else make_message(metadata=self.metadata, error=error)
@@ -314,8 +314,8 @@ class Inbox:
     def _look(self, numbers: Sequence[str]) -> None:
         if not numbers:
             return
-        found = self.runtime.PullMessages(PullAppMessagesRequest(message_ids=numbers))
-        for proto, tree in zip(found.messages_list, found.message_object_trees, strict=True):
+        response = self.runtime.PullMessages(PullAppMessagesRequest(message_ids=numbers))
+        for proto, tree in zip(response.messages_list, response.message_object_trees, strict=True):
             metadata = message_from_proto(proto).metadata
             for number, old in list(self.arriving.items()):
                 if old.metadata.src_node_id == metadata.src_node_id:
@@ -348,9 +348,9 @@ class SiteConnection:
         if before is not None:
             with suppress(*LOST):
                 self.client.DeactivateNode(DeactivateNodeRequest(node_id=before))
-        asked = ActivateNodeRequest(public_key=public_key_to_bytes(public), heartbeat_interval=HEARTBEAT)
+        request = ActivateNodeRequest(public_key=public_key_to_bytes(public), heartbeat_interval=HEARTBEAT)
         try:
-            self.number = int(self.client.ActivateNode(asked).node_id)
+            self.number = int(self.client.ActivateNode(request).node_id)
         except LOST:
             self.client.close()  # a site may try for days
             raise
@@ -389,10 +389,10 @@ class SiteConnection:
                 return None
             message, tree = self.waiting.pop(next(iter(self.waiting)))
             run, number = message.metadata.run_id, message.metadata.message_id
-            pull = make_pull_object_fn_protobuf(self._again(self.client.PullObject), self.node, run)
-            contents = pull_objects([one.object_id for one in iterate_object_tree(tree)], pull)
+            pull = make_pull_object_fn_protobuf(self._retried(self.client.PullObject), self.node, run)
+            contents = pull_objects([part.object_id for part in iterate_object_tree(tree)], pull)
             whole = inflate_object_from_contents(number, contents)
-            confirm = self._again(self.client.ConfirmMessageReceived)
+            confirm = self._retried(self.client.ConfirmMessageReceived)
             make_confirm_message_received_fn_protobuf(confirm, self.node, run)(number)
             if not isinstance(whole, Message):
                 return None
@@ -402,7 +402,7 @@ class SiteConnection:
     def _drop(self, dropped: tuple[Message, ObjectTree]) -> None:
         """Tell the SuperLink to keep it no longer."""
         metadata = dropped[0].metadata
-        confirm = self._again(self.client.ConfirmMessageReceived)
+        confirm = self._retried(self.client.ConfirmMessageReceived)
         make_confirm_message_received_fn_protobuf(confirm, self.node, metadata.run_id)(metadata.message_id)
 
     def send(self, reply: Message, progress: Callable[[int, int], None]) -> None:
@@ -411,7 +411,7 @@ class SiteConnection:
         with lost_link(), no_object_id_recompute():
             reply.metadata.__dict__["_message_id"] = reply.object_id
             objects, tree = get_all_nested_objects(reply), get_object_tree(reply)
-            response = self._again(self.client.PushMessages)(
+            response = self._retried(self.client.PushMessages)(
                 PushMessagesRequest(
                     node=self.node,
                     messages_list=[message_to_proto(remove_content_from_message(reply))],
@@ -419,23 +419,23 @@ class SiteConnection:
                     clientapp_runtime_list=[0.0],
                 )
             )
-            wanted = set(response.objects_to_push)
+            needed = set(response.objects_to_push)
             push = make_push_object_fn_protobuf(
-                self._again(self.client.PushObject), self.node, run, response.session_id
+                self._retried(self.client.PushObject), self.node, run, response.session_id
             )
             gone = 0
 
-            def push_one(number: str, content: bytes) -> None:
+            def push_counted(number: str, content: bytes) -> None:
                 nonlocal gone
                 push(number, content)
                 gone += 1
-                progress(gone, len(wanted))
+                progress(gone, len(needed))
 
-            push_objects(objects, push_one, object_ids_to_push=wanted)
+            push_objects(objects, push_counted, object_ids_to_push=needed)
 
-    def _again(self, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def _retried(self, method: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """A call that is repeated for a while when the network fails: a chunk need not cost the whole message."""
-        return lambda request: self.retry.invoke(call, request)
+        return lambda request: self.retry.invoke(method, request)
 
     def close(self) -> None:
         self.stopped.set()

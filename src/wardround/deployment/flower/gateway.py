@@ -63,8 +63,8 @@ Judge = Callable[[Scope], Verdict]
 class Connection(asyncio.Protocol):
     """Between the network and uvicorn's own protocol, to which it passes a head, then its body, then the next head."""
 
-    def __init__(self, door: "Gateway", address: str) -> None:
-        self.door, self.address = door, address
+    def __init__(self, gateway: "Gateway", address: str) -> None:
+        self.gateway, self.address = gateway, address
         self.caller = ""  # once it is known
         self.welcome: asyncio.Task[None] | None = None
         self.transport: asyncio.Transport | None = None
@@ -78,18 +78,18 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
-        config = self.door.config
+        config = self.gateway.config
         self.http = config.http_protocol_class(  # type: ignore[call-arg]
             config=config,
-            server_state=self.door.server_state,
-            app_state={**self.door.lifespan.state, "connection": self},
+            server_state=self.gateway.server_state,
+            app_state={**self.gateway.lifespan.state, "connection": self},
         )
         self.http.connection_made(transport)
         self._end_after(HEAD_WITHIN)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._end_after(None)
-        self.door.leave(self)
+        self.gateway.leave(self)
         self.held.clear()
         self.http.connection_lost(error)
         self.http = self.transport = None  # a circle that would keep the buffers of TLS until Python looks for circles
@@ -175,7 +175,7 @@ class Connection(asyncio.Protocol):
             self.transport.abort()
         elif self.welcome is not None:
             self.welcome.cancel()
-        self.door.leave(self)  # now, and not when the loop comes to it: its place is needed
+        self.gateway.leave(self)  # now, and not when the loop comes to it: its place is needed
 
     def _pause(self) -> None:
         if self.transport is not None and not self.transport.is_closing():
@@ -268,7 +268,7 @@ class Gateway(uvicorn.Server):
 
     def _make_room(self, address: str) -> bool:
         """Where it is full, the address with most unknown callers loses its oldest: one flood shuts out nobody else."""
-        strange = {one: here for one, here in self.unknown.items() if one not in self.homes}
+        strange = {place: callers for place, callers in self.unknown.items() if place not in self.homes}
         waiting, strangers = (sum(map(len, group.values())) for group in (self.unknown, strange))
         if len(self.unknown.get(address, ())) >= self.limits.per_address:
             crowded = address

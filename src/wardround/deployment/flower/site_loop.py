@@ -42,29 +42,29 @@ class SiteLoop:
         wait = FIRST_WAIT
         while not self.stop():
             try:
-                desk = connect(self.address, self.ca, self.key, self._number())
+                connection = connect(self.address, self.ca, self.key, self._number())
             except LOST as error:
                 self.notice(f"{why(error)}; next attempt in {wait:.0f} s" if wait >= 1 else why(error))
                 self._sleep(wait)
                 wait = min(2 * wait, LONGEST_WAIT)
                 continue
-            self.number_file.write_text(str(desk.number), encoding="utf-8")
+            self.number_file.write_text(str(connection.number), encoding="utf-8")
             self.notice("connected")
             try:
                 wait = FIRST_WAIT
-                self._serve(desk)
+                self._serve(connection)
             except LinkLost as error:
                 self.notice(f"connection lost ({why(error.__cause__)})")
                 self._sleep(wait)
             finally:
-                desk.close()
+                connection.close()
 
-    def _serve(self, desk: SiteConnection) -> None:
+    def _serve(self, connection: SiteConnection) -> None:
         app = client_app(self.answer)
-        context = Context(0, desk.number, {}, RecordDict(), {})
+        context = Context(0, connection.number, {}, RecordDict(), {})
         pause = SOONEST
         while not self.stop():
-            message = desk.receive()
+            message = connection.receive()
             if message is None:
                 time.sleep(pause)
                 pause = min(SLOWER * pause, LATEST)
@@ -75,7 +75,7 @@ class SiteLoop:
             except ValueError:  # of a type that no coordinator of ours sends
                 self.notice("refused: a message of an unknown type")
                 continue
-            desk.send(reply, self._progress)
+            connection.send(reply, self._progress)
 
     def _progress(self, gone: int, total: int) -> None:
         if total >= MANY and (gone == total or gone % max(1, total // 10) == 0):

@@ -13,7 +13,7 @@ from wardround.deployment.common.answer_checks import (
     check_directions,
     check_sizes,
     dominant_sites,
-    holds,
+    require,
 )
 from wardround.deployment.common.deployed_plan import Agreed, DeployedPlan, Key, coordinator_plan
 from wardround.deployment.common.schema_agreement import (
@@ -99,16 +99,16 @@ def check_region_facts(
 ) -> None:
     """What a region tells of its own hospitals, each of which it has heard of."""
     for name in ("kinds", "sets", "described", "directions"):
-        holds(name in body, f"nothing of {name}")
+        require(name in body, f"nothing of {name}")
     for name in ("sets", "described", "directions"):
-        holds(set(body[name]) == set(members), f"{name} of other hospitals than its own")
-    holds(len(body["kinds"]) == len(plan.kinds), "facts of another number of arms")
+        require(set(body[name]) == set(members), f"{name} of other hospitals than its own")
+    require(len(body["kinds"]) == len(plan.kinds), "facts of another number of arms")
     for kind in body["kinds"]:
-        holds(kind["facts"] is not None or not (columns and kind["trains"]), "no facts of rows that train")
+        require(kind["facts"] is not None or not (columns and kind["trains"]), "no facts of rows that train")
         check_column_facts(kind["facts"], columns)
-        holds(len(kind["present"]) == len(columns), "another number of columns")
+        require(len(kind["present"]) == len(columns), "another number of columns")
     for site in members:
-        holds(len(body["sets"][site]) == len(plan.row_sets), "other sets of rows than the study has")
+        require(len(body["sets"][site]) == len(plan.row_sets), "other sets of rows than the study has")
         for key, sizes in zip(plan.row_sets, body["sets"][site], strict=True):
             check_sizes(site, sizes, plan, key, hospitals)
         check_described(body["described"][site], body["sets"][site][0], plan)

@@ -19,7 +19,7 @@ from wardround.deployment.common.schema_agreement import (
     common_columns,
     majority_site,
     read_facts,
-    read_lent,
+    read_fill_values,
     read_moments,
     rows_by_side,
     with_findings,
@@ -93,7 +93,7 @@ def merged_lent(plan: DeployedPlan, told: Answers) -> dict[str, Any]:
     lent: list[dict[str, Any]] = []
     for number, kind in enumerate(plan.kinds):
         members = _trainers(plan.study.arm(kind[0]), told)
-        parts = [read_lent(told[site].body["lent"][number]) for site in members]
+        parts = [read_fill_values(told[site].body["lent"][number]) for site in members]
         lent.append(_added_up(parts))
     return {"lent": lent}
 

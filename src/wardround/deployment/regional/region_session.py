@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from wardround.core.errors import DeployError
 from wardround.core.tree import Tree
 from wardround.data.serialization import read_column
-from wardround.deployment.common.answer_checks import Check, check_facts, check_lent, check_moments, check_waves
+from wardround.deployment.common.answer_checks import Check, check_facts, check_fill_values, check_moments, check_waves
 from wardround.deployment.common.deployed_plan import DeployedPlan, coordinator_plan
 from wardround.deployment.common.messaging import SiteLeft, Step
 from wardround.deployment.common.schema_agreement import agreed_of
@@ -111,7 +111,7 @@ class RegionSession:
         plan, asked = self.plan, (body["asked"], body["of"], body["layouts"])
 
         def check(site: str, answer: Message) -> None:
-            check_lent(answer.body["lent"], plan, *asked, self._train_rows(site))
+            check_fill_values(answer.body["lent"], plan, *asked, self._train_rows(site))
 
         told = self._ask_everybody(Message("lend", _passed_on(body)), check)
         return self._gone() if told is None else merged_lent(self.plan, told)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from wardround.core.errors import DeployError
-from wardround.deployment.common.answer_checks import Check, check_summaries, holds, rows_scored
+from wardround.deployment.common.answer_checks import Check, check_summaries, require, rows_scored
 from wardround.deployment.common.messaging import SiteLeft, Step, Take
 from wardround.deployment.common.schema_agreement import Federation
 from wardround.deployment.common.secure_wave import is_secure
@@ -126,8 +126,8 @@ class CoordinatorOfAll(Coordinator):
         super().check_ready(site, answer)
         told = answer.body["sites"]
         known = regions_of(self.study, self.hospitals).get(site, ())
-        holds(len(set(told)) == len(told) and set(told) <= set(known), "hospitals of another region")
-        holds(bool(told), "no hospital that takes part")
+        require(len(set(told)) == len(told) and set(told) <= set(known), "hospitals of another region")
+        require(bool(told), "no hospital that takes part")
 
     def _there(self, ready: Mapping[str, Message]) -> list[str]:
         """The hospitals that regions say are there, each of them by its own region."""
@@ -141,9 +141,9 @@ class CoordinatorOfAll(Coordinator):
 
         def check_unless_gone(region: str, answer: Message) -> None:
             gone = answer.body.get("gone")
-            holds(set(gone or ()) <= set(members[region]), "hospitals of another region")
+            require(set(gone or ()) <= set(members[region]), "hospitals of another region")
             if not gone:
-                holds(TOLD.get(answer.kind, set()) <= set(answer.body), "nothing, although nobody left")
+                require(TOLD.get(answer.kind, set()) <= set(answer.body), "nothing, although nobody left")
                 check(region, answer)
 
         found = yield from self.ask_required(message, check_unless_gone)
@@ -206,7 +206,7 @@ class CoordinatorOfAll(Coordinator):
         """Of each of a region's hospitals by itself."""
         members = regions_of(self.study, self.hospitals)[site]
         for hospital, summaries in message.body["summaries"].items():
-            holds(hospital in members, "figures of another region's hospital")
+            require(hospital in members, "figures of another region's hospital")
             check_summaries(hospital, summaries, trials, self.agreed_plan, regional)
         self._check_figures(site, message.body["figures"], score, trials)
 
@@ -216,11 +216,11 @@ class CoordinatorOfAll(Coordinator):
         """Of all hospitals of a region together, or of those that may tell any."""
         members = regions_of(self.study, self.hospitals)[region]
         for key, sides in figures.items():
-            holds(key == str(int(key)) and int(key) in asked, "figures of a model that was not to be scored")
+            require(key == str(int(key)) and int(key) in asked, "figures of a model that was not to be scored")
             for side, curve in sides.items():
                 most = sum(rows_scored(hospital, side, trials[int(key)], self.agreed_plan)[0] for hospital in members)
                 check_curve(curve, most, False, self.agreed_plan.has_findings)
-                holds(curve.get("auc_rows", 0) <= curve["rows"], "an AUC of more rows than there are")
+                require(curve.get("auc_rows", 0) <= curve["rows"], "an AUC of more rows than there are")
 
     def _scored(self, trials: Sequence[Trial], state: WaveState, chosen: Sequence[int]) -> list[int]:
         """Trials whose model is scored: at the first average after a round in which the study asks for it."""
