@@ -157,6 +157,7 @@ def test_a_revoked_key_counts_for_nothing_from_then_on(tmp_path: Path) -> None:
     assert all("cedar" not in one for one in records[records["round"] >= 2]["sites"])
 
 
+@pytest.mark.slow
 def test_a_site_that_was_away_when_all_were_told_is_told_with_its_first_message(tmp_path: Path) -> None:
     made = begin(tmp_path)
     made.transport.before = lambda site, sealed: not (site == "birch" and kind_of(sealed) == "prepare")

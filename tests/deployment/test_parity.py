@@ -49,6 +49,12 @@ LONG = (
     "a common scale",
     "some, late",
     "public ranges, no indicators",
+    "some, dropped",
+    "float64",
+    "dropout",
+    "three classes",
+    "aligned, coral",
+    "aligned, mmd",
 )
 CIRCUMSTANCES: dict[str, dict[str, Any]] = {
     "two seeds": {"evaluation": {"seeds": {"first": 3, "count": 2}, "validation_share": 0.2}},
@@ -115,6 +121,7 @@ def test_clusters_really_split_where_they_are_compared(tmp_path: Path) -> None:
     assert both.deployed.folder.load_model("clustered", 3)["server/cluster/used"] > 1
 
 
+@pytest.mark.slow
 def test_arms_that_differ_in_everything_travel_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds, sites that train, a variant with other training and other preparation; in one wave and in many."""
     document = study(
@@ -157,12 +164,14 @@ def test_values_are_selected_alike(on: str, tmp_path: Path) -> None:
         assert one["scores"] == pytest.approx(other["scores"], abs=1e-7)
 
 
+@pytest.mark.slow
 def test_images_need_no_agreement_on_columns(tmp_path: Path) -> None:
     document = study(arms(), data={"source": "dots"}, model={"kind": "mlp", "hidden": [5]})
     both = assert_parity(document, tmp_path, hospitals.dots_at_sites())
     assert {"facts", "prepare"} <= {kind_of(sealed) for _, sealed, _ in both.deployed.transport.carried}
 
 
+@pytest.mark.slow
 def test_a_large_model_agrees_within_what_threads_may_change(tmp_path: Path) -> None:
     document = study(["scaffold"], model={"kind": "mlp", "hidden": [400, 300]}, training={"rounds": 2})
     both = deploy(document, tmp_path)

@@ -59,6 +59,7 @@ def another_model(body: dict[str, Any], tensors: Tree) -> None:
     tensors[name] = tensors[name] + 1e-6
 
 
+@pytest.mark.slow
 def test_a_site_charges_the_noise_that_each_round_has(tmp_path: Path) -> None:
     made = begin(tmp_path, private(privacy={"example": {**EXAMPLE, "noise_schedule": {"last": 0.5}}}))
     made.run()

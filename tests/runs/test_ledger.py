@@ -289,6 +289,7 @@ def test_the_round_that_would_exceed_the_budget_is_known_before_it_is_spent() ->
     assert would_exceed([], Charge(0.25, 0.0, 1), 1e9, 1e-5)
 
 
+@pytest.mark.slow
 def test_sixty_thousand_entries_are_few_charges() -> None:
     entries = [
         replace(FIRST, round=number, seed=seed, site=site, noise=2.0 + arm, arm=f"arm-{arm}")

@@ -259,6 +259,7 @@ def test_an_ensemble_is_told_of_as_one_model(tmp_path: Path) -> None:
     assert told["parts"]["epistemic"] > 0
 
 
+@pytest.mark.slow
 def test_regions_and_parties_tell_of_it_too(tmp_path: Path) -> None:
     regions = {"europe": ["hungarian", "switzerland"], "america": ["cleveland", "va"]}
     study = changed(

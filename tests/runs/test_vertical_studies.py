@@ -231,6 +231,7 @@ def test_noise_of_all_arms_and_seeds_counts_where_embeddings_really_leave() -> N
     assert bare["epsilon"] is None  # the other arm sends the same rows without any
 
 
+@pytest.mark.slow
 def test_dropout_tells_uncertainty_where_embeddings_get_noise(tmp_path: Path) -> None:
     noisy = study(
         topology__embeddings={"clip": 1.0, "noise": 0.5}, model__dropout=0.2, uncertainty={"method": "dropout"}
@@ -337,6 +338,7 @@ def test_an_arm_leaves_a_party_out_by_giving_it_no_columns() -> None:
     assert (image.party, image.shape) == ("radiology", (1, 32, 32))
 
 
+@pytest.mark.slow
 def test_the_image_part_starts_from_a_horizontally_trained_network(tmp_path: Path) -> None:
     """Everything but its head, which answers another question; the file is one of a run folder."""
     settings: dict[str, Any] = {"kind": "cnn", "channels": [2, 4], "hidden": 8, "kernel": 3}

@@ -12,7 +12,6 @@ from typing import Any, Unpack
 import pandas as pd
 
 from wardround.adaptation.curve import curve_of, rows_of
-from wardround.adaptation.figure import write_curve
 from wardround.adaptation.handover import origin_of
 from wardround.adaptation.newcomer import Newcomer, read_newcomer, target_vocabulary
 from wardround.adaptation.train import WAYS, train, train_repeat, within
@@ -93,6 +92,8 @@ def adapt(
         predictions = _predictions(part, newcomer, training, folder, progress, workers)
         content = without_nan(_content(part, newcomer, training, predictions) | {"target": vocabulary})
         predictions.to_parquet(folder / PREDICTIONS, index=False, compression="zstd")
+        from wardround.adaptation.figure import write_curve  # matplotlib, at the end only
+
         write_curve(content, folder)
         _hand_over(part, newcomer, training, predictions, content, folder)
         text = json.dumps(content, indent=2, allow_nan=False) + "\n"
