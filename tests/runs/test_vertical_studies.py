@@ -270,7 +270,7 @@ def test_each_party_is_counted_with_its_own_patients(tmp_path: Path, monkeypatch
     assert found["split"]["patients"] == {"clinic": 250, "lab": 270}
     assert found["split"]["common"] == 250
     assert found["blocks"] == found["split"]
-    assert not plan.warnings
+    assert not plan.notices
     assert {notice.code for notice in matching_notices(plan)} == {"matched-rows"}
 
 
@@ -284,7 +284,7 @@ def test_few_patients_in_common_are_warned_of(tmp_path: Path) -> None:
     assert few.counts["patients"] < 20
     assert few.counts == {"patients": matched.counts["rows"], "of": matched.counts["of"]}
     results = json.loads((run_study(told, out=tmp_path / "runs").folder / "results.json").read_bytes())
-    assert line_of(few) in results["warnings"]
+    assert {**few.to_json(), "text": line_of(few)} in results["notices"]
 
 
 def first_trial(changes: dict[str, Any]) -> None:

@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal
 
 import orjson
 
-from wardround.core.errors import DeployError
+from wardround.core.errors import SiteError
 from wardround.core.extras import needs
+from wardround.core.notices import Notice
 from wardround.protocol.messages import Message, Sealed
 from wardround.protocol.text import is_plain, plain_text
 from wardround.protocol.values import (
@@ -468,7 +469,7 @@ OF_PARTIES: Kinds = {
 
 
 def read_answer(site: str, kind: str, body: Mapping[str, Any], kinds: Kinds) -> AnswerBase:
-    """The answer as its type. DeployError, which names the site and the place, where it is not one."""
+    """The answer as its type. SiteError, which names the site and the place, where it is not one."""
     expected = kinds.get(kind)
     if expected is None:
         raise unusable(site, "it is of a kind that nobody asked for")
@@ -481,8 +482,8 @@ def read_answer(site: str, kind: str, body: Mapping[str, Any], kinds: Kinds) -> 
     return answer
 
 
-def unusable(site: str, why: str) -> DeployError:
-    return DeployError(site, f"sent an answer that cannot be used: {plain_text(why)}", REMEDY)
+def unusable(site: str, why: str) -> SiteError:
+    return SiteError(Notice("site-answer-unusable", "warning", site, details={"reason": plain_text(why)}), REMEDY)
 
 
 def _names_are_plain(value: Any) -> bool:

@@ -1,6 +1,6 @@
 """Kinds of values in messages, with their limits: what is larger comes from a mistake or from ill will."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from wardround.core.extras import needs
 
@@ -35,7 +35,8 @@ Flags = Annotated[list[bool], Meta(max_length=MOST_COLUMNS)]
 Shape = Annotated[list[Annotated[int, Meta(ge=1, le=1_000_000)]], Meta(max_length=4)]
 Epochs = Annotated[int, Meta(ge=1, le=1_000_000)]
 Sites = Annotated[list[Name], Meta(max_length=MOST_SITES)]
-Left = Annotated[dict[Name, Text], Meta(max_length=MOST_SITES)]  # hospitals that left their region, and why
+Remark = Annotated[dict[Name, Any], Meta(max_length=20)]  # a notice, which its reader checks
+Left = Annotated[dict[Name, Remark], Meta(max_length=MOST_SITES)]  # hospitals that left their region, and why
 
 
 class Part(Struct, forbid_unknown_fields=True, kw_only=True):

@@ -11,7 +11,7 @@ import torch
 
 from wardround.algorithms.hierarchical import in_regions
 from wardround.core.errors import MachineError, StudyError, suggest
-from wardround.core.notices import CHECKS, Notice, identity, line_of, over_seeds
+from wardround.core.notices import CHECKS, Notice, as_notice, identity, over_seeds
 from wardround.data.checks.before_training import check_splits, refuse_errors, single_site
 from wardround.data.cohort import Cohort, load_cohort, prepare_sites, split_sites
 from wardround.data.site import Block, Rows, Site, join
@@ -203,12 +203,13 @@ class Plan:
         return seed if {"partition", "split"} & set(arm.vary) else self.study.evaluation.seeds.first
 
     @property
-    def warnings(self) -> list[str]:
-        lines = list(self.notes)
+    def notices(self) -> list[Notice]:
+        """Of reading, then of the checks with all seeds."""
+        notices = [as_notice(note) for note in self.notes]
         for name, of_seed in self.check_notices.items():
             variant = self.study.arm(name).variant
-            lines += [line_of(replace(notice, variant=variant)) for notice in over_seeds(of_seed.values())]
-        return lines
+            notices += [replace(notice, variant=variant) for notice in over_seeds(of_seed.values())]
+        return notices
 
 
 def dtype_of(arm: Arm) -> torch.dtype:
