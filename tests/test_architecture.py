@@ -52,7 +52,7 @@ LAYERS = [
     ["report"],
     ["attacks", "bundles"],
     ["serving"],
-    ["runs.execute", "runs.estimate"],  # a run ends with the bundles and attacks that its study asks for
+    ["runs.execute"],  # a run ends with the bundles and attacks that its study asks for
     ["deployment"],
     ["adaptation"],
     ["cli"],
@@ -72,7 +72,6 @@ STILL_COMPLEX = {
     "engines": 1,
     "evaluation": 14,
     "report": 21,
-    "runs": 5,
     "study": 2,
     "training": 1,
 }

@@ -20,7 +20,7 @@ from wardround.report.spent import epsilon_lines
 from wardround.report.tables_privacy import protection_table, spent_table, total_table
 from wardround.report.words_privacy import protection_words, spent_lines
 from wardround.runs.folder import RunFolder
-from wardround.runs.privacy_plan import as_plain, counted_exposure, planned_spending
+from wardround.runs.spending import as_plain, counted_exposure, planned_spending
 
 
 def seeds(count: int, **more: Any) -> dict[str, Any]:
