@@ -12,13 +12,13 @@ import pytest
 from tests.cli.test_commands import wardround
 from tests.deployment import hospital_files as hospitals
 from tests.deployment import private_studies as protected
-from tests.deployment.in_process_federation import OpenGate
+from tests.deployment.in_process_federation import OpenGate, own_records
 from tests.deployment.parity import KNOWN, Both, deploy
 from wardround.bundles.build.make import make_bundle
 from wardround.bundles.bundle import load_bundle
 from wardround.core.errors import BundleError, DeployError, RunError, StudyError
 from wardround.data.records import Column, Records
-from wardround.deployment.common.deployed_plan import in_agreed_columns, own_records
+from wardround.deployment.common.deployed_plan import in_agreed_columns
 from wardround.deployment.flat import site_bundle as sitebundle
 from wardround.deployment.flat.site_bundle import bundle_of, make_site_bundle
 from wardround.deployment.flat.site_session import Session

@@ -15,6 +15,7 @@ from tests.deployment.hospital_files import at_sites, study
 from tests.deployment.in_process_federation import Federation, body_of, federation, kind_of
 from tests.deployment.parity import KNOWN
 from tests.deployment.test_hostile_ends import forged
+from tests.noticed import noticed
 from wardround.core.errors import DeployError
 from wardround.core.tree import Tree
 from wardround.protocol.messages import Sealed
@@ -168,9 +169,7 @@ def test_a_hospital_sends_no_update_that_is_not_finite_and_others_are_not_harmed
         if kind_of(sealed) == "train":
             assert all(torch.isfinite(leaf).all() for leaf in tensors_of(answer).values())
     found = results(made)
-    assert any(
-        line.startswith("cedar: its update of wild had numbers that are not finite") for line in found["warnings"]
-    )
+    assert noticed(found, "update-not-finite", site="cedar", arm="wild")
     assert found["participation"]["cedar"]["rounds"] < found["participation"]["cedar"]["of"]
     alone = begin(tmp_path / "alone", quorum=None)
     alone.run()
@@ -229,7 +228,9 @@ def test_a_hospital_with_more_than_half_of_all_weight_is_noticed(tmp_path: Path)
 
     lies(made, "facts", many)
     made.run()
-    assert any(line.startswith("cedar: has 99% of all training rows") for line in results(made)["warnings"])
+    (notice,) = noticed(results(made), "large-share-of-weight")
+    assert notice["site"] == "cedar"
+    assert notice["counts"]["share"] > 0.98
 
 
 def test_who_differs_from_most_leaves_whoever_it_is(tmp_path: Path) -> None:
@@ -266,7 +267,7 @@ def test_text_from_a_hospital_reaches_the_screen_without_control_characters(kind
     lines = [line for line in made.lines if line.startswith("cedar: ")]
     assert lines
     assert all(is_plain(line) for line in lines)
-    assert all(is_plain(line) for line in results(made)["warnings"])
+    assert all(is_plain(notice["text"]) for notice in results(made)["notices"])
 
 
 def test_names_with_control_characters_are_refused(tmp_path: Path) -> None:

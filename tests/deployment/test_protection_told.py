@@ -17,7 +17,6 @@ from wardround.deployment.common.schema_agreement import common_columns
 from wardround.deployment.governance.plain_words import in_plain_words
 from wardround.deployment.join import peers_of, preflight
 from wardround.deployment.provisioning.site_file import SiteFile
-from wardround.runs.catalog import families as known_families
 from wardround.runs.catalog import load_study
 from wardround.runs.ledger import charges_of
 
@@ -125,7 +124,7 @@ def test_a_look_before_joining_says_what_patients_would_pay(tmp_path: Path, monk
 def test_a_secure_sum_that_can_never_be_is_refused_before_kits_are_made(changes: dict[str, Any], problem: str) -> None:
     parsed = study(**changes, sites={"partition": "by-hospital"})
     with pytest.raises(StudyError, match=problem):
-        refuse_undeployable(parsed, known_families(), SITES)
+        refuse_undeployable(parsed, SITES)
 
 
 def test_declared_levels_travel_and_must_agree() -> None:

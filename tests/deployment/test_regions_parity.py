@@ -78,6 +78,7 @@ def test_the_same_bits_as_simulated(circumstance: str, tmp_path: Path) -> None:
     assert_regional_parity(regional(**CIRCUMSTANCES[circumstance]), tmp_path)
 
 
+@pytest.mark.slow
 def test_arms_that_differ_travel_apart_where_their_regional_rounds_do(tmp_path: Path) -> None:
     """An arm that ends early, one that trains in one region only, one with other regional rounds, and one alone."""
     arms: list[Any] = [

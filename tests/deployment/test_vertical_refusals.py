@@ -70,7 +70,7 @@ def test_a_name_that_parts_of_the_network_have_is_no_partys(tmp_path: Path, name
 )
 def test_what_cannot_be_deployed(tmp_path: Path, changes: dict[str, Any], where: str, words: str) -> None:
     with pytest.raises(StudyError) as caught:
-        refuse_undeployable(study_of(tmp_path, **changes), families(), PARTS)
+        refuse_undeployable(study_of(tmp_path, **changes), PARTS)
     assert where in caught.value.where
     assert words in caught.value.problem
     assert caught.value.remedy

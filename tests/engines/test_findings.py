@@ -129,7 +129,7 @@ def test_what_is_done_for_one_site_at_a_time_is_run_by_the_slow_engine(
     assert [unit.engine for unit in cut(plan, "auto")] == ["serial" if named else "stacked"]
     assert [unit.engine for unit in cut(plan, "serial")] == ["serial"]
     if named:
-        with pytest.raises(RunError, match=f"knows nothing of {named}"):
+        with pytest.raises(RunError, match=f"does not support {named}"):
             cut(plan, "stacked")
 
 

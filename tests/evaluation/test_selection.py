@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.metrics import accuracy_score
 
 import wardround
 from tests.evaluation.synthetic_predictions import with_accuracy
@@ -210,6 +209,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
 def test_the_chosen_value_has_the_best_accuracy_on_the_rows_set_aside_for_it(
     runs: Callable[[str], Made], name: str
 ) -> None:
+    from sklearn.metrics import accuracy_score
+
     made = runs(name)
     assert made.results["selection"]
     for choice in made.results["selection"]:
@@ -228,6 +229,8 @@ def test_the_chosen_value_has_the_best_accuracy_on_the_rows_set_aside_for_it(
 def test_the_selected_arms_predictions_are_with_each_seed_those_of_the_value_chosen(
     runs: Callable[[str], Made], name: str
 ) -> None:
+    from sklearn.metrics import accuracy_score
+
     made = runs(name)
     composed, records = compose(made.predictions, made.results["selection"]), made.folder.records()
     different = set()

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import wardround
 from tests.privacy.test_validate import EXAMPLE, plan_of, study
 from wardround.cli.main import app
-from wardround.privacy.dp.exposure import exposure_words, planned_exposure
+from wardround.privacy.dp.exposure import exposure_text, planned_exposure
 from wardround.report import plots_privacy
 from wardround.report.evidence import read_evidence
 from wardround.report.spent import epsilon_lines
@@ -36,8 +36,8 @@ def test_new_splits_leave_few_who_always_train() -> None:
     told = told_of(evaluation=seeds(20, test_share=0.2))
     assert told is not None
     assert told["train_with_every_seed"] == pytest.approx(0.8**20)
-    assert "20 seeds drew new splits, so that this is true of about 1.2 % of the patients" in exposure_words(told)
-    assert "All others were test or validation patients with at least one seed" in exposure_words(told)
+    assert "20 seeds drew new splits, so that this is true of about 1.2 % of the patients" in exposure_text(told)
+    assert "All others were test or validation patients with at least one seed" in exposure_text(told)
     both = told_of(evaluation=seeds(3, test_share=0.2, validation_share=0.1))
     assert both is not None
     assert both["train_with_every_seed"] == pytest.approx(0.7**3)
@@ -47,10 +47,8 @@ def test_a_split_that_stays_covers_its_training_patients() -> None:
     told = told_of(evaluation=seeds(20, test_share=0.25, vary=["batches", "init"]))
     assert told is not None
     assert (told["splits"], told["train_with_every_seed"]) == (1, 0.75)
-    assert exposure_words(told).startswith(
-        "The total epsilon covers the training patients, about 75 % of the patients;"
-    )
-    assert exposure_words(told).endswith("The split is the same with every seed.")
+    assert exposure_text(told).startswith("The total epsilon covers the training patients, about 75 % of the patients;")
+    assert exposure_text(told).endswith("The split is the same with every seed.")
 
 
 def test_nobody_is_exposed_without_privacy_of_patients() -> None:
@@ -121,12 +119,12 @@ def test_report_results_and_terminal_say_it(run: wardround.StudyRun) -> None:
         assert 1.9 < row["epsilon"] <= 2
     evidence = read_evidence(RunFolder(run.folder), checked=True)
     told = " ".join(protection_words(evidence))
-    assert exposure_words(found["exposure"]) in told
+    assert exposure_text(found["exposure"]) in told
     assert "Without a clip: unclipped." in told
     assert "private 2, falling 2." in told
     assert "unclipped: not clipped: epsilon infinite" in spent_lines(evidence)
     shown = " ".join(CliRunner().invoke(app, ["privacy", "spent", str(run.folder)]).stdout.split())
-    assert exposure_words(found["exposure"]) in shown
+    assert exposure_text(found["exposure"]) in shown
     assert "infinite" in shown
     plain = CliRunner().invoke(app, ["privacy", "spent", str(run.folder / "ledger.jsonl"), "--json"]).stdout
     assert {row["add_remove"] for row in json.loads(plain)["total"]} == {"infinite"}

@@ -108,6 +108,7 @@ def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
         AuditLog(tmp_path / "other.txt").add("joined")
 
 
+@pytest.mark.slow
 def test_a_run_is_logged_from_its_beginning_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "SHORTEST_PAUSE", 0.0)
     monkeypatch.setattr(checkpoint, "SHARE_OF_TIME", 1e9)

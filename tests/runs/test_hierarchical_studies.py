@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.metrics import accuracy_score, roc_auc_score
 from torch import equal
 
 import wardround
@@ -70,6 +69,8 @@ def fifty(tmp_path_factory: pytest.TempPathFactory) -> StudyRun:
 
 
 def test_regional_models_are_kept_and_scored_on_their_own_sites(run: StudyRun) -> None:
+    from sklearn.metrics import accuracy_score, roc_auc_score
+
     regional = pd.read_parquet(run.folder / "regional.parquet")
     whole = pd.read_parquet(run.folder / "predictions.parquet")
     told = run.results["arms"]["fedavg"]["topology"]

@@ -280,6 +280,7 @@ def test_a_ledger_tells_what_one_site_spent(path: Path) -> None:
     assert ledger.spent("west") == spent_by([]) == []
 
 
+@pytest.mark.slow
 def test_sixty_thousand_entries_are_few_charges() -> None:
     entries = [
         replace(FIRST, round=number, seed=seed, site=site, noise=2.0 + arm, arm=f"arm-{arm}")

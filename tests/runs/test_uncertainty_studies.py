@@ -134,18 +134,18 @@ def test_a_given_split_without_validation_rows_is_refused_before_training() -> N
 
 def test_across_hospitals_what_no_bundle_could_say_is_refused() -> None:
     seeds = {"evaluation__seeds": {"first": 1, "count": 2}, "evaluation__vary": ["batches", "init"]}
-    study, families = load_study(changed(uncertainty={"method": "ensemble"}, arms=[{"algorithm": "fedavg"}], **seeds))
+    study, _ = load_study(changed(uncertainty={"method": "ensemble"}, arms=[{"algorithm": "fedavg"}], **seeds))
     with pytest.raises(StudyError, match="one model") as refused:
-        refuse_undeployable(study, families, ["cleveland", "hungarian"])
+        refuse_undeployable(study, ["cleveland", "hungarian"])
     assert "dropout" in refused.value.remedy
     vertical = {"kind": "vertical", "parties": PARTIES}
-    study, families = load_study(
+    study, _ = load_study(
         changed(model={"kind": "joined", "dropout": 0.2}, topology=vertical, arms=[{"algorithm": "split"}])
     )
     with pytest.raises(StudyError, match="none of them has a bundle"):
-        refuse_undeployable(study, families, list(PARTIES))
-    study, families = load_study(changed(arms=[{"algorithm": "fedavg"}]))
-    refuse_undeployable(study, families, ["cleveland", "hungarian"])
+        refuse_undeployable(study, list(PARTIES))
+    study, _ = load_study(changed(arms=[{"algorithm": "fedavg"}]))
+    refuse_undeployable(study, ["cleveland", "hungarian"])
 
 
 def test_scores_in_the_main_tables_stay_the_plain_ones(run: StudyRun, tmp_path: Path) -> None:
@@ -259,6 +259,7 @@ def test_an_ensemble_is_told_of_as_one_model(tmp_path: Path) -> None:
     assert told["parts"]["epistemic"] > 0
 
 
+@pytest.mark.slow
 def test_regions_and_parties_tell_of_it_too(tmp_path: Path) -> None:
     regions = {"europe": ["hungarian", "switzerland"], "america": ["cleveland", "va"]}
     study = changed(

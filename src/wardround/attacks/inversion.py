@@ -22,7 +22,7 @@ from wardround.attacks.gradient_inversion import (
 )
 from wardround.attacks.target import Target
 from wardround.core import seeds
-from wardround.privacy.dp.epsilons import in_words
+from wardround.privacy.dp.epsilons import format_epsilon
 from wardround.privacy.dp.example_dp import Rule
 from wardround.privacy.dp.protection import seeded_streams
 from wardround.study.schema import Arm
@@ -157,7 +157,9 @@ def invert_arms(
 
 
 def _label(arm: Arm) -> str:
-    return "" if arm.privacy.example is None else f"epsilon {in_words(arm.privacy.example.promised)}\n({arm.name})"
+    return (
+        "" if arm.privacy.example is None else f"epsilon {format_epsilon(arm.privacy.example.promised)}\n({arm.name})"
+    )
 
 
 def _victims(trial: Trial, count: int) -> list[Victim]:

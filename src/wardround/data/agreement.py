@@ -89,12 +89,9 @@ def _known_fill(layout: Layout) -> Lent:
 def layout_of(columns: Sequence[Column], facts_of_sites: Sequence[Facts], settings: Preparation) -> Layout:
     """`facts_of_sites` are those of the sites that train."""
     present = _present_columns(columns, facts_of_sites, settings)
+    one_hot = [(i, c) for i, c in present if c.kind == "categorical" and settings.categories == "one-hot"]
     numeric = tuple(c for _, c in present if c.kind == "numeric" or settings.categories == "codes")
-    levels = {
-        c.name: tuple(sorted({level for site in facts_of_sites for level in site.levels[i]}))
-        for i, c in present
-        if c not in numeric
-    }
+    levels = {c.name: tuple(sorted(set().union(*(site.levels[i] for site in facts_of_sites)))) for i, c in one_hot}
     with_gaps = tuple(c.name for i, c in present if any(site.gaps[i] for site in facts_of_sites))
     return Layout(numeric, levels, with_gaps if settings.indicator else ())
 

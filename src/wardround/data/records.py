@@ -117,6 +117,11 @@ class Records:
         )
 
 
+def spaced_evenly(rows: np.ndarray, most: int) -> np.ndarray:
+    """At most so many of the rows, from the first to the last."""
+    return np.asarray(rows[np.linspace(0, len(rows) - 1, min(len(rows), most)).astype(np.int64)])
+
+
 def label_counts(records: Records, rows: np.ndarray) -> dict[str, int]:
     """Rows of each class by its name; or with each finding, and last those with none."""
     chosen = records.target[rows]

@@ -45,7 +45,7 @@ def coordinate(
         problem = f"the kit was made for a study with hash {kit.hash[:12]}, and this one has {study.hash[:12]}"
         raise DeployError(str(kit.path), problem, "Name the study in the kit, or provision anew.")
     sites = [site for site in kit.sites if site not in kit.revoked]
-    refuse_undeployable(study, families, kit.hospitals or sites)
+    refuse_undeployable(study, kit.hospitals or sites)
     folder = deployed_folder(study, out)
     if folder.complete and not again:
         finish_up(study, folder)
@@ -62,8 +62,8 @@ def coordinate(
     coordinators: list[Coordinator] = []
 
     def run(transport: Transport) -> None:
-        made = VerticalCoordinator if is_vertical(study) else CoordinatorOfAll if kit.hospitals else Coordinator
-        coordinator = made(study, families, sites, folder, transport, read_key(kit.signing_key), public, again, revoked)
+        kind = VerticalCoordinator if is_vertical(study) else CoordinatorOfAll if kit.hospitals else Coordinator
+        coordinator = kind(study, families, sites, folder, transport, read_key(kit.signing_key), public, again, revoked)
         if isinstance(coordinator, CoordinatorOfAll):
             regions = regions_of(study, kit.hospitals)
             coordinator.hospitals = [name for name in kit.hospitals if any(name in regions[site] for site in sites)]
@@ -92,6 +92,6 @@ def coordinate(
 def finish_up(study: Study, folder: RunFolder) -> None:
     """A run that died after its results were written, before it was logged as finished."""
     if (folder.path / "state").is_dir():
-        made = {name: file_hash(folder.path / name) for name in RESULT_FILES}
-        AuditLog(folder.path / "audit.jsonl").add(FINISHED, study=study.hash, files=made)
+        hashes = {name: file_hash(folder.path / name) for name in RESULT_FILES}
+        AuditLog(folder.path / "audit.jsonl").add(FINISHED, study=study.hash, files=hashes)
         folder.remove_state()

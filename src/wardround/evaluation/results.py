@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from wardround.core.notices import with_texts
 from wardround.evaluation.answer import answer
 from wardround.evaluation.claims.verdicts import judge
 from wardround.evaluation.comparisons.benefit import (
@@ -33,7 +34,7 @@ from wardround.evaluation.regional import describe_regions, score_regions
 from wardround.evaluation.scores import Scored, Scores, within_sites
 from wardround.evaluation.summaries.merged_summaries import FindingSummaries, describe_finding_summaries
 from wardround.evaluation.thresholds import choose_thresholds, fixed_thresholds, untested
-from wardround.evaluation.training_notices import training_problems
+from wardround.evaluation.training_notices import diverged, training_notices
 from wardround.evaluation.uncertainty.uncertainty_results import score_uncertainty
 from wardround.study.schema import FINAL, Arm, Study, anonymous
 
@@ -63,6 +64,7 @@ def results(
     """`groups` gives sex and age band of rows; `records` are the rounds as in `records.jsonl`; `sites` describes each
     set of sites. The other tables are those of the run folder with the same names.
     """
+    notices = [*diverged(predictions), *training_notices(records, predictions)]
     choices = choose(study, selection) if selection is not None else []
     predictions = compose(predictions, choices)
     fixed = study.evaluation.threshold
@@ -74,7 +76,7 @@ def results(
         thresholds = None
     scores = Scores.of(predictions, groups, thresholds, given=not isinstance(fixed, str))
     content = assemble(study, scores, choices, records, sites)
-    content["training_problems"] = training_problems(records, predictions)
+    content["notices"] = with_texts(notices)
     over_patients = {
         name
         for name, arm in origins(study, choices).items()
@@ -158,7 +160,6 @@ def assemble(
         "by_number_of_sites": by_number_of_sites(study, scores, by_variant.get("", []), primary),
         "curves": _curves(of_arm, list(arms)),
         "selection": choices,
-        "training_problems": training_problems(records),
         "claims": [judge(claim, study, scores, arms, sites) for claim in study.claims],
         "citations": _citations(study),
     }

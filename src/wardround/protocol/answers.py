@@ -10,8 +10,9 @@ from typing import Any
 
 import orjson
 
-from wardround.core.errors import DeployError
+from wardround.core.errors import SiteError
 from wardround.core.extras import needs
+from wardround.core.notices import Notice
 from wardround.protocol import party_answers as of_party
 from wardround.protocol import region_answers as of_region
 from wardround.protocol import site_answers as of_site
@@ -66,7 +67,7 @@ OF_PARTIES: Kinds = {
 
 
 def read_answer(site: str, kind: str, body: Mapping[str, Any], kinds: Kinds) -> of_site.AnswerBase:
-    """The answer as its type. DeployError, which names the site and the place, where it is not one."""
+    """The answer as its type. SiteError, which names the site and the place, where it is not one."""
     expected = kinds.get(kind)
     if expected is None:
         raise unusable(site, "it is of a kind that nobody asked for")
@@ -79,8 +80,8 @@ def read_answer(site: str, kind: str, body: Mapping[str, Any], kinds: Kinds) -> 
     return read
 
 
-def unusable(site: str, why: str) -> DeployError:
-    return DeployError(site, f"sent an answer that cannot be used: {plain_text(why)}", REMEDY)
+def unusable(site: str, why: str) -> SiteError:
+    return SiteError(Notice("site-answer-unusable", "warning", site, details={"reason": plain_text(why)}), REMEDY)
 
 
 def _names_are_plain(value: Any) -> bool:

@@ -1,6 +1,6 @@
 """Kinds of values in messages, with their limits: what is larger comes from a mistake or from ill will."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from wardround.core.extras import needs
 
@@ -33,7 +33,8 @@ Squares = Annotated[list[Annotated[float, Meta(ge=0, le=1e39)]], Meta(max_length
 Counts = Annotated[list[Count], Meta(max_length=MOST_COLUMNS)]
 Flags = Annotated[list[bool], Meta(max_length=MOST_COLUMNS)]
 Shape = Annotated[list[Annotated[int, Meta(ge=1, le=1_000_000)]], Meta(max_length=4)]
-Left = Annotated[dict[Name, Words], Meta(max_length=MOST_SITES)]  # hospitals that left their region, and why
+Remark = Annotated[dict[Name, Any], Meta(max_length=20)]  # a notice, which its reader checks
+Left = Annotated[dict[Name, Remark], Meta(max_length=MOST_SITES)]  # hospitals that left their region, and why
 
 
 class Part(Struct, forbid_unknown_fields=True, kw_only=True):

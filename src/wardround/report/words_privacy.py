@@ -7,7 +7,7 @@ from typing import Any
 from wardround.evaluation.comparisons.compare import in_words
 from wardround.evaluation.comparisons.differences import is_clear
 from wardround.privacy.dp.epsilons import from_json
-from wardround.privacy.dp.exposure import exposure_words
+from wardround.privacy.dp.exposure import exposure_text
 from wardround.report.evidence import Evidence
 from wardround.report.spent import (
     Line,
@@ -179,7 +179,7 @@ def _in_all(evidence: Evidence) -> list[str]:
         return []
     site = max(spent, key=lambda name: spent[name])
     covered = (
-        exposure_words(evidence.results["privacy"]["exposure"]) if "exposure" in evidence.results["privacy"] else ""
+        exposure_text(evidence.results["privacy"]["exposure"]) if "exposure" in evidence.results["privacy"] else ""
     )
     if spent[site] <= (1 + MANY) * max(arms):
         return [covered] if covered else []

@@ -14,6 +14,7 @@ import torch
 
 from wardround.core.atomic_files import full_disk_is_told
 from wardround.core.errors import RunError, as_path
+from wardround.core.notices import with_texts
 from wardround.core.processes import can_fork, side_by_side
 from wardround.core.registry import Members
 from wardround.core.threads import torch_threads
@@ -276,7 +277,6 @@ def _uncertainty_tables(plan: Plan, pairs: Pairs) -> Iterator[pd.DataFrame]:
 def finish(plan: Plan, folder: RunFolder, units: int) -> None:
     """Everything that is computed after training. `results.json` comes last and makes the folder complete."""
     from wardround.evaluation.results import results
-    from wardround.evaluation.training_notices import training_notices
     from wardround.runs.site_descriptions import (
         describe_columns,
         describe_matching,
@@ -308,13 +308,13 @@ def finish(plan: Plan, folder: RunFolder, units: int) -> None:
     content["privacy"] = describe_spending(
         plan.study, spent, records, folder.lengths(), guarantee=False, exposure=counted_exposure(plan)
     )
-    warnings = [*diverged(predictions), *training_notices(records, predictions), *plan.warnings]
+    content["notices"] += with_texts(plan.notices)
     if plan.study.evaluation.attack == "membership":
         attack_members(plan, folder)
     samples = sample_images(plan)
     if samples:
         folder.write_samples(samples)
-    folder.write_json("results.json", {**content, **described, "warnings": warnings})
+    folder.write_json("results.json", {**content, **described})
 
 
 def attack_members(plan: Plan, folder: RunFolder) -> None:
@@ -330,17 +330,6 @@ def attack_members(plan: Plan, folder: RunFolder) -> None:
 def _load_statistics() -> None:
     """SciPy's and statsmodels' statistics take a second to import; nothing before the end needs them."""
     import wardround.evaluation.results  # noqa: F401
-
-
-def diverged(predictions: pd.DataFrame) -> list[str]:
-    """Arms whose scores are not numbers, which usually means a learning rate that is too high."""
-    from wardround.evaluation.scores import score_columns
-
-    lost = predictions[predictions[score_columns(predictions)].isna().any(axis=1)]
-    return [
-        f"{arm}: training diverged with {len(seeds)} of the seeds; their scores are not numbers and count nowhere"
-        for arm, seeds in lost.groupby("arm", sort=False)["seed"].unique().items()
-    ]
 
 
 def refuse_other_circumstances(folder: RunFolder, environment: Mapping[str, Any]) -> None:

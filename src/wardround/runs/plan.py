@@ -12,8 +12,8 @@ import torch
 from wardround.algorithms.hierarchical import in_regions
 from wardround.core import seeds
 from wardround.core.errors import DataError, MachineError, StudyError, suggest
-from wardround.core.notices import CHECKS, Notice, identity, line_of, over_seeds
-from wardround.data.checks.before_training import check_splits, one_site, refuse_errors
+from wardround.core.notices import CHECKS, Notice, as_notice, identity, over_seeds
+from wardround.data.checks.before_training import check_splits, refuse_errors, single_site
 from wardround.data.cohort import Cohort, load_cohort, prepare_sites, site_of, split_sites
 from wardround.data.parties import Holdings, holdings_of, joined_sites, known_patients, table_of
 from wardround.data.site import Block, Rows, Site, join
@@ -119,7 +119,7 @@ class Plan:
             for other in self.study.trained_arms
             if self.first_with_rows[other.name] == arm.name
         )
-        return (*notices, *one_site(splits)) if among_sites else notices
+        return (*notices, *single_site(splits)) if among_sites else notices
 
     def _sites_of(self, key: str, seed: int) -> tuple[Site, ...]:
         arm = self.study.arm(key)
@@ -200,12 +200,13 @@ class Plan:
         return seed if {"partition", "split"} & set(arm.vary) else self.study.evaluation.seeds.first
 
     @property
-    def warnings(self) -> list[str]:
-        lines = list(self.notes)
+    def notices(self) -> list[Notice]:
+        """Of reading, then of the checks with all seeds."""
+        notices = [as_notice(note) for note in self.notes]
         for name, of_seed in self.check_notices.items():
             variant = self.study.arm(name).variant
-            lines += [line_of(replace(notice, variant=variant)) for notice in over_seeds(of_seed.values())]
-        return lines
+            notices += [replace(notice, variant=variant) for notice in over_seeds(of_seed.values())]
+        return notices
 
 
 def dtype_of(arm: Arm) -> torch.dtype:

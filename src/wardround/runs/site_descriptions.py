@@ -315,4 +315,4 @@ def _matched_bytes(patients: dict[str, list[str]], common: set[str]) -> int | No
         if len(matches) != len(common):
             problem = f"the protocol found {len(matches)} common patients at {party}, and there are {len(common)}"
             raise DeployError("matching patients", problem, "Report this: the matching must be exact.")
-    return sum(matching.sent.values())
+    return sum(matching.traffic.values())

@@ -148,7 +148,7 @@ def refuse_batches_of_one(trial: Trial, shapes: Shapes) -> None:
 
 
 def refuse_unstackable(trial: Trial, shapes: Shapes, alone: str | None) -> None:
-    problem = f"the stacked engine knows nothing of {alone}" if alone else ""
+    problem = f"the stacked engine does not support {alone}" if alone else ""
     if shapes.buffers:
         problem = "the stacked engine cannot run a model with buffers such as BatchNorm statistics"
     if problem:

@@ -57,8 +57,8 @@ def _named(trial: Trial) -> bool:
 
 def _check_secure_sum(trial: Trial) -> None:
     from wardround.core.errors import SecureSumError
-    from wardround.privacy.secure_sum.terms import Terms, default_threshold
-    from wardround.privacy.secure_sum.vectors import encoding_of
+    from wardround.privacy.secure_sum.fixed_point import encoding_of
+    from wardround.privacy.secure_sum.secure_sum import Terms, default_threshold
 
     secure = trial.privacy.secure_sum
     if secure is None:

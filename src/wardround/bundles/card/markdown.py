@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wardround.privacy.dp.epsilons import in_words
+from wardround.privacy.dp.epsilons import format_epsilon
 
 METRICS = {
     "auc": "AUC",
@@ -306,15 +306,15 @@ def _privacy(told: Mapping[str, Any] | None) -> list[str]:
         if spent:
             lines.append(
                 f"Spent at this site by one training of this arm, at most: epsilon "
-                f"{in_words(spent['epsilon'], '.3f')} at delta "
+                f"{format_epsilon(spent['epsilon'], '.3f')} at delta "
                 f"{spent['delta']:g}, in "
                 f"{spent['rounds']} rounds."
             )
         if told["spent_by_the_whole_run"]:
             whole = told["spent_by_the_whole_run"]
             lines.append(
-                f"Spent at this site by all arms and seeds of the run: epsilon {in_words(whole['epsilon'], '.3f')} at "
-                f"delta {whole['delta']:g}."
+                "Spent at this site by all arms and seeds of the run: "
+                f"epsilon {format_epsilon(whole['epsilon'], '.3f')} at delta {whole['delta']:g}."
             )
         lines.append("Figures on test rows and counts of rows are not covered by it.")
     if told["site"]:

@@ -36,16 +36,16 @@ def approve(
         _withdraw(here, study, name, yes, json)
         return
     parsed, _ = load_study(study)
-    words = in_plain_words(parsed, here.sites)
+    description = in_plain_words(parsed, here.sites)
     policy_objections = objections(here.policy, parsed, here.name, here.sites or None)
     if not json:
-        show_study(here.name, words, policy_objections)
+        show_study(here.name, description, policy_objections)
     recorded = yes or not json  # a machine is not asked: without --yes it is only told
     if recorded:
         _confirm(f"Approve this study for {here.name}, as {name}?", yes)
         record(here, parsed, name)
     if json:
-        answer = {"site": here.name, "study": {"name": parsed.name, "hash": parsed.hash}, "words": words}
+        answer = {"site": here.name, "study": {"name": parsed.name, "hash": parsed.hash}, "words": description}
         render.show_json({**answer, "objections": policy_objections, "recorded": recorded})
     else:
         show_decision("Approved", parsed.hash, name, here.approved)

@@ -111,7 +111,9 @@ def show_run(run: "StudyRun", report: str | None) -> None:
     _show_claims(out, evidence)
     for line in spent_lines(evidence):
         out.print(Text(line), soft_wrap=True)
-    _show_warnings(out, [*([SYNTHETIC] if evidence.synthetic else []), *results["warnings"]])
+    _show_warnings(
+        out, [*([SYNTHETIC] if evidence.synthetic else []), *(notice["text"] for notice in results["notices"])]
+    )
     out.print(Text("\nAnswer", style="bold"))
     for sentence in answer(evidence):
         out.print(Text(f"  {sentence}"), soft_wrap=True)

@@ -7,14 +7,13 @@ from wardround.deployment.regional.regions import is_federated as is_federated
 from wardround.deployment.regional.regions import is_hierarchical, refuse_undeployable_regions, regions_of
 from wardround.deployment.vertical.vertical_validation import is_vertical, refuse_undeployable_parties
 from wardround.privacy.validation import LEAST_SITES
-from wardround.study.parser import Families
 from wardround.study.schema import Arm, Study
 from wardround.study.validation import refuse_undeployable_uncertainty
 
 PARTITION = "by-hospital"
 
 
-def refuse_undeployable(study: Study, families: Families, sites: Sequence[str]) -> None:
+def refuse_undeployable(study: Study, sites: Sequence[str]) -> None:
     """`sites` are the hospitals that take part, by name."""
     refuse_undeployable_uncertainty(study)
     if is_vertical(study):

@@ -35,7 +35,7 @@ from wardround.study.schema import Arm, Preparation, Study, Topology
 from wardround.training.trial import Trial, planned_epochs
 from wardround.training.validation import need_extras, refuse_unkept
 
-ACROSS = ("one-class", "rare-class")  # checks that speak of all sites together
+ABOUT_ALL_SITES = ("one-class", "rare-class")  # checks that speak of all sites together
 WAVE_BYTES = 64 * 2**20  # of shared parameters in one message, unless one model alone is larger
 NOWHERE = np.array([], dtype=np.int64)
 Key = tuple[str, int]  # an arm, and the seed of its rows
@@ -133,14 +133,14 @@ class DeployedPlan(Plan):
 
     def own_notices(self) -> list[Notice]:
         """All checks on this hospital's own rows, the first of each; what is about all sites is left out."""
-        found: dict[tuple[object, ...], Notice] = {}
+        notices: dict[tuple[object, ...], Notice] = {}
         for name, seed in self.row_sets:
             arm = self.study.arm(name)
             splits, accept = self.splits(arm, seed), self.study.evaluation.accept
             for notice in check_splits(self.cohort_of(arm), splits, False, accept):
-                if notice.code not in ACROSS:
-                    found.setdefault(identity(notice), notice)
-        return list(found.values())
+                if notice.code not in ABOUT_ALL_SITES:
+                    notices.setdefault(identity(notice), notice)
+        return list(notices.values())
 
     def own_facts(self, key: Key) -> Facts | None:
         """None for images."""
@@ -152,7 +152,7 @@ class DeployedPlan(Plan):
 
     def own_charges(self) -> list[Charge]:
         """What all private arms with all seeds would cost this hospital's patients."""
-        found: list[Charge] = []
+        charges: list[Charge] = []
         for arm in self.study.trained_arms:
             example, members = arm.privacy.example, members_of(arm, self.sites)
             if example is None or self.own not in members:
@@ -163,8 +163,8 @@ class DeployedPlan(Plan):
                 sampling, drawn = Sampling.of(len(rows), training.batch_size), arm.privacy.site is not None
                 batches = self.study.evaluation_of(arm).seed_for("batches", seed)
                 planned = planned_epochs(training, len(members), batches, drawn)[members.index(self.own)]
-                found += together(charges_within(example, sampling, planned))
-        return found
+                charges += together(charges_within(example, sampling, planned))
+        return charges
 
     def refuse_unsound_arms(self) -> None:
         """Protections that would not protect, of every arm, once it is known what its model takes in."""
@@ -212,8 +212,8 @@ def own_levels(cohort: Cohort, split: Split, arm: Arm) -> np.ndarray | None:
     if arm.preparation.scale == "federated":
         problem = "the brightness of all hospitals' images together is not exchanged in a deployment"
         raise StudyError(f"arms: {arm.name}: data: scale", problem, 'Use "per-site", "image" or "ranges".')
-    found = levels(cohort.brightness, {split.site: split.train}, [split.site], arm.preparation)
-    return None if found is None else found[split.site]
+    levels_by_site = levels(cohort.brightness, {split.site: split.train}, [split.site], arm.preparation)
+    return None if levels_by_site is None else levels_by_site[split.site]
 
 
 def placeholder(name: str, agreed: Agreed, dtype: torch.dtype, labels: tuple[int, ...] = ()) -> Site:
@@ -223,12 +223,6 @@ def placeholder(name: str, agreed: Agreed, dtype: torch.dtype, labels: tuple[int
     y = torch.zeros((1, *labels), dtype=torch.int64).expand(count, *labels)
     nothing = Rows(x[:0], y[:0])
     return Site(name, Rows(x, y), nothing, nothing, NOWHERE, NOWHERE)
-
-
-def own_records(source: Source, name: str) -> Records:
-    """A hospital's rows, all of them its own whatever the source calls them."""
-    records = source.load()
-    return replace(records, hospital=np.full(len(records), name, dtype=object))
 
 
 def own_plan(study: Study, families: Families, name: str, sites: Sequence[str], records: Records) -> DeployedPlan:
@@ -255,9 +249,9 @@ def own_plan(study: Study, families: Families, name: str, sites: Sequence[str], 
 
 def for_own_columns(preparation: Preparation, site: str, records: Records) -> Preparation:
     """Without what a study says of columns that this hospital does not have anyway."""
-    known = {text for column in records.columns for text in (column.name, column.own_name)}
-    absent = tuple(name for name in preparation.not_recorded.get(site, ()) if name in known)
-    return replace(preparation, not_recorded={site: absent} if absent else {})
+    names = {text for column in records.columns for text in (column.name, column.own_name)}
+    not_recorded = tuple(name for name in preparation.not_recorded.get(site, ()) if name in names)
+    return replace(preparation, not_recorded={site: not_recorded} if not_recorded else {})
 
 
 def coordinator_plan(
@@ -284,19 +278,19 @@ def in_agreed_columns(records: Records, columns: Sequence[Column]) -> Records:
     """The same rows with the columns in the order and of the kinds that all sites use."""
     if not isinstance(records.features, pd.DataFrame):
         return records
-    rows, kept = len(records), {}
+    rows, features = len(records), {}
     for column in columns:
         if column.name in records.features:
-            kept[column.name] = records.features[column.name]
+            features[column.name] = records.features[column.name]
         elif column.kind == "numeric":
-            kept[column.name] = pd.Series(np.full(rows, np.nan))
+            features[column.name] = pd.Series(np.full(rows, np.nan))
         else:
-            kept[column.name] = pd.Series([None] * rows, dtype=object)
+            features[column.name] = pd.Series([None] * rows, dtype=object)
     recorded = tuple(column.name for column in columns if column.name in records.features)
     own = {column.name: column for column in records.columns}
     return replace(
         records,
-        features=pd.DataFrame(kept),
+        features=pd.DataFrame(features),
         columns=tuple(with_local_format(column, own.get(column.name)) for column in columns),
         recorded=dict.fromkeys(records.hospitals, recorded),
     )

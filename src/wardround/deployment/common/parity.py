@@ -44,8 +44,8 @@ def replay(plan: Plan, folder: RunFolder) -> Parity:
     hashes, largest, count = (sha256(), sha256()), 0.0, 0
     for arm in plan.study.arms:
         for seed in plan.study.evaluation.seeds:
-            happened = [one for one in records if (one["arm"], one["seed"]) == (arm.name, seed)]
-            run = replay_trial(plan.trial(arm, seed), happened)
+            recorded = [record for record in records if (record["arm"], record["seed"]) == (arm.name, seed)]
+            run = replay_trial(plan.trial(arm, seed), recorded)
             ours = saved_leaves(replace(run, memories={}))
             theirs = folder.load_model(arm.name, seed) if ours else {}
             for digest, leaves in zip(hashes, (theirs, ours), strict=True):
@@ -56,8 +56,8 @@ def replay(plan: Plan, folder: RunFolder) -> Parity:
     return Parity(hashes[0].hexdigest(), hashes[1].hexdigest(), largest, count)
 
 
-def replay_trial(trial: Trial, happened: Sequence[Mapping[str, Any]]) -> Run:
-    in_round = {int(record["round"]) - 1: record for record in happened}
+def replay_trial(trial: Trial, recorded: Sequence[Mapping[str, Any]]) -> Run:
+    in_round = {int(record["round"]) - 1: record for record in recorded}
 
     def train_sites(trial: Trial, run: Run, assignments: Sequence[Assignment]) -> Iterator[tuple[Assignment, Outcome]]:
         record = in_round[run.round]

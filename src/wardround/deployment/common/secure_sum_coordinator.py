@@ -18,8 +18,7 @@ from wardround.deployment.common.secure_sum_site import read_bytes
 from wardround.deployment.common.secure_wave import Place, Trials, expected_sites, shortfall, terms_of
 from wardround.deployment.common.spool import Entry
 from wardround.privacy.secure_sum.fixed_point import Whole
-from wardround.privacy.secure_sum.secure_sum import Collector
-from wardround.privacy.secure_sum.terms import Advert, Reveal
+from wardround.privacy.secure_sum.secure_sum import Advert, Collector, Reveal
 from wardround.protocol.messages import Message, Sealed
 from wardround.runs.folder import write_atomically
 
@@ -62,7 +61,7 @@ class Sum:
     @property
     def adds(self) -> dict[str, list[str]]:
         """The trials to which each site that advertised adds something, as it signed them."""
-        return {one["site"]: one["adds"] for one in self.decisions.settled["adverts"]}
+        return {advert["site"]: advert["adds"] for advert in self.decisions.settled["adverts"]}
 
     @property
     def sharers(self) -> list[str]:
@@ -79,12 +78,12 @@ class SecureSumming(Messenger):
     def begin_sum(self, wave: int, number: int, trials: Trials, models: Mapping[str, str], folder: Path) -> Sum:
         """DeployError where too few sites are left for any sum."""
         decisions, place = SumDecisions(folder), Place(self.study.hash, self.run_name, wave, number)
-        there = [site for site in expected_sites(trials, number) if site in self.present]
-        roster = decisions.settled.get("roster", there)
+        present = [site for site in expected_sites(trials, number) if site in self.present]
+        roster = decisions.settled.get("roster", present)
         terms = terms_of(place, trials, roster, models)
         decisions.settle("roster", roster)
-        asked = {"run": self.run_name, "wave": wave, "round": number}
-        return Sum(asked, trials, decisions, Collector(terms, self.keys), models)
+        place_fields = {"run": self.run_name, "wave": wave, "round": number}
+        return Sum(place_fields, trials, decisions, Collector(terms, self.keys), models)
 
     def share_keys(self, sums: Sum, prepare: Callable[[str], Mapping[str, Any]]) -> Generator[Step]:
         """Keys and shares of all who answer. SecureSumError where they are too few. `prepare` is what a site must be
@@ -99,16 +98,17 @@ class SecureSumming(Messenger):
             adverts[site] = message.body["advert"]
 
         if "adverts" in decisions.settled:
-            adverts |= {one["site"]: one for one in decisions.settled["adverts"]}
-            for one in adverts.values():
-                collector.take_advert(Advert.read(one))
+            adverts |= {advert["site"]: advert for advert in decisions.settled["adverts"]}
+            for advert in adverts.values():
+                collector.take_advert(Advert.read(advert))
         else:
             roster = collector.terms.roster
             messages = {site: Message("keys", {**sums.place, **prepare(site), "sum": sums.terms}) for site in roster}
             yield from self._stage(sums, messages, take_advert, "keys")
         known = collector.adverts()
-        decisions.settle("adverts", [adverts[one.site] for one in known])
-        self._refuse_too_few(sums, [one.site for one in known])  # before anybody pays for work that cannot be shown
+        decisions.settle("adverts", [adverts[advert.site] for advert in known])
+        # before anybody pays for work that cannot be shown
+        self._refuse_too_few(sums, [advert.site for advert in known])
         shares: dict[str, Any] = {}
 
         def take_shares(site: str, sealed: Sealed, message: Message) -> None:
@@ -122,8 +122,8 @@ class SecureSumming(Messenger):
             for site, content in shares.items():
                 collector.take_shares(site, read_bytes(content))
         else:
-            told = {**sums.terms, "adverts": decisions.settled["adverts"]}
-            messages = {one.site: Message("shares", {**sums.place, "sum": told}) for one in known}
+            terms = {**sums.terms, "adverts": decisions.settled["adverts"]}
+            messages = {advert.site: Message("shares", {**sums.place, "sum": terms}) for advert in known}
             yield from self._stage(sums, messages, take_shares, "shares")
         sums.sealed = collector.sealed()
         decisions.settle("shares", shares)

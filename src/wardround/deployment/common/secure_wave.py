@@ -15,9 +15,9 @@ import numpy as np
 from wardround.core.errors import DeployError, SecureSumError
 from wardround.core.tree import State
 from wardround.deployment.common.update_checks import shapes_of
-from wardround.privacy.secure_sum.fixed_point import Encoding, Whole
-from wardround.privacy.secure_sum.terms import LEAST_SITES, Terms, default_threshold
-from wardround.privacy.secure_sum.vectors import arrays_of, encoding_of, size_of
+from wardround.privacy.secure_sum.fixed_point import Encoding, Whole, arrays_of, encoding_of, size_of
+from wardround.privacy.secure_sum.secure_sum import Terms, default_threshold
+from wardround.privacy.validation import LEAST_SITES
 from wardround.training.intake import weight_of
 from wardround.training.trial import Trial
 
@@ -58,8 +58,8 @@ def working(trial: Trial, round_number: int) -> list[str]:
 
 def expected_sites(trials: Trials, round_number: int) -> list[str]:
     """All that belong into the round's sum, if they are there."""
-    found = (name for trial in in_round(trials, round_number).values() for name in working(trial, round_number))
-    return sorted(dict.fromkeys(found))
+    names = (name for trial in in_round(trials, round_number).values() for name in working(trial, round_number))
+    return sorted(dict.fromkeys(names))
 
 
 def terms_of(place: Place, trials: Trials, roster: Collection[str], models: Mapping[str, str]) -> Terms:
@@ -87,8 +87,8 @@ def least(trials: Trials, round_number: int) -> int:
 
 def _least_in(trial: Trial, round_number: int, spent: Collection[str] = ()) -> int:
     """As in a simulation, whose sums are of those alone that have not spent their epsilon."""
-    given = trial.privacy.secure_sum and trial.privacy.secure_sum.threshold
-    return given or default_threshold(len(working(trial, round_number)) - len(spent))
+    threshold = trial.privacy.secure_sum and trial.privacy.secure_sum.threshold
+    return threshold or default_threshold(len(working(trial, round_number)) - len(spent))
 
 
 def shortfall(trials: Trials, round_number: int, survivors: Collection[str], adds: Adds) -> str:
@@ -134,18 +134,18 @@ def vector_of(trials: Trials, round_number: int, site: str, updates: Mapping[int
         if update is None:
             parts.append(np.zeros(size, np.uint64))
             continue
-        own = next(one for one in trial.sites if one.name == site)
+        own = next(member for member in trial.sites if member.name == site)
         parts.append(encoding.encode(arrays_of(update), weight_of(trial, own), site))
     return np.concatenate(parts)
 
 
 def sums_of(trials: Trials, round_number: int, total: Whole) -> dict[int, tuple[np.ndarray, float]]:
     """By trial: sum of the weighted values, sum of the weights. SecureSumError where such a sum cannot be."""
-    found, start = {}, 0
+    sums, start = {}, 0
     for number, encoding, size in blocks(trials, round_number):
-        found[number] = encoding.decode(total[start : start + size].copy())
+        sums[number] = encoding.decode(total[start : start + size].copy())
         start += size
-    return found
+    return sums
 
 
 def refuse_implausible(

@@ -17,23 +17,23 @@ from wardround.study.schema import Study
 def own_counts(split: Split, cohort: Cohort, smallest: int) -> dict[str, Any]:
     """Rows on each side, rows of each class, and ages; a class's rows or the ages are None where they would tell of
     fewer than `smallest` patients."""
-    found, records, people = site_counts(split, cohort), cohort.records, cohort.patient[split.rows]
+    counts, records, people = site_counts(split, cohort), cohort.records, cohort.patient[split.rows]
     if records.has_findings:
-        found["classes"] = without_small_findings(records.target[split.rows] == 1, people, records.classes, smallest)
+        counts["classes"] = without_small_findings(records.target[split.rows] == 1, people, records.classes, smallest)
     else:
         target = records.target[split.rows]
         patients = {name: people[target == number] for number, name in enumerate(records.classes)}
-        found["classes"] = without_small(patients, smallest)
+        counts["classes"] = without_small(patients, smallest)
     ages = known_ages(split, cohort)
     if ages is not None and patients_in(people[~np.isnan(ages)]) < smallest:
-        found["age"] = {"mean": None, "sd": None}
-    return found
+        counts["age"] = {"mean": None, "sd": None}
+    return counts
 
 
-def without_counts(told: Mapping[str, Any]) -> dict[str, Any]:
+def without_counts(counts: Mapping[str, Any]) -> dict[str, Any]:
     """Only the numbers of rows, where no count of patients has been paid for."""
-    hidden: dict[str, Any] = {**told, "classes": dict.fromkeys(told["classes"])}
-    return {**hidden, "age": {"mean": None, "sd": None}} if "age" in told else hidden
+    hidden: dict[str, Any] = {**counts, "classes": dict.fromkeys(counts["classes"])}
+    return {**hidden, "age": {"mean": None, "sd": None}} if "age" in counts else hidden
 
 
 def without_small(patients: Mapping[str, np.ndarray], smallest: int) -> dict[str, int | None]:
@@ -68,13 +68,13 @@ def without_small_findings(
     def small(rows: np.ndarray) -> bool:
         return 0 < patients_in(people[rows]) < smallest
 
-    told: dict[str, int | None] = {
+    counts: dict[str, int | None] = {
         name: None if small(has) or small(~has) else int(has.sum()) for name, has in zip(names, present.T, strict=True)
     }
-    any_finding, several = present.any(axis=1), present.sum(axis=1) > 1
+    any_finding, multiple = present.any(axis=1), present.sum(axis=1) > 1
     apart = [any_finding & ~has for has in present.T if has.any()]
-    hidden = None in told.values() or any(small(rows) for rows in (any_finding, ~any_finding, several, *apart))
-    return told | {NO_FINDING: None if hidden else int((~any_finding).sum())}
+    hidden = None in counts.values() or any(small(rows) for rows in (any_finding, ~any_finding, multiple, *apart))
+    return counts | {NO_FINDING: None if hidden else int((~any_finding).sum())}
 
 
 def describe_deployed(
@@ -85,7 +85,7 @@ def describe_deployed(
     All arms of a deployment have the same rows. How many patients there are, and how far apart their features, cannot
     be known: whether two hospitals share a patient is not told.
     """
-    sizes = {site: sum(told[side] for side in ("train", "validation", "test")) for site, told in facts.items()}
+    sizes = {site: sum(counts[side] for side in ("train", "validation", "test")) for site, counts in facts.items()}
     compared = dict(list(sizes.items())[:COMPARED_SITES])
     counts = {site: _known(facts[site]["classes"]) for site in compared}
     return [

@@ -30,8 +30,8 @@ class Store:
     def memories(self, wave: int, counted: int, first: Callable[[], dict[int, Memory]]) -> dict[int, Memory]:
         """The memory in force, by trial. `first` makes what sites begin with."""
         self.forget(but=wave)  # waves come one after another
-        found = self.cached.get((wave, counted))
-        self.cached = {(wave, counted): self._read(wave, counted, first()) if found is None else found}
+        memories = self.cached.get((wave, counted))
+        self.cached = {(wave, counted): self._read(wave, counted, first()) if memories is None else memories}
         for path in self._wave(wave).glob("memory-*.safetensors"):
             if path != self._memory(wave, counted):
                 path.unlink()
@@ -51,31 +51,31 @@ class Store:
             of_trial.setdefault(int(trial), {})[rest] = leaf
         return {number: Memory.of(of_trial.get(number, {})) for number in first}
 
-    def keep(self, wave: int, round_number: int, memories: Mapping[int, Memory], asked: str, answer: Sealed) -> None:
+    def keep(self, wave: int, round_number: int, memories: Mapping[int, Memory], request: str, answer: Sealed) -> None:
         """The memory first: where there is an answer there is the memory that belongs to it."""
         self.cached[wave, round_number] = dict(memories)
         leaves = {f"{n}/{name}": leaf for n, memory in memories.items() for name, leaf in memory.leaves().items()}
         if leaves:
             write_leaves(self._memory(wave, round_number), leaves, {"round": round_number})
-        self.keep_answer(wave, round_number, asked, answer)
+        self.keep_answer(wave, round_number, request, answer)
 
-    def keep_answer(self, wave: int, round_number: int, asked: str, answer: Sealed) -> None:
+    def keep_answer(self, wave: int, round_number: int, request: str, answer: Sealed) -> None:
         folder = self._wave(wave)
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.glob("answer-*"):
             if not old.name.startswith(f"answer-{round_number:06}."):
                 old.unlink()
         write_atomically(folder / f"answer-{round_number:06}.tensors", answer.tensors)
-        content = b"\n".join((asked.encode(), answer.signature.hex().encode(), answer.head))
+        content = b"\n".join((request.encode(), answer.signature.hex().encode(), answer.head))
         write_atomically(folder / f"answer-{round_number:06}.head", content)
 
-    def answer(self, wave: int, round_number: int, asked: str) -> Sealed | None:
+    def answer(self, wave: int, round_number: int, request: str) -> Sealed | None:
         """What was answered to the same question before."""
         path = self._wave(wave) / f"answer-{round_number:06}.head"
         if not path.is_file():
             return None
         before, signature, head = path.read_bytes().split(b"\n", 2)
-        if before.decode() != asked:
+        if before.decode() != request:
             return None
         return Sealed(head, path.with_suffix(".tensors").read_bytes(), bytes.fromhex(signature.decode()))
 

@@ -41,8 +41,8 @@ class Entry:
     def masked(self) -> Tensor:
         """A vector under masks, which is of all trials together."""
         with safe_open(self.path, framework="pt") as file:
-            found: Tensor = file.get_tensor(MASKED)
-        return found
+            vector: Tensor = file.get_tensor(MASKED)
+        return vector
 
 
 def shapes_in(path: Path) -> dict[str, Shape] | None:
@@ -52,7 +52,7 @@ def shapes_in(path: Path) -> dict[str, Shape] | None:
     try:
         with safe_open(path, framework="pt") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
-        return {name: (one.get_dtype(), tuple(one.get_shape())) for name, one in slices.items()}
+        return {name: (tensor.get_dtype(), tuple(tensor.get_shape())) for name, tensor in slices.items()}
     except SafetensorError:
         return None
 
@@ -85,8 +85,8 @@ class Spool:
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{site}.safetensors"
         write_atomically(path, sealed.tensors)
-        names, found = message.names or tuple(message.tensors), shapes_in(path)
-        if found is None or set(found) != set(names) or (expected is not None and found != dict(expected)):
+        names, shapes = message.names or tuple(message.tensors), shapes_in(path)
+        if shapes is None or set(shapes) != set(names) or (expected is not None and shapes != dict(expected)):
             path.unlink()
             raise DeployError(site, "sent tensors that are not an update of its study", "Install the same version.")
         if not all_finite(path):
@@ -104,12 +104,12 @@ class Spool:
 
     def entries(self, sites: Sequence[str]) -> dict[str, Entry]:
         """In the order of the sites, whatever the order of arrival."""
-        found = {}
+        entries = {}
         for site in sites:
             path = self.folder / f"{site}.json"
             if path.is_file():
-                found[site] = Entry(**json.loads(path.read_bytes()), path=path.with_suffix(".safetensors"))
-        return found
+                entries[site] = Entry(**json.loads(path.read_bytes()), path=path.with_suffix(".safetensors"))
+        return entries
 
     def clear(self) -> None:
         rmtree(self.folder, ignore_errors=True)

@@ -18,9 +18,11 @@ REMEDY = "Install the same version of wardround everywhere."
 
 def shapes_of(trial: Trial) -> dict[str, Shape]:
     """Name, type and shape of every tensor of an update, from the algorithm itself, without computing one."""
-    shared, sent = _without_numbers(trial)
-    one = torch.empty((), dtype=trial.dtype, device="meta")
-    update, _ = trial.algorithm.finish(shared, sent, trial.algorithm.init_memory(shared), Work(one, one, one, one))
+    shared, broadcast = _without_numbers(trial)
+    scalar = torch.empty((), dtype=trial.dtype, device="meta")
+    update, _ = trial.algorithm.finish(
+        shared, broadcast, trial.algorithm.init_memory(shared), Work(scalar, scalar, scalar, scalar)
+    )
     return _shapes(update)
 
 

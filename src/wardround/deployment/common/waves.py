@@ -74,8 +74,8 @@ def read_state(path: Path, trials: Sequence[Trial]) -> WaveState:
         number, rest = name.split("/", 1)
         servers[int(number)][rest] = leaf
     runs = [Run(n, tree.unflatten(server), {}) for n, server in zip(place["rounds"], servers, strict=True)]
-    kept = {name: place[name] for name in ("round", "counted", "pending", "records", "done", "span")}
-    return WaveState(runs=tuple(runs), **kept)
+    fields = {name: place[name] for name in ("round", "counted", "pending", "records", "done", "span")}
+    return WaveState(runs=tuple(runs), **fields)
 
 
 @dataclass(frozen=True)
@@ -90,20 +90,20 @@ class Task:
         return sorted({*self.work, *self.score})
 
 
-def tasks(trials: Sequence[Trial], state: WaveState, every: int, quiet: Sequence[int]) -> dict[str, Task]:
+def tasks(trials: Sequence[Trial], state: WaveState, interval: int, unscored: Sequence[int]) -> dict[str, Task]:
     """By site. `quiet` are trials that are not scored while they train."""
-    found: dict[str, Task] = {}
-    due = bool(state.round and every and state.round % every == 0)
+    tasks_by_site: dict[str, Task] = {}
+    due = bool(state.round and interval and state.round % interval == 0)
     for number, trial in enumerate(trials):
         if trial.training.rounds <= state.round:
             continue
         for assignment in assign(trial, state.round):
             if assignment.counts:
-                found.setdefault(assignment.site.name, Task()).work[number] = assignment.epochs
-        if due and number not in quiet:
+                tasks_by_site.setdefault(assignment.site.name, Task()).work[number] = assignment.epochs
+        if due and number not in unscored:
             for site in trial.scored:
-                found.setdefault(site.name, Task()).score.append(number)
-    return found
+                tasks_by_site.setdefault(site.name, Task()).score.append(number)
+    return tasks_by_site
 
 
 def models_for(trials: Sequence[Trial], state: WaveState, site: str, chosen: Sequence[int]) -> Tree:
@@ -111,7 +111,7 @@ def models_for(trials: Sequence[Trial], state: WaveState, site: str, chosen: Seq
     tensors: Tree = {}
     for number in chosen:
         trial = trials[number]
-        names = [one.name for one in trial.sites]
+        names = [member.name for member in trial.sites]
         place = names.index(site) if site in names else 0  # a site that only scores gets the model of all
         shared = trial.algorithm.broadcast(state.runs[number].server, place)
         tensors |= {f"{number}/{name}": leaf for name, leaf in tree.flatten(shared).items()}
@@ -169,13 +169,13 @@ def close_round(
         trial, run = trials[number], state.runs[number]
         assignments = assign(trial, run.round)
         intake = Intake(trial, run, assignments)
-        came = _counted(number, assignments, entries)
+        work = _counted(number, assignments, entries)
         if trial.privacy.secure_sum is None:
-            intake.take(_arrived(number, came, entries))
+            intake.take(_arrived(number, work, entries))
         else:
-            _take_sum(intake, number, came, arrivals)
+            _take_sum(intake, number, work, arrivals)
         after, record = close(run, trial, assignments, intake, noise(trial))
-        told = {site: entries[site].body["trials"][str(number)] for site in record.sites}
+        reports = {site: entries[site].body["trials"][str(number)] for site in record.sites}
         not_finite = [a.site.name for a in assignments if _is_not_finite(number, entries.get(a.site.name))]
         fresh.append(
             {
@@ -183,7 +183,7 @@ def close_round(
                 "arm": trial.arm,
                 "seed": trial.seed,
                 **vars(record),
-                "epochs": {site: one["epochs"] for site, one in told.items()},
+                "epochs": {site: report["epochs"] for site, report in reports.items()},
                 "not_finite": not_finite,
                 "seconds": seconds / len(active),
             }
@@ -196,39 +196,39 @@ def close_round(
 
 def _counted(number: int, assignments: Sequence[Assignment], entries: Mapping[str, Entry]) -> list[Assignment]:
     """The work that arrived, with the epochs that were really done."""
-    found = []
+    counted = []
     for assignment in assignments:
         entry = entries.get(assignment.site.name)
-        told = None if entry is None else entry.body["trials"].get(str(number))
-        if told is not None and told["finite"]:
-            found.append(replace(assignment, epochs=int(told["epochs"])))
-    return found
+        report = None if entry is None else entry.body["trials"].get(str(number))
+        if report is not None and report["finite"]:
+            counted.append(replace(assignment, epochs=int(report["epochs"])))
+    return counted
 
 
 def _is_not_finite(number: int, entry: Entry | None) -> bool:
     """Whether a site has no update of a trial, because its numbers were not finite."""
-    told = None if entry is None else entry.body["trials"].get(str(number))
-    return told is not None and not told["finite"]
+    report = None if entry is None else entry.body["trials"].get(str(number))
+    return report is not None and not report["finite"]
 
 
 def _arrived(
-    number: int, came: Sequence[Assignment], entries: Mapping[str, Entry]
+    number: int, work: Sequence[Assignment], entries: Mapping[str, Entry]
 ) -> Iterator[tuple[Assignment, Outcome]]:
     """What sites have sent, one update in memory at a time."""
-    for assignment in came:
+    for assignment in work:
         entry = entries[assignment.site.name]
-        told, update = entry.body["trials"][str(number)], entry.update(number)
-        moved = update["params"] if told["moved"] else None
-        loss = torch.tensor(float("nan") if told["loss"] is None else float(told["loss"]))
-        yield assignment, Outcome(update, Memory(), moved, loss, told["length"])
+        report, update = entry.body["trials"][str(number)], entry.update(number)
+        moved = update["params"] if report["moved"] else None
+        loss = torch.tensor(float("nan") if report["loss"] is None else float(report["loss"]))
+        yield assignment, Outcome(update, Memory(), moved, loss, report["length"])
 
 
-def _take_sum(intake: Intake, number: int, came: Sequence[Assignment], arrivals: Arrivals) -> None:
+def _take_sum(intake: Intake, number: int, work: Sequence[Assignment], arrivals: Arrivals) -> None:
     """A secure sum, or none: what sites did was paid for in both cases."""
-    intake.came(came, 8 * block_size(intake.trial))
+    intake.came(work, 8 * block_size(intake.trial))
     if arrivals.failed:
         intake.fail(arrivals.failed)
-    elif came and arrivals.sums is not None:
+    elif work and arrivals.sums is not None:
         intake.shapes = {name: shape for name, (_, shape) in shapes_of(intake.trial).items()}
         intake.total(*arrivals.sums[number])
 

@@ -23,7 +23,7 @@ LEDGER = "ledger.jsonl"
 
 
 @dataclass(frozen=True)
-class Question:
+class PrivateRequest:
     """One private trial's work in one round, as it was asked for."""
 
     trial: Trial
@@ -43,7 +43,7 @@ class Question:
         return replace(self.entry, steps=self.trial.sampling(self.number).steps * epochs)
 
 
-def questions(
+def private_requests(
     ledger: Ledger,
     budget: float | None,
     place: Mapping[str, str],
@@ -51,7 +51,7 @@ def questions(
     work: Mapping[int, tuple[Trial, int, int]],
     shared: Mapping[int, State],
     memories: Mapping[int, Memory],
-) -> dict[int, Question]:
+) -> dict[int, PrivateRequest]:
     """Of the private trials among `work`, which has each trial with this site's number in it and its epochs.
 
     `place` are the fields of an entry that say who asks and whose patients pay. Refused where the round would take all
@@ -59,7 +59,7 @@ def questions(
     """
     entries = ledger.entries()
     known = {entry.place: entry for entry in entries}
-    found: dict[int, Question] = {}
+    requests: dict[int, PrivateRequest] = {}
     for n, (trial, number, epochs) in work.items():
         example, charge = trial.privacy.example, trial.charge(number, epochs, round_number)
         if example is None or charge is None:
@@ -73,7 +73,7 @@ def questions(
             noise=charge.noise,
             steps=charge.steps,
             delta=example.delta,
-            question=asked(shared.get(n, {}), memories[n], round_number, epochs),
+            question=request_hash(shared.get(n, {}), memories[n], round_number, epochs),
             guarantee=True,
         )
         before = known.get(entry.place)
@@ -82,21 +82,21 @@ def questions(
             raise DeployError(
                 "coordinator", problem, "Begin a new run: two answers would cost what was charged for one."
             )
-        found[n] = Question(trial, number, epochs, entry, before)
-    _refuse_beyond(budget, entries, [one.entry for one in found.values() if one.known is None])
-    return found
+        requests[n] = PrivateRequest(trial, number, epochs, entry, before)
+    _refuse_beyond(budget, entries, [request.entry for request in requests.values() if request.known is None])
+    return requests
 
 
 def _refuse_beyond(budget: float | None, entries: list[Entry], new: list[Entry]) -> None:
     if budget is None or not new:
         return
-    together = [*charges_of(entries), *(Charge(one.rate, one.noise, one.steps) for one in new)]
-    if epsilon(together, min(one.delta for one in [*entries, *new])) > budget:
+    together = [*charges_of(entries), *(Charge(entry.rate, entry.noise, entry.steps) for entry in new)]
+    if epsilon(together, min(entry.delta for entry in [*entries, *new])) > budget:
         limit = f"an epsilon of {budget:g} over all studies (most_total_epsilon)"
         raise Refused(Refusal(f"its patients' privacy budget is spent: another round would exceed {limit}"))
 
 
-def asked(shared: State, memory: Memory, round_number: int, epochs: int) -> str:
+def request_hash(shared: State, memory: Memory, round_number: int, epochs: int) -> str:
     """Hash of all that a site's gradients depend on, but for its rows and its secret."""
     digest = sha256(f"{round_number} {epochs}".encode())
     for part in (tree.flatten(shared), memory.leaves()):

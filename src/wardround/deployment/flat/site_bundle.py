@@ -96,9 +96,9 @@ def bundle_of(
 ) -> Path:
     """`clahe` says whether the contrast of this hospital's images was evened out when they were read."""
     study = session.study
-    known = [one.name for one in study.arms]
-    if arm not in known:
-        raise StudyError("--arm", f"the study has no arm {arm!r}", suggest(arm, known, "Arms"))
+    names = [known.name for known in study.arms]
+    if arm not in names:
+        raise StudyError("--arm", f"the study has no arm {arm!r}", suggest(arm, names, "Arms"))
     if seed is not None and seed not in study.evaluation.seeds:
         raise StudyError("--seed", f"the study has no seed {seed}", f"Its first is {study.evaluation.seeds.first}.")
     target = FOLDER / plain_name(f"{study.name}-{arm}-{session.site}") if out is None else Path(out)
@@ -122,7 +122,7 @@ def _refuse_changed(session: Session, predictions: pd.DataFrame) -> None:
     protected, the fingerprint of all rows that the ledger has charged."""
     rows, columns = predictions["row"].to_numpy(), label_columns(predictions)
     label, target = predictions[columns].to_numpy(), session.records.target.reshape(len(session.records), -1)
-    charged = {entry.patients for entry in session.ledger.entries() if (entry.run, entry.site) == _place(session)}
+    charged = {entry.patients for entry in _ledger_entries(session)}
     now = session.plan.cohort_of(session.study.arms[0]).fingerprint
     known = (rows >= 0) & (rows < len(target))
     alike = known.all() and target.shape[1] == len(columns) and (target[rows] == label).all()
@@ -130,8 +130,9 @@ def _refuse_changed(session: Session, predictions: pd.DataFrame) -> None:
         raise _changed(session)
 
 
-def _place(session: Session) -> tuple[str, str]:
-    return session.run, session.site
+def _ledger_entries(session: Session) -> list[Entry]:
+    """What this run has charged this site's patients."""
+    return [entry for entry in session.ledger.entries() if (entry.run, entry.site) == (session.run, session.site)]
 
 
 def _origin(session: Session, arm: Arm, seed: int, models: Mapping[str, Factory] | None, clahe: bool) -> Origin:
@@ -144,7 +145,7 @@ def _origin(session: Session, arm: Arm, seed: int, models: Mapping[str, Factory]
         raise BundleError(session.site, f"does not predict in arm {arm.name}", "Name another arm.")
     cohort, predictions = session.plan.cohort_of(arm), _predictions(session)
     _refuse_changed(session, predictions)
-    beside = _beside(session, arm, site, clahe)
+    beside = _run_inputs(session, arm, site, clahe)
     test = np.searchsorted(cohort.row_numbers, site.test_rows)
     label, score = saved_scores(predictions, str(session.folder / "predictions"), arm.name, seed, site)
     params, buffers = _weights(session, arm, seed, beside, models)
@@ -167,7 +168,7 @@ def _origin(session: Session, arm: Arm, seed: int, models: Mapping[str, Factory]
         test=test,
         test_label=label,
         saved=score,
-        told=_told(session, arm, seed, site, predictions),
+        told=_card_facts(session, arm, seed, site, predictions),
         models=models,
         has_findings=session.plan.has_findings,
         inputs=beside.inputs,
@@ -177,12 +178,12 @@ def _origin(session: Session, arm: Arm, seed: int, models: Mapping[str, Factory]
     )
 
 
-def _beside(session: Session, arm: Arm, site: Site, clahe: bool) -> Beside:
+def _run_inputs(session: Session, arm: Arm, site: Site, clahe: bool) -> Beside:
     """What rows have beside columns. Thresholds of other hospitals' findings are not known here."""
-    found = beside_of(session.plan, arm, site, {"findings": {}})
-    if found.inputs.images is None:
-        return found
-    return replace(found, inputs=replace(found.inputs, images=replace(found.inputs.images, clahe=clahe)))
+    inputs = beside_of(session.plan, arm, site, {"findings": {}})
+    if inputs.inputs.images is None:
+        return inputs
+    return replace(inputs, inputs=replace(inputs.inputs, images=replace(inputs.inputs.images, clahe=clahe)))
 
 
 def _weights(
@@ -194,21 +195,21 @@ def _weights(
         problem = f"has no model of arm {arm.name} with seed {seed} yet"
         raise BundleError(str(session.folder), problem, "Wait until the run is over.")
     leaves = load_file(path)
-    told = model_of(arm, beside.recipe, session.plan.classes, session.plan.has_findings, beside.inputs)
-    params, buffers = build_model(told, f"arm {arm.name}", models).init(0)
+    model = model_of(arm, beside.recipe, session.plan.classes, session.plan.has_findings, beside.inputs)
+    params, buffers = build_model(model, f"arm {arm.name}", models).init(0)
     if set(leaves) != {*params, *buffers}:
         raise BundleError(str(path), "does not hold the weights of the study's model", "Let the run be made anew.")
     return {name: leaves[name] for name in params}, {name: leaves[name] for name in buffers}
 
 
 def _predictions(session: Session) -> pd.DataFrame:
-    found = load_predictions(session.folder)
-    if found is None:
+    predictions = load_predictions(session.folder)
+    if predictions is None:
         raise BundleError(str(session.folder), "has no predictions yet", "Wait until the run is over.")
-    return found
+    return predictions
 
 
-def _told(session: Session, arm: Arm, seed: int, site: Site, predictions: pd.DataFrame) -> Told:
+def _card_facts(session: Session, arm: Arm, seed: int, site: Site, predictions: pd.DataFrame) -> Told:
     study = session.study
     members = members_of(arm, session.sites) if is_federated(arm) else [session.site]
     of_arm = predictions[(predictions["arm"] == arm.name) & (predictions["site"] == session.site)]
@@ -241,30 +242,29 @@ def _findings(scores: Scores, arm: str, site: str, resampling: Resampling) -> di
     """Of each finding what this site knows: its own AUC."""
     if not scores.findings:
         return {}
-    told = findings_told({"findings": describe_findings(scores, arm, resampling)}, site)
-    return {name: {**one, "all_sites": None} for name, one in told.items()}
+    findings = findings_told({"findings": describe_findings(scores, arm, resampling)}, site)
+    return {name: {**finding, "all_sites": None} for name, finding in findings.items()}
 
 
 def _privacy(session: Session, arm: Arm, seed: int) -> dict[str, Any] | None:
-    """By this site's own ledger."""
-    asked = arm.privacy
-    if asked.example is None and asked.site is None and asked.secure_sum is None:
+    privacy = arm.privacy
+    if privacy.example is None and privacy.site is None and privacy.secure_sum is None:
         return None
-    entries = [entry for entry in session.ledger.entries() if entry.run == session.run and entry.site == session.site]
+    entries = _ledger_entries(session)
     here = [entry for entry in entries if entry.arm == arm.name and entry.seed == seed]
     return {
         "guarantee": all(entry.guarantee for entry in entries),
-        "example": _block(asked.example),
-        "site": _block(asked.site),
-        "secure_sum": None if asked.secure_sum is None else {},
+        "example": _block(privacy.example),
+        "site": _block(privacy.site),
+        "secure_sum": None if privacy.secure_sum is None else {},
         "spent": {**_spent(here), "rounds": len(here)} if here else None,
         "spent_on_sites": None,  # the noise for whole sites is drawn, and accounted for, at the coordinator
         "spent_by_the_whole_run": _spent(entries) if entries else None,
     }
 
 
-def _block(asked: Any) -> dict[str, Any] | None:
-    return None if asked is None else {"epsilon": asked.epsilon, "delta": asked.delta, "clip": asked.clip}
+def _block(guarantee: Any) -> dict[str, Any] | None:
+    return None if guarantee is None else {name: getattr(guarantee, name) for name in ("epsilon", "delta", "clip")}
 
 
 def _spent(entries: list[Entry]) -> dict[str, Any]:

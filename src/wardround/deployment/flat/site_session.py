@@ -25,15 +25,15 @@ from wardround.deployment.common.schema_agreement import (
     direction_payload,
     read_common,
     write_facts,
-    write_lent,
+    write_fill_values,
     write_moments,
 )
 from wardround.deployment.common.secure_sum_site import Commitments
 from wardround.deployment.common.site_counts import own_counts, without_counts
 from wardround.deployment.common.site_store import Store
 from wardround.deployment.common.spool import Shape
-from wardround.deployment.flat.site_account import LEDGER, Question, questions
-from wardround.deployment.flat.site_secret import RunSecret
+from wardround.deployment.flat.run_secret import RunSecret
+from wardround.deployment.flat.site_account import LEDGER, PrivateRequest, private_requests
 from wardround.privacy.dp.noise import SecretStream, site_key
 from wardround.privacy.dp.protection import Streams
 from wardround.runs.environment import versions
@@ -102,9 +102,9 @@ class Session:
     def ready(self) -> dict[str, Any]:
         """What the others must know to check that all mean the same."""
         records = self.records
-        told = records.is_table and not self.keeps_columns
+        shares_columns = records.is_table and not self.keeps_columns
         return {
-            "columns": [write_column(column) for column in records.columns] if told else None,
+            "columns": [write_column(column) for column in records.columns] if shares_columns else None,
             "inputs": None if records.is_table else list(records.features.shape[1:]),
             "classes": class_payload(self.records, self.run),
             "findings": records.has_findings,
@@ -131,46 +131,46 @@ class Session:
         key = site_key(self.own_secret(), self.run, trial.arm, trial.seed, number)
         return lambda purpose: SecretStream(key, purpose)
 
-    def questions(
+    def private_requests(
         self,
         trials: Mapping[int, Trial],
-        wanted: Mapping[int, int],
+        epochs_by_trial: Mapping[int, int],
         number: int,
         shared: Mapping[int, State],
         memories: Mapping[int, Memory],
-    ) -> dict[int, Question]:
+    ) -> dict[int, PrivateRequest]:
         """What this site's patients would pay in a round, by trial. Refused where it is asked for twice or too much."""
-        if not any(trials[n].privacy.example for n in wanted):
+        if not any(trials[n].privacy.example for n in epochs_by_trial):
             return {}
         patients = self.plan.cohort_of(self.study.arms[0]).fingerprint
         place = {"run": self.run, "study": self.study.hash, "study_name": self.study.name}
         place |= {"site": self.site, "patients": patients}
-        work = {n: (trials[n], _number(trials[n], self.site), epochs) for n, epochs in wanted.items()}
-        return questions(self.ledger, self.gate.budget(), place, number, work, shared, memories)
+        work = {n: (trials[n], _number(trials[n], self.site), epochs) for n, epochs in epochs_by_trial.items()}
+        return private_requests(self.ledger, self.gate.budget(), place, number, work, shared, memories)
 
     def facts(self, body: Body) -> dict[str, Any]:
         self._use(body["columns"])
         self._write()
-        told = []
+        row_sets = []
         for key in self.plan.row_sets:
             facts = None if self.keeps_columns else self.plan.own_facts(key)
             split = self.plan.own_split(key)
             sizes = {side: len(getattr(split, side)) for side in SIDES}
-            told.append({**sizes, "facts": None if facts is None else write_facts(facts)})
+            row_sets.append({**sizes, "facts": None if facts is None else write_facts(facts)})
         first = self.plan.row_sets[0]
         cohort = self.plan.cohort_of(self.study.arm(first[0]))
         described = own_counts(self.plan.own_split(first), cohort, self.study.deployment.smallest_cell)
         if is_private(self.study):
             described = without_counts(described)
-        return {"sets": told, "described": described, "directions": self._directions(first)}
+        return {"sets": row_sets, "described": described, "directions": self._directions(first)}
 
     def _directions(self, key: Key) -> dict[str, Any]:
         """Which way columns point, so that an inverted label shows. Nothing where patients are promised more."""
         if is_private(self.study) or not self.study.deployment.compare_labels:
             return {}
         split, cohort = self.plan.own_split(key), self.plan.cohort_of(self.study.arm(key[0]))
-        found = associations(cohort, np.concatenate([split.train, split.validation]))
-        return direction_payload(found, self.keeps_columns)
+        directions = associations(cohort, np.concatenate([split.train, split.validation]))
+        return direction_payload(directions, self.keeps_columns)
 
     def _use(self, columns: list[Any] | None) -> None:
         """The columns that all use."""
@@ -183,16 +183,16 @@ class Session:
     def lend(self, body: Body) -> dict[str, Any]:
         """Only what the coordinator asks for: columns that some site never recorded."""
         layouts = [read_layout(layout) for layout in body["layouts"]]
-        lent: list[dict[str, Any]] = []
-        for kind, place, asked in zip(self.plan.kinds, body["of"], body["asked"], strict=True):
+        fill_values: list[dict[str, Any]] = []
+        for kind, place, request in zip(self.plan.kinds, body["of"], body["asked"], strict=True):
             if place is None:
-                lent.append({"fill": [], "counts": [], "levels": {}})
+                fill_values.append({"fill": [], "counts": [], "levels": {}})
                 continue
             arm = self.study.arm(kind[0])
             train = self.plan.own_split(kind).train
             own = lend(self.plan.cohort_of(arm).table, train, layouts[place], arm.preparation)
-            lent.append(write_lent(own, asked["numbers"], asked["categories"]))
-        return {"lent": lent}
+            fill_values.append(write_fill_values(own, request["numbers"], request["categories"]))
+        return {"lent": fill_values}
 
     def moments(self, body: Body) -> dict[str, Any]:
         """Sums over training rows, for a common scale."""
@@ -229,7 +229,7 @@ class Session:
 
 
 def _number(trial: Trial, site: str) -> int:
-    return [one.name for one in trial.sites].index(site)
+    return [member.name for member in trial.sites].index(site)
 
 
 def class_payload(records: Records, run: str) -> list[dict[str, Any]]:
@@ -247,10 +247,10 @@ def class_payload(records: Records, run: str) -> list[dict[str, Any]]:
 
 def known_messages(folder: Path) -> dict[str, Any] | None:
     try:
-        found: dict[str, Any] = json.loads((folder / "session.json").read_text(encoding="utf-8"))
+        messages: dict[str, Any] = json.loads((folder / "session.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return found
+    return messages
 
 
 def check_run_name(run: Any) -> str:

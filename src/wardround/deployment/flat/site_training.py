@@ -41,21 +41,21 @@ class WholeEpochs:
 
     def __init__(self, order: Sequence[Tensor], epochs: int, over: Callable[[], bool]) -> None:
         self.order, self.per_epoch, self.over = order, max(1, len(order) // epochs), over
-        self.taken = 0
+        self.steps = 0
 
     def __iter__(self) -> Iterator[Tensor]:
         for batch in self.order:
-            if self.taken and self.taken % self.per_epoch == 0 and self.over():
+            if self.steps and self.steps % self.per_epoch == 0 and self.over():
                 return
-            self.taken += 1
+            self.steps += 1
             yield batch
 
     def __len__(self) -> int:
-        return self.taken
+        return self.steps
 
     @property
     def epochs(self) -> int:
-        return self.taken // self.per_epoch
+        return self.steps // self.per_epoch
 
 
 def train(session: Session, body: Body, tensors: Tree) -> tuple[dict[str, Any], dict[int, State], dict[int, Memory]]:
@@ -66,32 +66,34 @@ def train(session: Session, body: Body, tensors: Tree) -> tuple[dict[str, Any], 
     trials, number = trials_of(session, int(body["wave"])), int(body["round"])
     shared = approved_models(session, trials, tensors, [*map(int, body["work"]), *map(int, body["score"])])
     memories = in_force(session, body, trials)
-    told: dict[str, Any] = {}
+    reports: dict[str, Any] = {}
     updates: dict[int, State] = {}
     costs: list[Entry] = []
-    kept = dict(memories)
-    began, wanted = time.monotonic(), approved_work(session, trials, body)
-    private = session.questions(trials, wanted, number, shared, memories)
-    for place, (n, epochs) in enumerate(wanted.items()):
-        trial, asked = trials[n], private.get(n)
-        until = None if body.get("seconds") is None else began + float(body["seconds"]) * (place + 1) / len(wanted)
-        again = None if asked is None else asked.again
-        streams = None if asked is None else session.streams(trial, number)
+    memories_after = dict(memories)
+    began, epochs_by_trial = time.monotonic(), approved_work(session, trials, body)
+    requests = session.private_requests(trials, epochs_by_trial, number, shared, memories)
+    for place, (n, epochs) in enumerate(epochs_by_trial.items()):
+        trial, request = trials[n], requests.get(n)
+        until = (
+            None if body.get("seconds") is None else began + float(body["seconds"]) * (place + 1) / len(epochs_by_trial)
+        )
+        again = None if request is None else request.again
+        streams = None if request is None else session.streams(trial, number)
         order = work_order(session, trial, number, epochs, until, again, streams)
         with torch_threads(threads_for(trial)):
             outcome = work(
                 trial, own_site(session, trial.sites), number, order, shared.get(n, {}), memories[n], streams
             )
-        if asked is not None:
-            costs.append(asked.cost(order.epochs))
-        told[str(n)] = told_of(trial, outcome, order.epochs)
-        if _is_finite(outcome.update, told[str(n)]):
-            kept[n], updates[n] = outcome.memory.settled(), outcome.update
+        if request is not None:
+            costs.append(request.cost(order.epochs))
+        reports[str(n)] = update_report(trial, outcome, order.epochs)
+        if _is_finite(outcome.update, reports[str(n)]):
+            memories_after[n], updates[n] = outcome.memory.settled(), outcome.update
         else:
-            told[str(n)] = _not_sent(session, trial, order.epochs)
+            reports[str(n)] = _not_finite(session, trial, order.epochs)
     if costs:
         session.ledger.charge_all(costs)
-    return {"trials": told, "figures": figures(session, body, trials, shared, memories)}, updates, kept
+    return {"trials": reports, "figures": figures(session, body, trials, shared, memories)}, updates, memories_after
 
 
 def work_order(
@@ -109,7 +111,7 @@ def work_order(
     return WholeEpochs(order, done, _over(trial, None if again is not None else until))
 
 
-def told_of(trial: Trial, outcome: Outcome, epochs: int) -> dict[str, Any]:
+def update_report(trial: Trial, outcome: Outcome, epochs: int) -> dict[str, Any]:
     """What is told beside an update: no figure of patients who are protected, or of a site that is."""
     privacy = trial.privacy
     hidden = privacy.secure_sum is not None or privacy.site is not None
@@ -122,12 +124,12 @@ def told_of(trial: Trial, outcome: Outcome, epochs: int) -> dict[str, Any]:
     }
 
 
-def _is_finite(update: State, told: Mapping[str, Any]) -> bool:
-    figures = [told[name] for name in ("loss", "length") if told[name] is not None]
+def _is_finite(update: State, report: Mapping[str, Any]) -> bool:
+    figures = [report[name] for name in ("loss", "length") if report[name] is not None]
     return all(map(is_finite, tree.flatten(update).values())) and all(map(math.isfinite, figures))
 
 
-def _not_sent(session: Session, trial: Trial, epochs: int) -> dict[str, Any]:
+def _not_finite(session: Session, trial: Trial, epochs: int) -> dict[str, Any]:
     """Numbers that are not finite would make everybody's model useless. Where sites are added up under masks, nothing
     can be left out of the vector of a single site: then it is not part of the sum."""
     if trial.privacy.secure_sum is not None:
@@ -144,18 +146,18 @@ def flat(updates: Mapping[int, State]) -> Tree:
 def approved_work(session: Session, trials: Mapping[int, Trial], body: Body) -> dict[int, int]:
     """Epochs by trial, as the approved study has them for this site and round: a coordinator cannot ask for more."""
     number = int(body["round"])
-    wanted = {int(n): int(epochs) for n, epochs in body["work"].items()}
-    for place, epochs in wanted.items():
+    epochs_by_trial = {int(n): int(epochs) for n, epochs in body["work"].items()}
+    for place, epochs in epochs_by_trial.items():
         trial = trials.get(place)
         own = [] if trial is None or not 0 <= number < trial.training.rounds else assign(trial, number)
         if epochs not in [a.epochs for a in own if a.site.name == session.site and a.counts]:
             problem = "asks for other work than the study that was approved here"
             raise DeployError("coordinator", problem, "Ask the coordinator why; nothing was trained.")
-    if is_secure(list(trials.values())) and wanted != own_work(session.site, trials, number):
+    if is_secure(list(trials.values())) and epochs_by_trial != own_work(session.site, trials, number):
         # a trial that only this site were asked for would be a sum of one
         problem = "leaves out work that belongs into a secure sum"
         raise DeployError("coordinator", problem, "Ask the coordinator why; nothing was trained.")
-    return wanted
+    return epochs_by_trial
 
 
 def own_work(site: str, trials: Mapping[int, Trial], number: int) -> dict[int, int]:
@@ -176,17 +178,17 @@ def figures(
     memories: Mapping[int, Memory],
 ) -> dict[str, Any]:
     """Sums for the curves: of the model that was sent, which is the last round's."""
-    found: dict[str, Any] = {}
+    figures_by_trial: dict[str, Any] = {}
     for number in map(int, body["score"]):
         sides: dict[str, Any] = {}
         for side in ("test", "validation"):
-            made = own_prediction(session, trials[number], shared.get(number, {}), memories[number], side)
-            told = {} if made is None else curve_figures(made, session.study.deployment.smallest_cell)
-            if told:
-                sides[side] = told
+            prediction = own_prediction(session, trials[number], shared.get(number, {}), memories[number], side)
+            curve = {} if prediction is None else curve_figures(prediction, session.study.deployment.smallest_cell)
+            if curve:
+                sides[side] = curve
         if sides:
-            found[str(number)] = sides
-    return found
+            figures_by_trial[str(number)] = sides
+    return figures_by_trial
 
 
 def evaluate(session: Session, body: Body, tensors: Tree) -> dict[str, Any]:
@@ -203,20 +205,20 @@ def evaluate(session: Session, body: Body, tensors: Tree) -> dict[str, Any]:
         sides: dict[str, Any] = {}
         cut = _thresholds(session, trial, shared.get(number, {}), memories[number])
         for side in reported_sides(session.study):
-            made = own_prediction(session, trial, shared.get(number, {}), memories[number], side)
-            if made is None or not len(made.rows):
+            prediction = own_prediction(session, trial, shared.get(number, {}), memories[number], side)
+            if prediction is None or not len(prediction.rows):
                 continue
-            groups = groups_in(session.plan.cohort_of(session.study.arm(trial.arm)), made)
-            sides[side] = site_summary(made, classes, groups, smallest, cut if side == "test" else None)
+            groups = groups_in(session.plan.cohort_of(session.study.arm(trial.arm)), prediction)
+            sides[side] = site_summary(prediction, classes, groups, smallest, cut if side == "test" else None)
             if side == "test":
                 names.append((trial.arm, trial.seed))
-                predictions.append(made)
+                predictions.append(prediction)
                 thresholds.append(cut)
         if REGION_MODEL in shared.get(number, {}):
             of_region = {**shared[number], "params": _regions_own(session, trial, shared[number])}
-            made = own_prediction(session, trial, of_region, memories[number], "test")
-            if made is not None and len(made.rows):  # without groups: results have none of a region's own model
-                sides[REGIONAL] = site_summary(made, classes, {}, smallest, cut)
+            prediction = own_prediction(session, trial, of_region, memories[number], "test")
+            if prediction is not None and len(prediction.rows):  # no groups: results have none of a region's own model
+                sides[REGIONAL] = site_summary(prediction, classes, {}, smallest, cut)
         summaries[str(number)] = sides
         save_model(session, trial, shared.get(number, {}), memories[number])
     keep_predictions(session.folder, wave, names, predictions, classes, thresholds)
@@ -242,8 +244,8 @@ def _thresholds(session: Session, trial: Trial, shared: State, memory: Memory) -
     findings = len(session.plan.classes) if session.plan.has_findings else 0
     if not isinstance(study.evaluation.threshold, str):
         return own_thresholds(None, 0, study.evaluation.threshold, findings)
-    made = own_prediction(session, trial, shared, memory, "validation")
-    return own_thresholds(made, study.deployment.smallest_cell)
+    prediction = own_prediction(session, trial, shared, memory, "validation")
+    return own_thresholds(prediction, study.deployment.smallest_cell)
 
 
 def own_prediction(session: Session, trial: Trial, shared: State, memory: Memory, side: Side) -> SitePrediction | None:
@@ -254,8 +256,8 @@ def own_prediction(session: Session, trial: Trial, shared: State, memory: Memory
     rows: Rows = getattr(site, side)
     params = {**trial.algorithm.begin(shared, memory.algorithm), **memory.private}
     with torch_threads(threads_for(trial)):
-        made = scores_of(trial, (params, memory.buffers), rows) if len(rows) else _nothing()
-    label, score, loss, right = made
+        scores = scores_of(trial, (params, memory.buffers), rows) if len(rows) else _nothing()
+    label, score, loss, right = scores
     numbers = getattr(site, f"{side}_rows")
     return SitePrediction(site.name, numbers, label, score, loss, right, rows.people.numpy())
 
@@ -271,10 +273,10 @@ def save_model(session: Session, trial: Trial, shared: State, memory: Memory) ->
     write_atomically(folder / f"seed-{trial.seed}.safetensors", content)
 
 
-def groups_in(cohort: Cohort, made: SitePrediction) -> dict[str, np.ndarray]:
+def groups_in(cohort: Cohort, prediction: SitePrediction) -> dict[str, np.ndarray]:
     table = group_table([cohort])
     kinds = [name for name in table.columns if name not in ("row", "patient")]
-    known = table.set_index("row").reindex(made.rows) if len(table) else pd.DataFrame()
+    known = table.set_index("row").reindex(prediction.rows) if len(table) else pd.DataFrame()
     return {kind: known[kind].to_numpy(dtype=object) for kind in kinds if kind in known}
 
 
@@ -339,10 +341,10 @@ def _over(trial: Trial, until: float | None) -> Callable[[], bool]:
 
 def _is_update(outcome: Outcome) -> bool:
     """Whether the update's `params` is how far the model moved, so that the coordinator need not be sent it again."""
-    sent, moved = outcome.update.get("params"), outcome.moved
-    if sent is None or moved is None or set(sent) != set(moved):
+    update, moved = outcome.update.get("params"), outcome.moved
+    if update is None or moved is None or set(update) != set(moved):
         return False
-    return all(torch.equal(sent[name], moved[name]) for name in moved)
+    return all(torch.equal(update[name], moved[name]) for name in moved)
 
 
 def _nothing() -> tuple[np.ndarray, ...]:

@@ -1,22 +1,25 @@
-"""What we use of Flower beyond its public interface, for one version of it; `inbox.py` and `link.py` have the rest.
+"""What we use of Flower beyond its public interface, for one version of it. `superlink_process.py` has the rest.
 
 Flower's own commands start a process for each message and poll every three seconds, and its SuperLink shows the control
-interface to whoever reaches it. So both ends speak to the SuperLink through Flower's own HTTP clients, from their own
-process, and the SuperLink runs behind `link.py`. `tests/deploy/test_flower_contract.py` holds what is assumed here.
+interface to anyone who reaches it. So both ends use Flower's HTTP clients from their own process, and the SuperLink
+runs behind `superlink_process.py`. `tests/deployment/test_flower_contract.py` checks what is assumed here.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
-from flwr.app import Context, Message, RecordDict
-from flwr.app.message import remove_content_from_message
+from flwr.app import Context, Message, Metadata, RecordDict
+from flwr.app.error import Error
+from flwr.app.message import make_message, remove_content_from_message
 from flwr.cli.build import build_fab_from_files
+from flwr.common.constant import ErrorCode
 from flwr.common.serde import message_from_proto, message_to_proto, run_from_proto
 from flwr.proto.control_pb2 import (
     ListNodesRequest,
@@ -34,7 +37,12 @@ from flwr.proto.fleet_pb2 import (
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.proto.node_pb2 import Node
-from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, SendTaskHeartbeatRequest
+from flwr.proto.runtime_pb2 import (
+    AcquireTaskRequest,
+    PullAppMessagesRequest,
+    PullTaskInputRequest,
+    SendTaskHeartbeatRequest,
+)
 from flwr.serverapp import Grid
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.heartbeat import HeartbeatSender
@@ -70,7 +78,6 @@ from flwr.superlink.grid import HttpGrid
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from wardround.deployment.flower.inbox import Inbox
 from wardround.deployment.flower.server_app import LinkLost, Standing
 
 HEARTBEAT = 10.0  # seconds: the shortest that a SuperLink accepts; a site counts as gone after two
@@ -85,7 +92,7 @@ dependencies = []
 publisher = "wardround"
 [tool.flwr.app.components]
 serverapp = "wardround.deployment.flower.server_app:server_app"
-clientapp = "wardround.deployment.flower.client_app:client_app"
+clientapp = "wardround.deployment.flower.site_loop:client_app"
 [tool.flwr.app.config]
 """  # without any code: what runs is what is installed, and nobody runs what is sent
 RETRY_FOR = 20.0  # seconds
@@ -214,38 +221,107 @@ class CoordinatorConnection:
 class ReconnectingGrid(Grid):
     """A Grid that outlives its SuperLink: `office` gives the present one."""
 
-    def __init__(self, office: Callable[[], CoordinatorConnection]) -> None:
-        self.office = office
+    def __init__(self, connection: Callable[[], CoordinatorConnection]) -> None:
+        self.connection = connection
 
     def set_run(self, run: Any) -> None:
         raise NotImplementedError
 
     @property
     def run(self) -> Any:
-        return self.office().grid.run
+        return self.connection().grid.run
 
     def create_message(self, *args: Any, **kwargs: Any) -> Message:
         raise NotImplementedError
 
     def get_node_ids(self) -> Iterable[int]:
-        return self.office().grid.get_node_ids()
+        return self.connection().grid.get_node_ids()
 
     def get_nodes(self) -> Any:
-        return self.office().grid.get_nodes()
+        return self.connection().grid.get_nodes()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         with lost_link():
-            pushed = [number for number in self.office().grid.push_messages(messages) if number]
+            pushed = [number for number in self.connection().grid.push_messages(messages) if number]
         if not pushed:
             raise LinkLost
         return pushed
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         with lost_link():
-            return self.office().inbox.pull(list(message_ids))
+            return self.connection().inbox.pull(list(message_ids))
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         raise NotImplementedError
+
+
+@dataclass
+class Arriving:
+    """An answer, and those of its parts that are there."""
+
+    metadata: Metadata
+    parts: Sequence[str]
+    there: dict[str, bytes] = field(default_factory=dict)
+
+    def fetch(self, pull: Callable[[str], bytes]) -> Message | None:
+        """None as long as parts are missing; an error where they will not come any more."""
+        missing = False
+
+        def pull_and_keep(part: str) -> bytes:
+            nonlocal missing
+            try:
+                self.there[part] = pull(part)
+            except ObjectUnavailableError:
+                missing = True
+                raise
+            return self.there[part]
+
+        try:
+            pull_objects([part for part in self.parts if part not in self.there], pull_and_keep, max_tries_per_object=1)
+        except ObjectPullError:
+            error = Error(ErrorCode.MESSAGE_UNAVAILABLE, "cut off")
+            return None if missing else make_message(metadata=self.metadata, error=error)
+        message = inflate_object_from_contents(self.metadata.message_id, self.there)
+        if not isinstance(message, Message):
+            raise ValueError("an answer is no message")
+        message.metadata.__dict__["_message_id"] = self.metadata.message_id
+        return message
+
+
+class Inbox:
+    """Answers of sites, part by part. Flower's own `Grid.pull_messages` waits up to three minutes for the rest of an
+    answer that a site is still sending; in that time no other site would be heard and no deadline kept."""
+
+    def __init__(self, runtime: RuntimeHttpClient, node: Node, run: int) -> None:
+        self.runtime = runtime
+        self.fetch = make_pull_object_fn_protobuf(runtime.PullObject, node, run)
+        self.confirm = make_confirm_message_received_fn_protobuf(runtime.ConfirmMessageReceived, node, run)
+        self.arriving: dict[str, Arriving] = {}  # by the number of the question: the SuperLink names each only once
+
+    def pull(self, numbers: Sequence[str]) -> list[Message]:
+        """Answers to these messages that are there as a whole. Never waits."""
+        self._look([number for number in numbers if number not in self.arriving])
+        whole = []
+        for number in [number for number in numbers if number in self.arriving]:
+            message = self.arriving[number].fetch(self.fetch)
+            if message is not None:
+                del self.arriving[number]
+                if not message.has_error():
+                    self.confirm(message.metadata.message_id)
+                whole.append(message)
+        return whole
+
+    def _look(self, numbers: Sequence[str]) -> None:
+        if not numbers:
+            return
+        response = self.runtime.PullMessages(PullAppMessagesRequest(message_ids=numbers))
+        for proto, tree in zip(response.messages_list, response.message_object_trees, strict=True):
+            metadata = message_from_proto(proto).metadata
+            for number, old in list(self.arriving.items()):
+                if old.metadata.src_node_id == metadata.src_node_id:
+                    del self.arriving[number]  # the site came back, and answers again
+            parts = [part.object_id for part in iterate_object_tree(tree)]
+            self.arriving[metadata.reply_to_message_id] = Arriving(metadata, parts)
 
 
 @contextmanager
@@ -272,9 +348,9 @@ class SiteConnection:
         if before is not None:
             with suppress(*LOST):
                 self.client.DeactivateNode(DeactivateNodeRequest(node_id=before))
-        asked = ActivateNodeRequest(public_key=public_key_to_bytes(public), heartbeat_interval=HEARTBEAT)
+        request = ActivateNodeRequest(public_key=public_key_to_bytes(public), heartbeat_interval=HEARTBEAT)
         try:
-            self.number = int(self.client.ActivateNode(asked).node_id)
+            self.number = int(self.client.ActivateNode(request).node_id)
         except LOST:
             self.client.close()  # a site may try for days
             raise
@@ -313,10 +389,10 @@ class SiteConnection:
                 return None
             message, tree = self.waiting.pop(next(iter(self.waiting)))
             run, number = message.metadata.run_id, message.metadata.message_id
-            pull = make_pull_object_fn_protobuf(self._again(self.client.PullObject), self.node, run)
-            contents = pull_objects([one.object_id for one in iterate_object_tree(tree)], pull)
+            pull = make_pull_object_fn_protobuf(self._retried(self.client.PullObject), self.node, run)
+            contents = pull_objects([part.object_id for part in iterate_object_tree(tree)], pull)
             whole = inflate_object_from_contents(number, contents)
-            confirm = self._again(self.client.ConfirmMessageReceived)
+            confirm = self._retried(self.client.ConfirmMessageReceived)
             make_confirm_message_received_fn_protobuf(confirm, self.node, run)(number)
             if not isinstance(whole, Message):
                 return None
@@ -326,7 +402,7 @@ class SiteConnection:
     def _drop(self, dropped: tuple[Message, ObjectTree]) -> None:
         """Tell the SuperLink to keep it no longer."""
         metadata = dropped[0].metadata
-        confirm = self._again(self.client.ConfirmMessageReceived)
+        confirm = self._retried(self.client.ConfirmMessageReceived)
         make_confirm_message_received_fn_protobuf(confirm, self.node, metadata.run_id)(metadata.message_id)
 
     def send(self, reply: Message, progress: Callable[[int, int], None]) -> None:
@@ -335,7 +411,7 @@ class SiteConnection:
         with lost_link(), no_object_id_recompute():
             reply.metadata.__dict__["_message_id"] = reply.object_id
             objects, tree = get_all_nested_objects(reply), get_object_tree(reply)
-            response = self._again(self.client.PushMessages)(
+            response = self._retried(self.client.PushMessages)(
                 PushMessagesRequest(
                     node=self.node,
                     messages_list=[message_to_proto(remove_content_from_message(reply))],
@@ -343,23 +419,23 @@ class SiteConnection:
                     clientapp_runtime_list=[0.0],
                 )
             )
-            wanted = set(response.objects_to_push)
+            needed = set(response.objects_to_push)
             push = make_push_object_fn_protobuf(
-                self._again(self.client.PushObject), self.node, run, response.session_id
+                self._retried(self.client.PushObject), self.node, run, response.session_id
             )
             gone = 0
 
-            def push_one(number: str, content: bytes) -> None:
+            def push_counted(number: str, content: bytes) -> None:
                 nonlocal gone
                 push(number, content)
                 gone += 1
-                progress(gone, len(wanted))
+                progress(gone, len(needed))
 
-            push_objects(objects, push_one, object_ids_to_push=wanted)
+            push_objects(objects, push_counted, object_ids_to_push=needed)
 
-    def _again(self, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def _retried(self, method: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """A call that is repeated for a while when the network fails: a chunk need not cost the whole message."""
-        return lambda request: self.retry.invoke(call, request)
+        return lambda request: self.retry.invoke(method, request)
 
     def close(self) -> None:
         self.stopped.set()

@@ -46,31 +46,31 @@ class GridTransport:
         self.fetched: dict[str, Sealed] = {}  # answers that have come, by the number of the question
 
     def ask(self, messages: dict[str, Sealed]) -> Iterator[tuple[str, Sealed] | None]:
-        sent: dict[str, tuple[str, Standing]] = {}
+        pending: dict[str, tuple[str, Standing]] = {}
         try:
-            yield from self._asked(messages, sent)
+            yield from self._ask(messages, pending)
         finally:
-            self.abandoned += [number for number, _ in sent.values()]
+            self.abandoned += [number for number, _ in pending.values()]
 
-    def _asked(
-        self, waiting: dict[str, Sealed], sent: dict[str, tuple[str, Standing]]
+    def _ask(
+        self, waiting: dict[str, Sealed], pending: dict[str, tuple[str, Standing]]
     ) -> Iterator[tuple[str, Sealed] | None]:
         ticked, pause = time.monotonic(), SOONEST
         together = all(len(sealed.tensors) < SMALL for sealed in waiting.values())
         while waiting:
             try:
                 self.standing = self.presence.look()
-                for site in [one for one in waiting if self._is_new(one, sent)]:
-                    sent[site] = (self._push(site, waiting[site]), self.standing[site])
-                got = self._pull(sent, together)
+                for site in [site for site in waiting if self._is_new(site, pending)]:
+                    pending[site] = (self._push(site, waiting[site]), self.standing[site])
+                answer = self._pull(pending, together)
             except LinkLost:
-                sent.clear()
-                self.abandoned, got = [], None  # it has forgotten them too
-            if got is not None:
-                waiting.pop(got[0])
-                sent.pop(got[0])
+                pending.clear()
+                self.abandoned, answer = [], None  # it has forgotten them too
+            if answer is not None:
+                waiting.pop(answer[0])
+                pending.pop(answer[0])
                 pause = SOONEST
-                yield got
+                yield answer
                 continue
             time.sleep(pause)
             pause = min(SLOWER * pause, LATEST)
@@ -93,40 +93,40 @@ class GridTransport:
     def connected(self) -> Mapping[str, bool]:
         return {site: standing.online for site, standing in self.standing.items()}
 
-    def _is_new(self, site: str, sent: Mapping[str, tuple[str, Standing]]) -> bool:
+    def _is_new(self, site: str, pending: Mapping[str, tuple[str, Standing]]) -> bool:
         """Never sent, or sent to a connection that is no more."""
         standing = self.standing.get(site)
         if standing is None or not standing.online:
             return False
-        return site not in sent or sent[site][1].since != standing.since
+        return site not in pending or pending[site][1].since != standing.since
 
     def _push(self, site: str, sealed: Sealed) -> str:
         message = Message(to_record(sealed), self.standing[site].node, "query", ttl=TIME_TO_LIVE)
         return next(iter(self.grid.push_messages([message])))
 
-    def _pull(self, sent: dict[str, tuple[str, Standing]], together: bool) -> tuple[str, Sealed] | None:
+    def _pull(self, pending: dict[str, tuple[str, Standing]], together: bool) -> tuple[str, Sealed] | None:
         """The next answer. Large ones are fetched one at a time, the longest not looked for first."""
-        site_of = {number: site for site, (number, _) in sent.items()}
+        site_of = {number: site for site, (number, _) in pending.items()}
         for number in list(self.fetched):
             if number in site_of:
                 return site_of[number], self.fetched.pop(number)
         self.fetched.clear()  # answers to questions that nobody asks any more
         numbers = list(site_of) if together else list(site_of)[:1]
         for site in [site_of[number] for number in numbers]:
-            sent[site] = sent.pop(site)  # to the end of the line
+            pending[site] = pending.pop(site)  # to the end of the line
         for message in self.grid.pull_messages(numbers) if numbers else ():
             number = message.metadata.reply_to_message_id
             if number not in site_of:
                 continue
             if message.has_error():  # the site went away with it, or an answer was cut off
-                del sent[site_of[number]]
+                del pending[site_of[number]]
                 continue
             try:
                 self.fetched[number] = from_record(message.content)
             except DeployError:
                 self.fetched[number] = Sealed(b"", b"", b"")  # which carries no signature
-        found = next(iter(self.fetched), None)
-        return None if found is None else (site_of[found], self.fetched.pop(found))
+        first = next(iter(self.fetched), None)
+        return None if first is None else (site_of[first], self.fetched.pop(first))
 
 
 def server_app(coordinate: Callable[[Transport], None], presence: Presence) -> ServerApp:

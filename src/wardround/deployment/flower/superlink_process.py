@@ -30,8 +30,7 @@ from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIG
 from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 
-from wardround.deployment.flower.connection import Scope
-from wardround.deployment.flower.gateway import Gateway, Limits, Verdict
+from wardround.deployment.flower.gateway import Gateway, Limits, Scope, Verdict
 
 FLEET = "/v1/fleet/"
 NOT_FOR_SITES = ("/v1/fleet/register-node", "/v1/fleet/unregister-node")  # the coordinator alone says who takes part
@@ -131,13 +130,13 @@ async def serve(settings: dict[str, Any]) -> None:
     inner_socket = socket.socket(fileno=settings["inner_door"])
     inner = Gateway(app, [inner_socket], secret_shown(settings["secret"]), ours, return_memory, lifespan="on")
 
-    async def one(server: Gateway, other: Gateway) -> None:
+    async def serve_until_other_ends(server: Gateway, other: Gateway) -> None:
         try:
             await server.serve()
         finally:
             other.should_exit = True
 
-    await asyncio.gather(one(inner, outer), one(outer, inner))
+    await asyncio.gather(serve_until_other_ends(inner, outer), serve_until_other_ends(outer, inner))
 
 
 def return_memory() -> None:
@@ -149,9 +148,9 @@ def return_memory() -> None:
 def listeners(host: str, port: int) -> list[socket.socket]:
     """One for each address of `host`."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        places = dict.fromkeys((family, place) for family, _, _, _, place in found)
-        return [socket.create_server(place, family=family, backlog=BACKLOG) for family, place in places]
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        sockets = dict.fromkeys((family, place) for family, _, _, _, place in addresses)
+        return [socket.create_server(place, family=family, backlog=BACKLOG) for family, place in sockets]
     except OSError as error:
         sys.exit(str(error))  # the last line of the log, which the coordinator shows
 
@@ -170,8 +169,8 @@ def allow_open_files(number: int) -> None:
     """As many as the system lets us have of them: a connection is one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < number:
-        wanted = number if hard == resource.RLIM_INFINITY else min(number, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        limit = number if hard == resource.RLIM_INFINITY else min(number, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 def main() -> None:

@@ -63,17 +63,17 @@ def approvals_of(site: SiteFile) -> dict[str, Approval]:
     if audit.broken:
         remedy = "Nothing runs until it is settled. Keep the folder as evidence, begin a new one and approve again."
         raise DeployError(str(path), f"the log of approvals was changed: {audit.broken}", remedy)
-    found: dict[str, Approval] = {}
+    approvals: dict[str, Approval] = {}
     for line in path.read_bytes().splitlines():
         entry = json.loads(line)
         detail = entry["detail"]
         if entry["event"] == APPROVED:
-            found[detail["hash"]] = Approval(
+            approvals[detail["hash"]] = Approval(
                 detail["hash"], detail["study"], detail["name"], entry["time"], detail["file"]
             )
         elif entry["event"] == WITHDRAWN:
-            found.pop(detail["hash"], None)
-    return found
+            approvals.pop(detail["hash"], None)
+    return approvals
 
 
 def approved_study(site: SiteFile, study_hash: str, families: Families) -> Study | None:
@@ -106,7 +106,7 @@ def _log(site: SiteFile) -> AuditLog:
 
 
 def _person(name: str) -> str:
-    words = " ".join(name.split())
-    if not words or not words.isprintable():
+    person = " ".join(name.split())
+    if not person or not person.isprintable():
         raise DeployError("approve: name", "nobody is named", 'Write --name "Dr. A. Example".')
-    return words
+    return person

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from wardround.core.errors import DeployError
 from wardround.core.settings import Count, Positive
 from wardround.deployment.regional.regions import companions
-from wardround.privacy.dp.epsilons import in_words
+from wardround.privacy.dp.epsilons import format_epsilon
 from wardround.study.schema import Arm, Study
 
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
@@ -64,60 +64,64 @@ def refusal_of_study(
         return Refusal(f"study {study.name} ({study.hash[:12]}) is not approved at {site}; {how}")
     if site not in sites:
         return Refusal(f"{site} is not among the sites of this run")
-    found = objections(policy, study, site, sites)
-    return Refusal("; ".join(found)) if found else None
+    reasons = objections(policy, study, site, sites)
+    return Refusal("; ".join(reasons)) if reasons else None
 
 
 def objections(policy: Policy, study: Study, site: str, sites: Sequence[str] | None) -> list[str]:
     """All that the policy has against the study, approved or not. Without `sites` their number is not judged."""
-    found = [
+    reasons = [
         *_not_listed("model", [arm.model.name for arm in study.trained_arms], policy.models),
         *_not_listed("algorithm", [arm.algorithm.name for arm in study.trained_arms], policy.algorithms),
     ]
-    found += [
+    reasons += [
         f"arm {arm.name} wants all rows at one place, and no row leaves {site}"
         for arm in study.trained_arms
         if arm.algorithm.facts.pools and not arm.algorithm.facts.vertical
     ]
     rounds, seeds = max(arm.training.rounds for arm in study.trained_arms), study.evaluation.seeds.count
     if rounds > policy.most_rounds:
-        found.append(f"{rounds} rounds are more than the {policy.most_rounds} that {site} allows")
+        reasons.append(f"{rounds} rounds are more than the {policy.most_rounds} that {site} allows")
     if policy.most_seeds is not None and seeds > policy.most_seeds:
-        found.append(f"{seeds} seeds are more than the {policy.most_seeds} that {site} allows")
+        reasons.append(f"{seeds} seeds are more than the {policy.most_seeds} that {site} allows")
     if sites is not None:
-        found += _too_few_sites(policy, study, site, list(dict.fromkeys(sites)))
+        reasons += _too_few_sites(policy, study, site, list(dict.fromkeys(sites)))
     cell = study.deployment.smallest_cell
     if cell < policy.smallest_cell:
-        found.append(f"smallest_cell is {cell}, and {site} shows no count below {policy.smallest_cell}")
-    told = min(arm.preparation.least_level for arm in study.trained_arms)
-    if not policy.rare_levels and told < policy.smallest_cell:
-        found.append(f"least_level is {told}, and {site} names no category of fewer than {policy.smallest_cell} rows")
-    return [*found, *_unprotected(policy, study, site)]
+        reasons.append(f"smallest_cell is {cell}, and {site} shows no count below {policy.smallest_cell}")
+    level = min(arm.preparation.least_level for arm in study.trained_arms)
+    if not policy.rare_levels and level < policy.smallest_cell:
+        reasons.append(
+            f"least_level is {level}, and {site} names no category of fewer than {policy.smallest_cell} rows"
+        )
+    return [*reasons, *_unprotected(policy, study, site)]
 
 
 def _unprotected(policy: Policy, study: Study, site: str) -> list[str]:
     """What the policy wants of arms whose work leaves the site."""
-    found = []
+    reasons = []
     for arm in study.trained_arms:
         privacy = arm.privacy
         if not arm.algorithm.facts.federated:
             continue
         if policy.secure_aggregation and privacy.secure_sum is None:
-            found.append(f"{site} requires secure aggregation, which arm {arm.name} does not have")
+            reasons.append(f"{site} requires secure aggregation, which arm {arm.name} does not have")
         if policy.most_epsilon is not None:
             limit = f"differential privacy with epsilon of at most {policy.most_epsilon:g}"
             if privacy.example is None:
-                found.append(f"{site} requires {limit}, which arm {arm.name} does not have")
+                reasons.append(f"{site} requires {limit}, which arm {arm.name} does not have")
             elif privacy.example.promised > policy.most_epsilon:
-                has = in_words(privacy.example.promised)
-                found.append(f"{site} requires {limit}, and arm {arm.name} has {has}")
+                has = format_epsilon(privacy.example.promised)
+                reasons.append(f"{site} requires {limit}, and arm {arm.name} has {has}")
         if policy.most_delta is not None and privacy.example is not None and privacy.example.delta > policy.most_delta:
-            found.append(f"{site} allows a delta of at most {policy.most_delta:g}, and arm {arm.name} has a larger one")
+            reasons.append(
+                f"{site} allows a delta of at most {policy.most_delta:g}, and arm {arm.name} has a larger one"
+            )
         if policy.most_total_epsilon is not None and privacy.example is None:
-            found.append(f"{site} has a privacy budget, and arm {arm.name} has no [privacy.example] to keep to it")
+            reasons.append(f"{site} has a privacy budget, and arm {arm.name} has no [privacy.example] to keep to it")
         if privacy.example is not None and privacy.example.clip == "none":
-            found.append(f"{site} takes part in no training without a clip, as arm {arm.name} is: no epsilon holds")
-    return found
+            reasons.append(f"{site} takes part in no training without a clip, as arm {arm.name} is: no epsilon holds")
+    return reasons
 
 
 def refusal_of_rows(policy: Policy, training_rows: int) -> Refusal | None:
@@ -150,11 +154,11 @@ def opening_hours(text: str | None) -> tuple[time, time] | None:
     if text is None:
         return None
     where, remedy = "policy: hours", 'Write HH:MM-HH:MM, for instance "18:00-06:00"; midnight is 00:00.'
-    words = text.split("-")
+    times = text.split("-")
     try:
-        if len(words) != 2 or any(len(word) != 5 for word in words):
+        if len(times) != 2 or any(len(clock) != 5 for clock in times):
             raise ValueError
-        opens, closes = (datetime.strptime(word, "%H:%M").time() for word in words)
+        opens, closes = (datetime.strptime(clock, "%H:%M").time() for clock in times)
     except ValueError:
         raise DeployError(where, f"{text!r} are no hours of a day", remedy) from None
     if opens == closes:

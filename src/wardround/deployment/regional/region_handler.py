@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NoReturn
 from wardround.core.errors import DeployError, WardroundError
 from wardround.core.tree import Tree
 from wardround.deployment.common.messaging import Step
-from wardround.deployment.flat.site_handler import SiteWork, disclosable, question
+from wardround.deployment.flat.site_handler import SiteWork, disclosable, request_hash
 from wardround.deployment.flat.site_session import check_run_name
 from wardround.deployment.governance.policy import Refusal, Refused
 from wardround.deployment.regional.region_session import FILE, Body, RegionSession, forget
@@ -112,7 +112,7 @@ class RegionWork(SiteWork):
         """The same question gets the same bytes, whether its answer was lost or the coordinator of all died."""
         body, region = message.body, self._of_run(message.body)
         wave, number = int(body["wave"]), int(body["round"])
-        asked = question({name: value for name, value in body.items() if name != "prepare"}, tensors)
+        asked = request_hash({name: value for name, value in body.items() if name != "prepare"}, tensors)
         known = region.store.answer(wave, number, asked)
         if known is not None:
             return known

@@ -14,7 +14,7 @@ from wardround.algorithms.hierarchical import CLOCK, WEIGHT, average, part_of
 from wardround.core import tree
 from wardround.core.errors import DeployError
 from wardround.core.tree import State, Tree
-from wardround.deployment.common.answer_checks import holds, is_close
+from wardround.deployment.common.answer_checks import is_close, require
 from wardround.deployment.common.spool import Entry, Shape
 from wardround.deployment.common.update_checks import NAMES, REMEDY
 from wardround.deployment.common.waves import REGION_MODEL, Arrivals, WaveState, curve
@@ -134,29 +134,31 @@ def check_span(
     """It comes from outside and goes into everybody's model and records."""
     told, weights = message.body, dict.fromkeys(range(len(trials)), 0.0)
     for number in told["trials"]:
-        holds(number == str(int(number)) and int(number) < len(trials), "a model that the study does not have")
+        require(number == str(int(number)) and int(number) < len(trials), "a model that the study does not have")
         regions = trials[int(number)].algorithm.regions
-        holds(regions is not None and region in regions.names, "a model that it has no part in")
+        require(regions is not None and region in regions.names, "a model that it has no part in")
     places = [(one["trial"], one["round"]) for one in told["rounds"]]
-    holds(len(set(places)) == len(places), "a round twice")
+    require(len(set(places)) == len(places), "a round twice")
     for one in told["rounds"]:
-        holds(one["trial"] < len(trials) and one["round"] - 1 in rounds, "rounds that it was not asked for")
+        require(one["trial"] < len(trials) and one["round"] - 1 in rounds, "rounds that it was not asked for")
         _check_round(one, trials[one["trial"]], set(hospitals))
         weights[one["trial"]] += one["weight"]
     for number, one in told["trials"].items():
-        holds(is_close(one["weight"], weights[int(number)]), "a weight that its rounds do not have")
+        require(is_close(one["weight"], weights[int(number)]), "a weight that its rounds do not have")
 
 
 def _check_round(one: Mapping[str, Any], trial: Trial, hospitals: Collection[str]) -> None:
     """Who worked in it, with the weight that was agreed for their rows."""
     named = {*one["sites"], *one["dropped"], *one["stopped"], *one["charges"], *one["epochs"], *one["not_finite"]}
-    holds(named <= set(hospitals), "hospitals of another region")
-    holds(len(set(one["sites"])) == len(one["sites"]), "a hospital twice in a round")
+    require(named <= set(hospitals), "hospitals of another region")
+    require(len(set(one["sites"])) == len(one["sites"]), "a hospital twice in a round")
     work = {a.site.name: a for a in assign(trial, one["round"] - 1) if a.counts}
-    holds(set(one["sites"]) <= set(work) and set(one["sites"]) <= set(one["epochs"]), "work that nobody was asked for")
-    holds(all(one["epochs"][site] <= work[site].epochs for site in one["sites"]), "more epochs than were asked for")
+    require(
+        set(one["sites"]) <= set(work) and set(one["sites"]) <= set(one["epochs"]), "work that nobody was asked for"
+    )
+    require(all(one["epochs"][site] <= work[site].epochs for site in one["sites"]), "more epochs than were asked for")
     weight = sum(weight_of(trial, work[site].site) for site in one["sites"])
-    holds(is_close(one["weight"], weight), "a weight that its hospitals do not have")
+    require(is_close(one["weight"], weight), "a weight that its hospitals do not have")
 
 
 def heard_of(body: Mapping[str, Any]) -> list[int]:

@@ -28,7 +28,7 @@ def study_of(kit: CoordinatorKit, families: Families) -> Study:
 
 def hospitals_of(region: RegionFile, study: Study, families: Families) -> tuple[str, ...]:
     """Those of the region, in the order that numbers them; refused where study and kit do not fit."""
-    refuse_undeployable(study, families, region.hospitals)
+    refuse_undeployable(study, region.hospitals)
     sites = regions_of(study, region.hospitals).get(region.name, ())
     if set(sites) != set(region.kit.sites):
         problem = f"{region.name!r} has other hospitals in the study than in its kit"

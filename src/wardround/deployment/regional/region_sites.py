@@ -90,4 +90,4 @@ class RegionalCoordinator(Coordinator):
 
     def part(self, results: str, why: str) -> Generator[Step]:
         self.title = "taking leave"
-        yield from self._part(results, why)
+        yield from self._say_goodbye(results, why)

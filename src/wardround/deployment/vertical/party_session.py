@@ -31,7 +31,7 @@ from wardround.data.records import Records
 from wardround.deployment.common.secure_sum_site import Commitments
 from wardround.deployment.common.site_counts import own_counts
 from wardround.deployment.common.site_store import Store
-from wardround.deployment.flat.site_secret import RunSecret
+from wardround.deployment.flat.run_secret import RunSecret
 from wardround.deployment.flat.site_session import Body, Gate, class_payload, known_messages
 from wardround.deployment.governance.policy import Refusal, Refused
 from wardround.deployment.vertical.party_plan import SIDES, Dealt, own_vertical_plan, shapes_told

@@ -126,7 +126,7 @@ def _round(
         server = state.server
         if algorithm.regions is not None:
             server = aggregate_regions(algorithm, algorithm.regions, server, {}, crew.weights, (), state.round)
-            nothing = with_regions(nothing, algorithm.regions, server, state.round)
+            nothing = with_regions(nothing, algorithm.regions, server)
         return StackState(state.round + 1, server, state.memory, state.private), nothing
     lane = (crew.trial_of, crew.site_of)
     shared = _broadcast(first, state.server, *lane)
@@ -147,7 +147,7 @@ def _round(
     new = StackState(state.round + 1, server, state.memory, state.private)
     sent = tree.count_bytes(shared) // len(losses), tree.count_bytes(update) // len(losses)
     records = _records(trials, crew, state, new, tree.apply(by_trial, moved), by_trial(losses), shares, sent)
-    return new, with_regions(records, algorithm.regions, server, state.round) if algorithm.regions else records
+    return new, with_regions(records, algorithm.regions, server) if algorithm.regions else records
 
 
 def _broadcast(first: Trial, server: State, trial_of: Tensor, site_of: Tensor) -> State:

@@ -1,28 +1,28 @@
 """Regions of sites in the stacked engine: what each lane is sent, each region's mean, and what regions cost."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from wardround.algorithms.algorithm import Algorithm
-from wardround.algorithms.hierarchical import heard
-from wardround.algorithms.regions import Regions, between_regions
+from wardround.algorithms.hierarchical import active_regions
+from wardround.algorithms.regions import Regions
 from wardround.core import tree
 from wardround.core.tree import State
+from wardround.training.intake import with_traffic
 from wardround.training.trial import RoundRecord
 
 
 def broadcast_regions(
     algorithm: Algorithm, regions: Regions, server: State, trial_of: Tensor, site_of: Tensor
 ) -> State:
-    """What each lane is sent, from one broadcast to each region."""
-    sent = [algorithm.broadcast(server, regions.first_site(number)) for number in range(len(regions.names))]
+    """What each lane receives, from one broadcast to each region."""
+    shared = [algorithm.broadcast(server, regions.of_site.index(number)) for number in range(len(regions.names))]
     region_of = torch.tensor(regions.of_site)[site_of]
     return {
-        part: {name: torch.stack([one[part][name] for one in sent])[region_of, trial_of] for name in leaves}
-        for part, leaves in sent[0].items()
+        part: {name: torch.stack([state[part][name] for state in shared])[region_of, trial_of] for name in leaves}
+        for part, leaves in shared[0].items()
     }
 
 
@@ -62,19 +62,8 @@ def _mean_of(shares: Tensor, inside: Tensor) -> Callable[[Tensor], Tensor]:
     return mean
 
 
-def with_regions(
-    records: Sequence[RoundRecord], regions: Regions, server: State, round_number: int
-) -> list[RoundRecord]:
-    """The records with what went between regions and the coordinator of all; `server` is the state after the round."""
+def with_regions(records: Sequence[RoundRecord], regions: Regions, server: State) -> list[RoundRecord]:
+    """The records with what regions cost; `server` is the state after the round."""
     size = tree.count_bytes({"params": server["params"]}) // len(records)
-    came = heard(server).tolist()
-    sent = [between_regions(regions, round_number, came[t], size) for t in range(len(records))]
-    return [
-        replace(
-            record,
-            change=record.change if regions.merges(round_number) else None,
-            region_messages=one.messages,
-            region_bytes=one.bytes,
-        )
-        for record, one in zip(records, sent, strict=True)
-    ]
+    active = active_regions(server).tolist()
+    return [with_traffic(record, regions, count, size) for record, count in zip(records, active, strict=True)]

@@ -11,13 +11,15 @@ other it gives the place, because it may be a patient's name in a wrong column.
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
 from wardround.core.errors import DataError, StudyError, suggest
-from wardround.data.sources.csv.column_types import FEW_LEVELS, normalized_levels, spelling, sum_present
+from wardround.data.sources.csv.columns import FEW_LEVELS, normalized_levels, spelling
 from wardround.data.sources.csv.text_table import MISSING_WORDS, Cells, to_number
 
 RARE = 0.1  # of the rows of the word that it is close to
@@ -26,17 +28,8 @@ MOST_LINES = 5  # that are named
 ROMAN = re.compile(r"[ivx]+")
 
 
-@dataclass(frozen=True)
-class Misspelling:
-    word: str
-    meant: str
-    same_characters: bool  # they differ in accents, spaces and signs alone
-    rows: int
-    rows_meant: int
-
-
-def misspelling(counts: Mapping[str, int]) -> Misspelling | None:
-    """The rarest word that is close to a more frequent one. `counts` are the rows of each word, in lower case.
+def misspelling(counts: Mapping[str, int]) -> tuple[str, str] | None:
+    """The rarest word that is close to a more frequent one, and that one. `counts` are the rows of each word.
 
     Two words are close where they differ in accents, spaces and signs alone; or, if one has at most a tenth of the
     other's rows, by one letter that is wrong, missing, too many, or changed places with its neighbour. Words with
@@ -45,16 +38,17 @@ def misspelling(counts: Mapping[str, int]) -> Misspelling | None:
     by_rows = sorted(counts, key=lambda word: (counts[word], word))
     for place, word in enumerate(by_rows):
         for other in reversed(by_rows[place + 1 :]):
-            same = _characters(word) == _characters(other)
-            rare = counts[word] <= RARE * counts[other]
-            if same or (rare and _are_names(word, other) and differ_by_one_typo(_characters(word), _characters(other))):
-                return Misspelling(word, other, same, counts[word], counts[other])
+            near = counts[word] <= RARE * counts[other] and _are_names(word, other)
+            if _characters(word) == _characters(other) or (
+                near and differ_by_one_typo(_characters(word), _characters(other))
+            ):
+                return word, other
     return None
 
 
-def differ_by_one_typo(one: str, other: str) -> bool:
+def differ_by_one_typo(word: str, other: str) -> bool:
     """Damerau and Levenshtein's distance is 1."""
-    short, long = sorted((one, other), key=len)
+    short, long = sorted((word, other), key=len)
     if len(long) - len(short) > 1 or short == long:
         return False
     start = next((i for i, (a, b) in enumerate(zip(short, long, strict=False)) if a != b), len(short))
@@ -63,29 +57,6 @@ def differ_by_one_typo(one: str, other: str) -> bool:
         return rest == longer[1:]
     swapped = rest[:2] == longer[1::-1] and rest[2:] == longer[2:]
     return rest[1:] == longer[1:] or swapped
-
-
-def rows_of_words(sites: Mapping[str, Cells], words: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """How many rows have each word, at all hospitals together."""
-    counts: dict[str, int] = {}
-    for site, cells in sites.items():
-        levels = np.bincount(cells.codes[cells.codes >= 0], minlength=cells.distinct).tolist()
-        for word, count in zip(words[site], levels, strict=True):
-            counts[word] = counts.get(word, 0) + count
-    return counts
-
-
-def lines_of(word: str, sites: Mapping[str, Cells], words: Mapping[str, Sequence[str]]) -> str:
-    """In which lines of which files a word stands: what a person needs who must not be shown the word."""
-    places = []
-    for site, cells in sites.items():
-        chosen = np.array([one == word for one in words[site]], dtype=bool)
-        lines = cells.lines[np.append(chosen, False)[cells.codes]].tolist() if chosen.any() else []
-        if lines:
-            more = f" and {len(lines) - MOST_LINES} more" if len(lines) > MOST_LINES else ""
-            named = ", ".join(map(str, lines[:MOST_LINES]))
-            places.append(f"{'lines' if len(lines) > 1 else 'line'} {named}{more} at {site!r}")
-    return "; ".join(places)
 
 
 def _characters(word: str) -> str:
@@ -125,12 +96,19 @@ Order = list[tuple[str, ...]]  # the words of each class, by class number; the f
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a study says of its classes."""
+class DeclaredClasses:
+    """By the study."""
 
-    positive: str | None = None
-    classes: tuple[str, ...] | None = None
-    labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by hospital: from its word to the class
+    positive: str | None
+    classes: tuple[str, ...] | None
+    labels: Mapping[str, Mapping[str, str]]  # by hospital: from its word to the class
+
+    @property
+    def words(self) -> dict[str, str]:
+        """All that the study names, by how they are compared."""
+        texts = [*(self.classes or ()), self.positive or ""]
+        texts += [text for labels in self.labels.values() for pair in labels.items() for text in pair]
+        return {normalized(text): text.strip() for text in texts}
 
     def check(self) -> None:
         """As far as that is possible before any file is read."""
@@ -179,25 +157,25 @@ def normalized(text: str) -> str:
     return spelling(text.strip(), to_number(text)).casefold()
 
 
-def read_target(names: Mapping[str, str], sites: Mapping[str, Cells], wanted: Wanted) -> Target:
-    """`names` says what each hospital calls its target."""
+def read_target(names: Mapping[str, str], sites: Mapping[str, Cells], declared: DeclaredClasses) -> Target:
+    """`names` are the hospitals' names for their target."""
     where = _place(names)
     words = {site: [word.casefold() for word in normalized_levels(cells)] for site, cells in sites.items()}
     spellings = _spellings(sites, words)
     _refuse_measurements_and_free_text(where, sites, spellings)
-    namer = _WordNamer(sites, words, wanted)
-    meant = {site: _meanings(site, words[site], namer, wanted) for site in sites}
+    namer = _WordNamer(sites, words, declared)
+    meanings = {site: _meanings(site, namer) for site in sites}
     spellings = {
-        **{normalized(name): name.strip() for labels in wanted.labels.values() for name in labels.values()},
-        **{word: spellings[word] for site in sites if site not in wanted.labels for word in words[site]},
+        **{normalized(name): name.strip() for labels in declared.labels.values() for name in labels.values()},
+        **{word: spellings[word] for site in sites if site not in declared.labels for word in words[site]},
     }
-    order, notes = _order(where, meant, spellings, wanted, namer)
+    order, notes = _order(where, meanings, spellings, namer)
     number = {word: label for label, group in enumerate(order) for word in group}
-    classes = _class_names(order, spellings, wanted)
+    classes = _class_names(order, spellings, declared)
     return Target(
         classes,
-        {s: c.spread([number[meant[s][w]] for w in words[s]], None).astype(np.int64) for s, c in sites.items()},
-        {site: {word: classes[number[name]] for word, name in own.items()} for site, own in meant.items()},
+        {s: c.spread([number[meanings[s][w]] for w in words[s]], None).astype(np.int64) for s, c in sites.items()},
+        {site: {word: classes[number[name]] for word, name in own.items()} for site, own in meanings.items()},
         notes,
     )
 
@@ -211,9 +189,9 @@ def _spellings(sites: Mapping[str, Cells], words: Mapping[str, Sequence[str]]) -
     return spellings
 
 
-def _class_names(order: Order, spellings: Mapping[str, str], wanted: Wanted) -> tuple[str, ...]:
-    if wanted.classes is not None:
-        return tuple(name.strip() for name in wanted.classes)
+def _class_names(order: Order, spellings: Mapping[str, str], declared: DeclaredClasses) -> tuple[str, ...]:
+    if declared.classes is not None:
+        return tuple(name.strip() for name in declared.classes)
     return tuple(next((spellings[word] for word in group if word in spellings), group[0]) for group in order)
 
 
@@ -229,47 +207,59 @@ class _WordNamer:
 
     sites: Mapping[str, Cells]
     words: Mapping[str, Sequence[str]]  # by hospital: that of each level
-    wanted: Wanted
+    declared: DeclaredClasses
 
-    def listed(self, words: Iterable[str]) -> str:
-        """Those that are the study's words or everybody's, and the number and place of the others."""
-        given = [*(self.wanted.classes or ()), self.wanted.positive or ""]
-        given += [text for labels in self.wanted.labels.values() for pair in labels.items() for text in pair]
-        public = {**{word: word for word in MEANINGS}, **{normalized(text): text.strip() for text in given}}
+    def listed(self, words: Iterable[str], at: str | None = None) -> str:
+        """Words of the study or of the known pairs, and the number and place of the others, at one hospital or all."""
+        public = {word: word for word in MEANINGS} | self.declared.words
         words = set(words)
         shown = sorted(repr(public[word]) for word in words if word in public)
         others = {word for word in words if word not in public}
         if others:
-            shown.append(f"{len(others)} that the study does not declare ({self._place(others)})")
+            place = self._place(others, list(self.sites) if at is None else [at])
+            shown.append(f"{len(others)} that the study does not declare ({place})")
         return ", ".join(shown)
 
-    def _place(self, words: set[str]) -> str:
-        for site, cells in self.sites.items():
+    def _place(self, words: set[str], sites: Iterable[str]) -> str:
+        for site in sites:
             chosen = np.array([word in words for word in self.words[site]], dtype=bool)
             if chosen.any():
-                return f"the first at {site!r} in line {cells.count_and_first_line(chosen)[1]}"
+                return f"the first at {site!r} in line {self.sites[site].count_and_first_line(chosen)[1]}"
         return "in no file"
 
+    def by_site(self, words: Mapping[str, Iterable[str]]) -> str:
+        return "; ".join(f"{site!r} has {self.listed(own, site)}" for site, own in words.items())
 
-def _meanings(site: str, words: Sequence[str], namer: _WordNamer, wanted: Wanted) -> dict[str, str]:
+    def lines_of(self, word: str, sites: Iterable[str]) -> str:
+        """In which lines of which files a word stands: what a person needs who must not be shown the word."""
+        places = []
+        for site in [site for site in sites if word in self.words[site]]:
+            cells, chosen = self.sites[site], np.array([other == word for other in self.words[site]])
+            lines = cells.lines[np.append(chosen, False)[cells.codes]].tolist()
+            more = f" and {len(lines) - MOST_LINES} more" if len(lines) > MOST_LINES else ""
+            named = ", ".join(map(str, lines[:MOST_LINES]))
+            places.append(f"{'lines' if len(lines) > 1 else 'line'} {named}{more} at {site!r}")
+        return "; ".join(places)
+
+
+def _meanings(site: str, namer: _WordNamer) -> dict[str, str]:
     """Of every word that a hospital has or declares, the word that the study has for it."""
-    labels = wanted.labels.get(site)
+    words, labels = namer.words[site], namer.declared.labels.get(site)
     if labels is None:
         return {word: word for word in words}
-    meant = {normalized(word): normalized(name) for word, name in labels.items()}
-    unknown = [word for word in words if word not in meant]
+    meanings = {normalized(word): normalized(name) for word, name in labels.items()}
+    unknown = [word for word in words if word not in meanings]
     if unknown:
-        here = _WordNamer({site: namer.sites[site]}, {site: words}, wanted)
-        problem = f"words in its target column that `labels` does not name: {here.listed(unknown)}"
-        known = _listed(dict.fromkeys(wanted.classes or labels.values()))
+        problem = f"words in its target column that `labels` does not name: {namer.listed(unknown, site)}"
+        known = _listed(dict.fromkeys(namer.declared.classes or labels.values()))
         raise DataError(f"hospital {site!r}", problem, f"Add a line for each under `labels`. The classes are: {known}.")
-    return meant
+    return meanings
 
 
 def _refuse_measurements_and_free_text(where: str, sites: Mapping[str, Cells], spellings: Mapping[str, str]) -> None:
     levels = np.concatenate([cells.numbers for cells in sites.values()])
     numbers = levels[~np.isnan(levels)]
-    present, distinct = sum_present(sites), len(spellings)
+    present, distinct = sum(cells.present for cells in sites.values()), len(spellings)
     remedy = "Choose a column with a few classes, or add one, such as a yes/no column made with a threshold."
     many_numbers = distinct > FEW_LEVELS and 2 * len(numbers) > len(levels)
     if many_numbers or np.isinf(numbers).any() or np.any(numbers != np.round(numbers)):
@@ -281,12 +271,12 @@ def _refuse_measurements_and_free_text(where: str, sites: Mapping[str, Cells], s
 
 
 def _order(
-    where: str, meant: Mapping[str, Mapping[str, str]], spellings: Mapping[str, str], wanted: Wanted, namer: _WordNamer
+    where: str, meanings: Mapping[str, Mapping[str, str]], spellings: Mapping[str, str], namer: _WordNamer
 ) -> tuple[Order, list[str]]:
-    words = {site: list(dict.fromkeys(found.values())) for site, found in meant.items()}
-    positive = None if wanted.positive is None else normalized(wanted.positive)
-    if wanted.classes is not None:
-        return _as_listed(where, words, spellings, wanted.classes, namer), []
+    words = {site: list(dict.fromkeys(own.values())) for site, own in meanings.items()}
+    positive = None if namer.declared.positive is None else normalized(namer.declared.positive)
+    if namer.declared.classes is not None:
+        return _as_listed(where, words, spellings, namer.declared.classes, namer), []
     if all(word in MEANINGS for word in spellings):
         return _known_pairs(where, words, spellings, positive, namer)
     if positive is not None:
@@ -303,41 +293,45 @@ def _as_listed(
 ) -> Order:
     order: Order = [(normalized(name),) for name in listed]
     unknown = spellings.keys() - {word for group in order for word in group}
-    if not unknown:
-        return order
-    strange = next(site for site, found in words.items() if unknown & set(found))
-    problem = (
-        f"{len(unknown)} classes are not in the study's list: {namer.listed(unknown)}. "
-        f"The study has {_listed(listed)}; {_words_by_site(words, namer)}"
-    )
-    remedy = (
-        f'Say what they mean, with a line `"word" = "class"` for each under [data.labels.{strange}] (in a site file: '
-        "[data.labels]); or correct the files, or `classes`."
-    )
-    raise DataError(where, problem, remedy)
+    if unknown:
+        strange = next(site for site, own in words.items() if unknown & set(own))
+        problem = (
+            f"{len(unknown)} classes are not in the study's list: {namer.listed(unknown)}. "
+            f"The study has {_listed(listed)}; {namer.by_site(words)}"
+        )
+        remedy = (
+            f'Say what they mean, with a line `"word" = "class"` for each under [data.labels.{strange}] (in a site '
+            "file: [data.labels]); or correct the files, or `classes`."
+        )
+        raise DataError(where, problem, remedy)
+    return order
 
 
 def _known_pairs(
-    where: str, words: Mapping[str, Sequence[str]], spellings: Mapping[str, str], wanted: str | None, namer: _WordNamer
+    where: str,
+    words: Mapping[str, Sequence[str]],
+    spellings: Mapping[str, str],
+    positive: str | None,
+    namer: _WordNamer,
 ) -> tuple[Order, list[str]]:
-    used = {site: list(dict.fromkeys(MEANINGS[word][0] for word in found)) for site, found in words.items()}
-    pairs = list(dict.fromkeys(pair for site in used for pair in used[site]))
-    if wanted is not None and (wanted not in MEANINGS or MEANINGS[wanted][0] not in pairs):
+    used = {site: list(dict.fromkeys(MEANINGS[word][0] for word in own)) for site, own in words.items()}
+    pairs = list(dict.fromkeys(chain.from_iterable(used.values())))
+    if positive is not None and not any(positive in pair for pair in pairs):
         raise _no_such_class(where, namer.listed(spellings))
     # The classes are named in the words of `positive`, or else of a pair of which both words occur.
-    pairs.sort(key=lambda pair: (wanted not in pair, not all(word in spellings for word in pair)))
-    order: Order = [tuple(pair[label] for pair in pairs) for label in (0, 1)]
+    pairs.sort(key=lambda pair: (positive not in pair, not all(word in spellings for word in pair)))
+    negatives, positives = zip(*pairs, strict=True)
     notes = []
     if len(pairs) > 1:
-        said = ", ".join(f"{' and '.join(f'{b}/{a}' for a, b in used[site])} at {site!r}" for site in used)
-        notes.append(f"{where}: {said}. These were taken to mean the same; please confirm that they do.")
-    return order[::-1] if wanted in order[0] else order, notes
+        by_site = ", ".join(f"{' and '.join(f'{b}/{a}' for a, b in used[site])} at {site!r}" for site in used)
+        notes.append(f"{where}: {by_site}. These were taken to mean the same; please confirm that they do.")
+    return [positives, negatives] if positive in negatives else [negatives, positives], notes
 
 
-def _declared_pair(where: str, spellings: Mapping[str, str], wanted: str, namer: _WordNamer) -> Order:
-    if wanted not in spellings:
+def _declared_pair(where: str, spellings: Mapping[str, str], positive: str, namer: _WordNamer) -> Order:
+    if positive not in spellings:
         raise _no_such_class(where, namer.listed(spellings))
-    others = [word for word in spellings if word != wanted]
+    others = [word for word in spellings if word != positive]
     if len(others) > 1:
         raise DataError(
             where,
@@ -345,7 +339,7 @@ def _declared_pair(where: str, spellings: Mapping[str, str], wanted: str, namer:
             "Write one word for all rows that are not positive, or say under `labels` what each hospital's words mean; "
             "for three or more classes, leave `positive` out.",
         )
-    return [(others[0] if others else f"not {spellings[wanted]}",), (wanted,)]
+    return [(others[0] if others else f"not {spellings[positive]}",), (positive,)]
 
 
 def _multiple_classes(
@@ -354,10 +348,10 @@ def _multiple_classes(
     if len(spellings) < 3:
         problem = f"it is not known which class is the positive one: {namer.listed(spellings)}"
         raise DataError(where, problem, 'Write `positive = "..."` with one of the words in this column.')
-    if not any(set(found) == set(spellings) for found in words.values()):
+    if not any(set(own) == set(spellings) for own in words.values()):
         problem = (
             "the labels differ between the hospitals, and none has them all, so they may differ in meaning: "
-            f"{_words_by_site(words, namer)}"
+            f"{namer.by_site(words)}"
         )
         remedy = (
             "Agree on one word for each class, or say under `labels` what each hospital's words mean; "
@@ -366,34 +360,35 @@ def _multiple_classes(
         raise DataError(where, problem, remedy)
     numeric = all(re.fullmatch("-?[0-9]+", word) for word in spellings)
     if numeric and len(spellings) > MOST_NUMBERS:
-        raise _many_numbers(where, len(spellings))
+        problem = (
+            f"{len(spellings)} different numbers would be {len(spellings)} classes without an order: "
+            "it looks like a count or a score"
+        )
+        remedy = (
+            "Make a column of two classes with a threshold, or join the numbers: [data.labels.HOSPITAL] with "
+            '`"0" = "none"`, `"1" = "some"` and so on for each. If they are names of classes: '
+            '`classes = ["1", "2", ...]`.'
+        )
+        raise DataError(where, problem, remedy)
     _refuse_misspellings(where, namer)
     return [(word,) for word in (sorted(spellings, key=int) if numeric else sorted(spellings))]
 
 
-def _many_numbers(where: str, distinct: int) -> DataError:
-    problem = (
-        f"{distinct} different numbers would be {distinct} classes without an order: it looks like a count or a score"
-    )
-    remedy = (
-        "Make a column of two classes with a threshold, or join the numbers: [data.labels.HOSPITAL] with "
-        '`"0" = "none"`, `"1" = "some"` and so on for each. If they are names of classes: `classes = ["1", "2", ...]`.'
-    )
-    return DataError(where, problem, remedy)
-
-
 def _refuse_misspellings(where: str, namer: _WordNamer) -> None:
     """Of words that nobody declares: at a hospital with `labels`, all are declared."""
-    undeclared = {site: cells for site, cells in namer.sites.items() if site not in namer.wanted.labels}
-    counts = rows_of_words(undeclared, namer.words)
-    found = misspelling(counts)
-    if found is None:
+    undeclared = [site for site in namer.sites if site not in namer.declared.labels]
+    rows = Counter(
+        namer.words[site][code] for site in undeclared for code in namer.sites[site].codes.tolist() if code >= 0
+    )
+    pair = misspelling(rows)
+    if pair is None:
         return
-    meant = repr(found.meant) if found.meant in MEANINGS else f"another word of {found.rows_meant} rows"
-    how = "in accents, spaces or signs" if found.same_characters else "by one letter"
-    first = next(site for site in undeclared if found.word in namer.words[site])
-    lines = lines_of(found.word, undeclared, namer.words)
-    problem = f"a word of {found.rows} of {sum(counts.values())} rows differs from {meant} {how} alone ({lines})"
+    word, other = pair
+    intended = repr(other) if other in MEANINGS else f"another word of {rows[other]} rows"
+    how = "in accents, spaces or signs" if _characters(word) == _characters(other) else "by one letter"
+    first = next(site for site in undeclared if word in namer.words[site])
+    lines = namer.lines_of(word, undeclared)
+    problem = f"a word of {rows[word]} of {rows.total()} rows differs from {intended} {how} alone ({lines})"
     remedy = (
         f"If it is misspelt, correct the file, or say what each word means: [data.labels.{first}] with a line "
         '`"word" = "class"` for each. If it is a class of its own, list all of them: `classes = [...]`.'
@@ -403,13 +398,6 @@ def _refuse_misspellings(where: str, namer: _WordNamer) -> None:
 
 def _no_such_class(where: str, known: str) -> DataError:
     return DataError(where, "`positive` is not one of the classes", f"The classes are: {known}.")
-
-
-def _words_by_site(words: Mapping[str, Sequence[str]], namer: _WordNamer) -> str:
-    return "; ".join(
-        f"{site!r} has {_WordNamer({site: namer.sites[site]}, {site: namer.words[site]}, namer.wanted).listed(found)}"
-        for site, found in words.items()
-    )
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -27,15 +27,15 @@ class RunSecret:
         if self.destroyed.exists():
             raise DeployError("secret", "that of this run was destroyed when the run was over", REMEDY)
         try:
-            found = self.path.read_bytes()
+            secret = self.path.read_bytes()
         except FileNotFoundError:
             if used:
                 problem = "that of this run is gone, without which what was answered cannot be repeated"
                 raise DeployError("secret", problem, REMEDY) from None
             return self._new()
-        if len(found) != KEY_BYTES:
+        if len(secret) != KEY_BYTES:
             raise DeployError("secret", "that of this run was changed", REMEDY)
-        return found
+        return secret
 
     def _new(self) -> bytes:
         """On disk as a whole before it is used, and never in place of another."""
