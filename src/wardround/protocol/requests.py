@@ -1,4 +1,4 @@
-"""Every question that a coordinator may ask, as a type. A site refuses what it does not know or what is too large,
+"""Every request that a coordinator may send, as a type. A site refuses what it does not know or what is too large,
 before it looks at a value. What the approved study allows is checked by the site's own work."""
 
 from collections.abc import Mapping
@@ -6,14 +6,14 @@ from typing import Annotated, Any, Literal
 
 from wardround.core.errors import DeployError
 from wardround.core.extras import needs
-from wardround.protocol.party_answers import Voucher
-from wardround.protocol.site_answers import AdvertPart, Column
+from wardround.protocol.answers import AdvertPart, Column, Voucher
 from wardround.protocol.text import plain_text
 from wardround.protocol.values import (
     MOST_COLUMNS,
     MOST_LEVELS,
     MOST_SITES,
     MOST_TRIALS,
+    Epochs,
     Hash,
     Hex,
     Key,
@@ -22,20 +22,20 @@ from wardround.protocol.values import (
     Place,
     Positive,
     Shape,
+    Sites,
+    Text,
     Values,
-    Words,
 )
 
 with needs("deploy", "a study across hospitals"):
     import msgspec
     from msgspec import UNSET, Meta, Struct, UnsetType
 
-Sites = Annotated[list[Name], Meta(max_length=MOST_SITES)]
 Columns = Annotated[list[Column], Meta(max_length=MOST_COLUMNS)]
 Levels = Annotated[list[Name], Meta(max_length=MOST_LEVELS)]
 
 
-class Question(Struct, forbid_unknown_fields=True, kw_only=True):
+class Request(Struct, forbid_unknown_fields=True, kw_only=True):
     """`to` whom, in which run, and the head of the coordinator's audit log."""
 
     to: Name
@@ -43,12 +43,12 @@ class Question(Struct, forbid_unknown_fields=True, kw_only=True):
     run: Name
 
 
-class Hello(Question):
+class Hello(Request):
     study: Hash
     sites: Sites
 
 
-class Facts(Question):
+class Facts(Request):
     columns: Columns | None
     classes: Levels | UnsetType = UNSET  # to a region, which needs them for its own plan
     findings: bool | UnsetType = UNSET
@@ -80,20 +80,20 @@ Of = Annotated[list[Place | None], Meta(max_length=MOST_TRIALS)]  # by kind of a
 Commons = Annotated[list[Common | None], Meta(max_length=MOST_TRIALS)]
 
 
-class Lend(Question):
+class Lend(Request):
     layouts: Layouts
     of: Of
     asked: Annotated[list[Lacking], Meta(max_length=MOST_TRIALS)]
 
 
-class Moments(Question):
+class Moments(Request):
     layouts: Layouts
     of: Of
     commons: Commons
 
 
-class Prepared(Part):
-    """What all agreed on, as a site is told it that was away."""
+class Agreement(Part):
+    """What all agreed on; a site that was away receives it with its next request."""
 
     run: Name
     columns: Columns | None
@@ -103,12 +103,14 @@ class Prepared(Part):
     commons: Commons
 
 
-class Prepare(Question):
-    columns: Columns | None
-    layouts: Layouts
-    of: Of
-    inputs: Shape | None
-    commons: Commons
+class Prepare(Agreement):
+    to: Name
+    head: Hex
+
+
+class RoundRequest(Request):
+    wave: Place
+    round: Place
 
 
 class SumTerms(Part):
@@ -123,53 +125,43 @@ class SumTerms(Part):
     confirmations: Annotated[dict[Name, Hex], Meta(max_length=MOST_SITES)] | UnsetType = UNSET
 
 
-class InASum(Question):
-    wave: Place
-    round: Place
+class SumStage(RoundRequest):
     sum: SumTerms
-    prepare: Prepared | UnsetType = UNSET
+    prepare: Agreement | UnsetType = UNSET
 
 
 Score = Annotated[list[Place], Meta(max_length=MOST_TRIALS)]
 Counted = Annotated[int, Meta(ge=-1, le=MOST_TRIALS)]  # the last round in which the site's work counted
 
 
-class Train(Question):
-    wave: Place
-    round: Place
-    counted: Counted
-    work: Annotated[dict[Key, Annotated[int, Meta(ge=1, le=1_000_000)]], Meta(max_length=MOST_TRIALS)]
+class TrainRegion(RoundRequest):
     score: Score
+    prepare: Agreement | UnsetType = UNSET
+
+
+class Train(TrainRegion, kw_only=True):
+    counted: Counted
+    work: Annotated[dict[Key, Epochs], Meta(max_length=MOST_TRIALS)]
     seconds: Positive | None
     sum: SumTerms | UnsetType = UNSET
-    prepare: Prepared | UnsetType = UNSET
 
 
-class TrainRegion(Question):
-    wave: Place
-    round: Place
-    score: Score
-    prepare: Prepared | UnsetType = UNSET
-
-
-class Evaluate(Question):
+class Evaluate(Request):
     wave: Place
     counted: Counted
     score: Score
-    prepare: Prepared | UnsetType = UNSET
+    prepare: Agreement | UnsetType = UNSET
 
 
-class Goodbye(Question):
+class Goodbye(Request):
     results: Hex
-    why: Words | UnsetType = UNSET
+    why: Text | UnsetType = UNSET
 
 
 # -- to parties with different features of the same patients
 
 
-class Match(Question):
-    wave: Place
-    round: Place
+class Match(RoundRequest):
     stage: Literal["patients", "visits"]
     vouchers: Annotated[dict[Name, Voucher], Meta(max_length=MOST_SITES)]
     rosters: dict[Literal["patients", "visits"], Sites]
@@ -180,44 +172,39 @@ class Outputs(Part):
     findings: bool
 
 
-class Agree(Question):
+class Agree(Request):
     shapes: Annotated[dict[Name, Annotated[list[Shape], Meta(max_length=MOST_TRIALS)]], Meta(max_length=MOST_SITES)]
     outputs: Outputs
 
 
-class Block(Question):
-    wave: Place
-    round: Place
-
-
-Kinds = Mapping[str, type[Question]]
+Kinds = Mapping[str, type[Struct]]
 TO_SITES: Kinds = {
     "hello": Hello,
     "facts": Facts,
     "lend": Lend,
     "moments": Moments,
     "prepare": Prepare,
-    "keys": InASum,
-    "shares": InASum,
+    "keys": SumStage,
+    "shares": SumStage,
     "train": Train,
-    "confirm": InASum,
-    "unmask": InASum,
+    "confirm": SumStage,
+    "unmask": SumStage,
     "evaluate": Evaluate,
     "goodbye": Goodbye,
     "match": Match,
-    "deal": Question,
-    "shape": Question,
+    "assign": Request,
+    "shape": Request,
     "agree": Agree,
-    "embed": Block,
-    "learn": Block,
-    "show": Block,
-    "assess": Block,
+    "embed": RoundRequest,
+    "learn": RoundRequest,
+    "embed_last": RoundRequest,
+    "assess": RoundRequest,
 }
 TO_REGIONS: Kinds = {**TO_SITES, "train": TrainRegion}
 
 
-def read_question(kind: str, body: Mapping[str, Any], kinds: Kinds) -> None:
-    """DeployError where it is no question that this version knows."""
+def read_request(kind: str, body: Mapping[str, Any], kinds: Kinds) -> None:
+    """DeployError where it is no request that this version knows."""
     expected = kinds.get(kind)
     problem = "it is of a kind that nobody knows"
     if expected is not None:
