@@ -25,7 +25,7 @@ from wardround.report.sections.privacy.spending import (
     total_table,
 )
 from wardround.runs.folder import RunFolder
-from wardround.runs.privacy_plan import as_plain, counted_exposure, planned_spending
+from wardround.runs.spending import as_plain, counted_exposure, planned_spending
 
 
 def seeds(count: int, **more: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from wardround.runs.spending import check_ledger
 def build_report(path: str | Path, workers: int = 1) -> Path:
     """Write the report of a complete run and return its path. Figures are drawn by `workers` processes."""
     folder = RunFolder(as_path(path, "run", RunError))
-    with full_disk_is_told(folder.path, f"Make room, then: wardround report {folder.path}"), folder.as_written():
+    with full_disk_is_told(folder.path, f"Make room, then: wardround report {folder.path}"), folder.checked_content():
         try:
             return _build(folder, workers)
         except UndefinedError:  # the page names something that a file lacks
