@@ -11,7 +11,7 @@ import pandas as pd
 from wardround.bundles.build.shared_part import SharedPart
 from wardround.core import seeds
 from wardround.core.errors import CheckError, DataError, StudyError, shown, suggest
-from wardround.core.notices import CHECKS, Notice, as_notice, identity
+from wardround.core.notices import CHECKS, Notice, identity
 from wardround.data.agreement import LEAST
 from wardround.data.checks.before_training import accepted, check_splits, refuse_errors
 from wardround.data.cohort import Cohort, load_cohort, split_sites
@@ -70,7 +70,7 @@ def read_newcomer(name: str, source: Source, part: SharedPart, repeats: int, acc
         refuse_errors(notices, HOW_TO_ACCEPT)
         found |= {identity(notice): notice for notice in notices}
     fractions, left_out = usable({f: fractions_of(cohort, splits, f) for f in FRACTIONS}, cohort)
-    remarks = (*map(as_notice, cohort.notes), *found.values())
+    remarks = (*cohort.notices, *found.values())
     return Newcomer(name, cohort, evaluation, splits, fractions, left_out, remarks)
 
 

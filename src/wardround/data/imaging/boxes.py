@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from wardround.core.errors import DataError
+from wardround.core.notices import Notice
 from wardround.data.imaging.finding_names import FINDINGS, plain
 from wardround.data.imaging.labels import Table, read_table
 from wardround.data.records import BOX_COLUMNS
@@ -14,8 +15,8 @@ SIDE = 1024  # pixels
 WIDTH = 6  # image, finding, x, y, width, height; the header says so in names with commas inside them
 
 
-def read_boxes(path: Path, names: np.ndarray, classes: tuple[str, ...]) -> tuple[pd.DataFrame, list[str]]:
-    """Boxes of these images and findings, in parts of width and height, and a note of the others."""
+def read_boxes(path: Path, names: np.ndarray, classes: tuple[str, ...]) -> tuple[pd.DataFrame, list[Notice]]:
+    """Boxes of these images and findings, in parts of width and height, and a notice of the others."""
     table = read_table(path)
     if len(table.header) < WIDTH:
         problem = f"{len(table.header)} columns instead of {WIDTH}"
@@ -31,11 +32,14 @@ def read_boxes(path: Path, names: np.ndarray, classes: tuple[str, ...]) -> tuple
     boxes = pd.DataFrame(numbers[kept] / SIDE, columns=list(BOX_COLUMNS[2:]))
     boxes.insert(0, "row", row[kept])
     boxes.insert(1, "finding", finding[kept])
-    note = (
-        f"{kept.sum()} of {len(kept)} boxes used; {(row < 0).sum()} are of images that are not here, "
-        f"{((row >= 0) & (finding < 0)).sum()} of findings that the study leaves out"
-    )
-    return boxes, [note + (f", {strange} of findings that are not known" if strange else "")]
+    counts = {
+        "boxes": int(kept.sum()),
+        "of": len(kept),
+        "elsewhere": int((row < 0).sum()),
+        "left_out": int(((row >= 0) & (finding < 0)).sum()),
+        "unknown": strange,
+    }
+    return boxes, [Notice("boxes-used", "info", counts=counts)]
 
 
 def _numbers(table: Table) -> np.ndarray:

@@ -10,14 +10,15 @@ import numpy as np
 import pandas as pd
 
 from wardround.core.errors import DataError
+from wardround.core.notices import Notice
 from wardround.core.seeds import generator
 from wardround.data.imaging import cache as store
 from wardround.data.imaging.convert import converted
-from wardround.data.imaging.dicom import REMARKS, TAGS
+from wardround.data.imaging.dicom import RANGE, REMARKS, TAGS
 from wardround.data.imaging.file_lookup import IMAGES, files_below, matched
 from wardround.data.imaging.labels import read_listing
-from wardround.data.imaging.listing import Gathered, Listing, Wanted, settled, some_rows
-from wardround.data.imaging.problems import LISTING, Kind, Problem, as_csv, notes, refuse, refused
+from wardround.data.imaging.listing import Gathered, Listing, Wanted, chosen_rows, settled, some_rows
+from wardround.data.imaging.problems import LISTING, Kind, Problem, as_csv, problem_notices, refuse, refused
 
 TABLE = "*Data_Entry_2017*.csv*"
 BOXES = "*BBox_List_2017*.csv*"
@@ -30,7 +31,7 @@ def gather_folder(folder: Path, labels: Path | None, cache: Path, wanted: Wanted
         problem = "a folder of images needs a table that says what is in them"
         raise DataError(str(folder), problem, 'Write `labels = "table.csv"`, or put NIH\'s Data_Entry_2017.csv there.')
     listing = read_listing(table, wanted.findings)
-    listing, side_notes = _official_sides(listing, {table.parent, folder})
+    listing, side_notices = _official_sides(listing, {table.parent, folder})
     below = files_below(folder)
     files = matched(listing.names.tolist(), below, table)
     problems = [*listing.problems, *_missing(listing, files), *_extra(files, below)]
@@ -41,12 +42,12 @@ def gather_folder(folder: Path, labels: Path | None, cache: Path, wanted: Wanted
     if not len(present):
         problem = f"none of the {named} images that {table.name} names is there"
         raise DataError(str(folder), problem, "Unpack the archives of images, or correct `path`.")
-    rows_notes = []
+    rows_notices = []
     if wanted.rows is not None:
         patient = listing.said["patient"].to_numpy(object)[present] if "patient" in listing.said else None
         draws = generator(wanted.seed, "chest-xray rows")
         present = present[some_rows(patient, len(present), wanted.rows, draws)]
-        rows_notes.append(f"Kept {wanted.rows} of {named} images, by patients drawn at random.")
+        rows_notices.append(chosen_rows(wanted.rows, named))
     kept_files = cast("list[str]", [files[row] for row in present])
     asked = store.digest(str(folder.resolve()), str(table.resolve()), f"{wanted.rows} {wanted.seed}")
     conversion = converted(folder, kept_files, wanted.size, wanted.clahe, cache, asked)
@@ -57,13 +58,19 @@ def gather_folder(folder: Path, labels: Path | None, cache: Path, wanted: Wanted
     if not len(usable):
         raise DataError(str(folder), f"none of its {len(facts)} images can be read", "Fetch the images anew.")
     listing = _with_tags(listing.take(present[usable]), facts.iloc[usable].reset_index(drop=True))
-    listing, label_notes = settled(listing, wanted.uncertain)
+    listing, label_notices = settled(listing, wanted.uncertain)
     images = store.open_images(conversion)
     return Gathered(
         listing,
         images,
         store.kept_prints(conversion, images, listing.target),
-        (*side_notes, *rows_notes, *notes(problems, named), *_remarks(facts.iloc[usable], wanted.size), *label_notes),
+        (
+            *side_notices,
+            *rows_notices,
+            *problem_notices(problems, named),
+            *_remarks(facts.iloc[usable], wanted.size),
+            *label_notices,
+        ),
     )
 
 
@@ -76,7 +83,7 @@ def find_one(folder: Path, pattern: str, setting: str) -> Path | None:
     return found[0] if found else None
 
 
-def _official_sides(listing: Listing, folders: set[Path]) -> tuple[Listing, list[str]]:
+def _official_sides(listing: Listing, folders: set[Path]) -> tuple[Listing, list[Notice]]:
     """NIH's lists of images for training and for testing, where both are there; a column of the table goes first."""
     found = {
         side: path
@@ -87,7 +94,7 @@ def _official_sides(listing: Listing, folders: set[Path]) -> tuple[Listing, list
     if not found or "side" in listing.said:
         return listing, []
     if len(found) < len(LISTS):
-        return listing, [f"{next(iter(found.values())).name} is there without its counterpart, and not used"]
+        return listing, [Notice("side-list-alone", "info", files=(next(iter(found.values())).name,))]
     members = {side: set(path.read_text(encoding="utf-8").split()) for side, path in found.items()}
     inside = {
         side: np.array([name.rpartition("/")[2] in names for name in listing.names]) for side, names in members.items()
@@ -142,8 +149,12 @@ def _with_tags(listing: Listing, facts: pd.DataFrame) -> Listing:
     return replace(listing, said=said)
 
 
-def _remarks(facts: pd.DataFrame, size: int) -> list[str]:
+def _remarks(facts: pd.DataFrame, size: int) -> list[Notice]:
     words = Counter(word for found in facts["found"] for word in found.split())
-    told = [f"{words[word]} {text}" for word, text in REMARKS.items() if words[word]]
+    counts: dict[str, dict[str, float]] = {f"dicom-{word}": {"images": words[word]} for word in REMARKS if words[word]}
+    if "dicom-unwindowed" in counts:
+        counts["dicom-unwindowed"] |= {"black": RANGE[0], "white": RANGE[1]}
     stretched = int((facts["width"] != facts["height"]).sum())
-    return [*told, *([f"{stretched} images are not square, stretched to {size} x {size}"] if stretched else [])]
+    if stretched:
+        counts["images-rescaled"] = {"images": stretched, "size": size}
+    return [Notice(code, "info", counts=of_code) for code, of_code in counts.items()]

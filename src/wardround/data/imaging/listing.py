@@ -10,15 +10,12 @@ import numpy as np
 import pandas as pd
 
 from wardround.core.errors import StudyError
+from wardround.core.notices import Notice
 from wardround.data.imaging.problems import Accepted, Problem
 from wardround.data.records import UNKNOWN
 
 Uncertain = Literal["ignore", "zero", "one"]
-POLICIES: dict[Uncertain, tuple[int, str]] = {
-    "ignore": (UNKNOWN, "not counted"),
-    "zero": (0, "taken as absent"),
-    "one": (1, "taken as present"),
-}
+POLICIES: dict[Uncertain, int] = {"ignore": UNKNOWN, "zero": 0, "one": 1}
 
 
 @dataclass(frozen=True)
@@ -40,14 +37,14 @@ class Listing:
         )
 
 
-def settled(listing: Listing, policy: Uncertain) -> tuple[Listing, list[str]]:
+def settled(listing: Listing, policy: Uncertain) -> tuple[Listing, list[Notice]]:
     """What -1 counts as: whoever wrote the label was not sure."""
     uncertain = listing.target == -1
     if not uncertain.any():
         return listing, []
-    value, words = POLICIES[policy]
-    note = f"{uncertain.sum()} uncertain labels (-1) in {uncertain.any(axis=1).sum()} images, {words}"
-    return replace(listing, target=np.where(uncertain, value, listing.target)), [note]
+    counts = {"labels": int(uncertain.sum()), "images": int(uncertain.any(axis=1).sum())}
+    notice = Notice("uncertain-labels", "info", counts=counts, details={"uncertain": policy})
+    return replace(listing, target=np.where(uncertain, POLICIES[policy], listing.target)), [notice]
 
 
 def some_rows(patient: np.ndarray | None, found: int, rows: int, draws: np.random.Generator) -> np.ndarray:
@@ -75,12 +72,16 @@ class Wanted:
     seed: int
 
 
+def chosen_rows(rows: int, total: int) -> Notice:
+    return Notice("rows-chosen", "info", counts={"images": rows, "of": total}, details={"by": "patients"})
+
+
 @dataclass(frozen=True)
 class Gathered:
     listing: Listing  # a row per image
     images: np.ndarray  # uint8 (rows, 1, height, width)
     prints: np.ndarray
-    notes: tuple[str, ...]
+    notices: tuple[Notice, ...]
 
 
 HOSPITAL = "chest-xray"  # of images for which no table names one
@@ -94,32 +95,32 @@ def hospitals(said: pd.DataFrame) -> np.ndarray:
     return said["hospital"].to_numpy(object) if "hospital" in said else np.full(len(said), HOSPITAL, dtype=object)
 
 
-def patients(said: pd.DataFrame) -> tuple[np.ndarray | None, list[str]]:
+def patients(said: pd.DataFrame) -> tuple[np.ndarray | None, list[Notice]]:
     """Hashed with the hospital's name, so that numbers do not travel and two hospitals' number 7 are two patients."""
     if "patient" not in said:
-        return None, ["no patient numbers: two images of one patient can be on two sides"]
+        return None, [Notice("no-patient-column", "info", details={"images": True})]
     keys = hospitals(said) + "\x1f" + said["patient"].to_numpy(object)
     unknown = np.flatnonzero(said["patient"] == "")
     keys[unknown] = [f"row {row}\x1f\x1f" for row in unknown]
     codes, distinct = pd.factorize(keys)
     hashed = np.array([sha256(key.encode()).hexdigest()[:16] for key in distinct])
-    note = f"{len(unknown)} images without a patient number, each taken as another patient's"
-    return hashed[codes], [note] if len(unknown) else []
+    notice = Notice("unknown-patients", "info", counts={"images": len(unknown)})
+    return hashed[codes], [notice] if len(unknown) else []
 
 
-def groups(said: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+def groups(said: pd.DataFrame) -> tuple[pd.DataFrame, list[Notice]]:
     """`sex` and `view` as text, `age` in years. What is blank or cannot be is missing."""
-    found, notes = pd.DataFrame(index=pd.RangeIndex(len(said))), []
+    found, notices = pd.DataFrame(index=pd.RangeIndex(len(said))), []
     if "sex" in said:
         found["sex"] = _each(said["sex"], lambda text: SEXES.get(text.lower()))
     if "age" in said:
         found["age"] = _each(said["age"], years).astype(float)
         impossible = int((found["age"].isna() & (said["age"] != "")).sum())
         if impossible:
-            notes.append(f"{impossible} ages are 0, above {OLDEST} or not a number, taken as missing")
+            notices.append(Notice("impossible-ages", "info", counts={"ages": impossible, "oldest": OLDEST}))
     if "view" in said:
         found["view"] = _each(said["view"], lambda text: text.upper() or None)
-    return found, notes
+    return found, notices
 
 
 def years(text: str) -> float:

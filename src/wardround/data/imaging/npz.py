@@ -18,12 +18,13 @@ import pandas as pd
 from PIL import Image
 
 from wardround.core.errors import DataError
+from wardround.core.notices import Notice
 from wardround.core.seeds import generator
 from wardround.data.imaging import cache as store
 from wardround.data.imaging.decode import MOST_PIXELS, WHOLE, finished, need_clahe
 from wardround.data.imaging.finding_names import FINDINGS, chosen
-from wardround.data.imaging.listing import Gathered, Listing, Wanted, settled, some_rows
-from wardround.data.imaging.problems import Kind, Problem, notes, refuse
+from wardround.data.imaging.listing import Gathered, Listing, Wanted, chosen_rows, settled, some_rows
+from wardround.data.imaging.problems import Kind, Problem, problem_notices, refuse
 
 SIDES = {"train": "train", "val": "validation", "test": "test"}
 MOST_IMAGES = 1 << 22  # of one side
@@ -53,19 +54,27 @@ def gather_npz(path: Path, cache: Path, wanted: Wanted) -> Gathered:
     listing = _listing(archive, sides, wanted)
     problems = [Problem(kind, member.name) for member in pictures for kind in _kinds(member)]
     refuse(problems, wanted.accept, path, None)
-    told = [f"{name}: {len(rows)} images" for name, rows in listing.said.groupby("side", sort=False)]
+    notices = [
+        Notice("images-of-side", "info", counts={"images": len(rows)}, details={"part": str(name)})
+        for name, rows in listing.said.groupby("side", sort=False)
+    ]
     rows = np.arange(len(listing))
     if wanted.rows is not None:
         patient = listing.said["patient"].to_numpy(object) if "patient" in listing.said else None
         rows = some_rows(patient, len(listing), wanted.rows, generator(wanted.seed, "chest-xray rows"))
-        told.append(f"Kept {wanted.rows} of {len(listing)} images, by patients drawn at random.")
+        notices.append(chosen_rows(wanted.rows, len(listing)))
         listing = listing.take(rows)
-    told += [
-        f"{member.name}: resized from {member.shape[2]} x {member.shape[1]} to {wanted.size} x {wanted.size} pixels"
+    notices += [
+        Notice(
+            "images-rescaled",
+            "info",
+            counts={"width": member.shape[2], "height": member.shape[1], "size": wanted.size},
+            files=(member.name,),
+        )
         for member in pictures
         if member.shape[1:3] != (wanted.size, wanted.size)
     ]
-    listing, label_notes = settled(listing, wanted.uncertain)
+    listing, label_notices = settled(listing, wanted.uncertain)
     chunks = partial(_converted, archive, pictures, rows, wanted)
     if len(rows) * wanted.size**2 < IN_MEMORY and not wanted.clahe:
         images = np.empty((len(rows), 1, wanted.size, wanted.size), dtype=np.uint8)
@@ -78,7 +87,7 @@ def gather_npz(path: Path, cache: Path, wanted: Wanted) -> Gathered:
         conversion = _cached(path, cache, wanted, chunks)
         images = store.open_images(conversion)
         prints = store.kept_prints(conversion, images, listing.target)
-    return Gathered(listing, images, prints, (*told, *notes(problems, 0), *label_notes))
+    return Gathered(listing, images, prints, (*notices, *problem_notices(problems, 0), *label_notices))
 
 
 class Archive:

@@ -233,7 +233,7 @@ def _card_facts(session: Session, arm: Arm, seed: int, site: Site, predictions: 
         else None,
         privacy=_privacy(session, arm, seed),
         subgroups={},
-        warnings=(*session.records.notes, *map(line_of, session.plan.own_notices())),
+        warnings=tuple(map(line_of, (*session.records.notices, *session.plan.own_notices()))),
         findings=_findings(scores, arm.name, session.site, resampling),
     )
 
