@@ -30,8 +30,7 @@ from wardround.deployment.provisioning.kit_files import write_private
 from wardround.deployment.provisioning.provision import provision, revoke
 from wardround.deployment.provisioning.region_file import RegionFile
 from wardround.deployment.provisioning.region_kits import COMPOSE, UNIT, unit_text
-from wardround.deployment.regional.region_check import preflight_region
-from wardround.deployment.regional.region_run import coordinate_region
+from wardround.deployment.regional.region_run import coordinate_region, preflight_region
 from wardround.runs.catalog import load_study
 
 REGIONS = {"north": ["alder", "cedar"], "south": ["birch", "dogwood"]}

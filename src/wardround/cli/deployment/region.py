@@ -31,7 +31,7 @@ def region(
     os.umask(0o077)  # what hospitals send, and what they keep, is for this user alone
     loaded = RegionFile.load(region)
     if check:
-        from wardround.deployment.regional.region_check import preflight_region
+        from wardround.deployment.regional.region_run import preflight_region
 
         conditions = preflight_region(loaded, listen)
         show_preflight(loaded.name, conditions, json, what="region")
