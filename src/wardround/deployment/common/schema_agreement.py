@@ -14,10 +14,10 @@ from wardround.core.errors import DeployError
 from wardround.core.notices import Notice, line_of
 from wardround.data.agreement import Common, Facts, Lent, Moments, common_of, common_scale, layout_of, with_enough
 from wardround.data.checks.before_training import accepted, direction_notices, refuse_errors
+from wardround.data.checks.clinical_names import SAME
 from wardround.data.checks.label_direction import Association, opposites, uncompared
-from wardround.data.clinical_names import SAME
 from wardround.data.prepare import Layout
-from wardround.data.records import SIDES, Column
+from wardround.data.records import SPLIT_PARTS, Column
 from wardround.data.serialization import Plain, read_column, read_layout, write_column, write_layout
 from wardround.deployment.common.answer_checks import check_facts, check_fill_values, check_moments, dominant_sites
 from wardround.deployment.common.deployed_plan import Agreed, DeployedPlan, Key, coordinator_plan
@@ -229,7 +229,7 @@ def most_train_rows(plan: DeployedPlan, sites: Collection[str]) -> int:
 
 
 def rows_by_side(counts: Mapping[str, Any]) -> dict[str, int]:
-    return {side: counts[side] for side in SIDES}
+    return {part: counts[part] for part in SPLIT_PARTS}
 
 
 def _facts(payload: Any) -> Facts:

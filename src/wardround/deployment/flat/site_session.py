@@ -16,7 +16,7 @@ from wardround.core.tree import State
 from wardround.data.agreement import LEAST, lend, moments, own_fill
 from wardround.data.checks.before_training import refuse_errors
 from wardround.data.checks.label_direction import associations
-from wardround.data.records import SIDES, Records, class_hash
+from wardround.data.records import SPLIT_PARTS, Records, class_hash
 from wardround.data.serialization import read_column, read_layout, write_column
 from wardround.deployment.common.deployable import is_private
 from wardround.deployment.common.deployed_plan import Key, in_agreed_columns, own_plan
@@ -155,7 +155,7 @@ class Session:
         for key in self.plan.row_sets:
             facts = None if self.keeps_columns else self.plan.own_facts(key)
             split = self.plan.own_split(key)
-            sizes = {side: len(getattr(split, side)) for side in SIDES}
+            sizes = {part: len(getattr(split, part)) for part in SPLIT_PARTS}
             row_sets.append({**sizes, "facts": None if facts is None else write_facts(facts)})
         first = self.plan.row_sets[0]
         cohort = self.plan.cohort_of(self.study.arm(first[0]))
