@@ -44,8 +44,8 @@ SENDERS: dict[tuple[str, str], tuple[str, ...]] = {
     ("secure", "north"): (*AGREEING, *SUM, "evaluate", "goodbye"),
     ("regions", "coast"): HOSPITAL,
     ("regions", "north"): HOSPITAL,
-    ("parties", "clinic"): ("hello", "match", "deal", "shape", "agree", "learn", "assess", "goodbye"),
-    ("parties", "lab"): ("hello", "match", "shape", "agree", "embed", "show", "goodbye"),
+    ("parties", "clinic"): ("hello", "match", "assign", "shape", "agree", "learn", "assess", "goodbye"),
+    ("parties", "lab"): ("hello", "match", "shape", "agree", "embed", "embed_last", "goodbye"),
 }
 CASES = [(world, sender, kind) for (world, sender), kinds in SENDERS.items() for kind in kinds]
 # of these some answers are tried with every change; of the others, because they are much the same, only in long runs
@@ -54,8 +54,8 @@ OFTEN: dict[tuple[str, str], tuple[str, ...]] = {
     ("secure", "north"): SUM,
     ("regions", "coast"): HOSPITAL[:-1],
     ("regions", "north"): ("hello", "train", "evaluate"),
-    ("parties", "clinic"): ("hello", "match", "deal", "shape", "learn", "assess"),
-    ("parties", "lab"): ("match", "embed", "show"),
+    ("parties", "clinic"): ("hello", "match", "assign", "shape", "learn", "assess"),
+    ("parties", "lab"): ("match", "embed", "embed_last"),
 }
 
 
@@ -88,7 +88,7 @@ def test_every_question_has_hostile_answers(world: str, folder: Path) -> None:
         assert {place[0] for place in places} == set(SENDERS[world, sender])
         for place in places:
             given = run.given(sender, place)
-            plain = ("prepare", "agree", "goodbye", "embed", "show")  # nothing is told but that it was done
+            plain = ("prepare", "agree", "goodbye", "embed", "embed_last")  # nothing is told but that it was done
             assert place[0] in plain or impossible(given), place
             assert len(chosen(given, ALL)) >= 100, place
 
@@ -181,6 +181,10 @@ def test_who_claims_more_than_half_of_all_rows_is_noticed(folder: Path, tmp_path
     given = run.given("north", place)
     claim = next(one for one in impossible(given) if one.name.startswith("far more rows"))
     ended = network.run(lying(claim, given, place, []))
-    told = [*ended.lines, str(ended.error)] if ended.error is not None else network.results()["warnings"]
+    told = (
+        [*ended.lines, str(ended.error)]
+        if ended.error is not None
+        else [notice["text"] for notice in network.results()["notices"]]
+    )
     assert ended.error is None or isinstance(ended.error, WardroundError)
     assert any("north" in line for line in told), told
