@@ -98,13 +98,13 @@ def _classes(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Notice]:
 
 
 def _missing_classes(
-    names: Sequence[str], present: np.ndarray, splits: Sequence[Split], details: Mapping[str, bool]
+    names: Sequence[str], present: np.ndarray, splits: Sequence[Split], details: dict[str, bool]
 ) -> Iterable[Notice]:
     for split in splits:
         for part, rows in (("training", split.train), ("test", split.test)):
             lacking = tuple(compress(names, ~present[rows].any(axis=0))) if len(rows) else ()
             if lacking:
-                counts, in_part = {"of": len(names)}, {"part": part, **details}
+                counts, in_part = {"of": len(names)}, {"part": part} | details
                 yield Notice("missing-class", "warning", split.site, classes=lacking, counts=counts, details=in_part)
 
 
