@@ -8,7 +8,7 @@ from typing import Any
 import tomli_w
 from jinja2 import Environment, StrictUndefined, UndefinedError
 
-from wardround.core.atomic_files import full_disk_is_told
+from wardround.core.atomic_files import reporting_full_disk
 from wardround.core.errors import RunError, as_path
 from wardround.report.attacked import attack_words, failed_words
 from wardround.report.checklist import checklist
@@ -35,7 +35,7 @@ MOST_SITES = 30  # with a paragraph of their own
 def build_report(path: str | Path, workers: int = 1) -> Path:
     """Write the report of a complete run and return its path. Figures are drawn by `workers` processes."""
     folder = RunFolder(as_path(path, "run", RunError))
-    with full_disk_is_told(folder.path, f"Make room, then: wardround report {folder.path}"), folder.as_written():
+    with reporting_full_disk(folder.path, f"Make room, then: wardround report {folder.path}"), folder.as_written():
         try:
             return _build(folder, workers)
         except UndefinedError:  # the page names something that a file lacks

@@ -12,9 +12,9 @@ from typing import Any, Literal, Unpack, get_args
 import pandas as pd
 import torch
 
-from wardround.core.atomic_files import full_disk_is_told
+from wardround.core.atomic_files import reporting_full_disk
 from wardround.core.errors import RunError, as_path
-from wardround.core.processes import can_fork, side_by_side
+from wardround.core.processes import can_fork, in_parallel
 from wardround.core.registry import Members
 from wardround.core.threads import torch_threads
 from wardround.evaluation.curves import Curves
@@ -99,7 +99,7 @@ def run_plan(
             raise RunError(str(folder.path), "holds a complete run of this study on other data", remedy)
         keep_bundles(plan, folder)
         return StudyRun(folder.path, folder.read_json("results.json"), fresh=False)
-    with full_disk_is_told(folder.path, f"Make room, then go on with: wardround resume {folder.path}"):
+    with reporting_full_disk(folder.path, f"Make room, then go on with: wardround resume {folder.path}"):
         for step in execute(plan, folder, engine, again, workers):
             if progress is not None:
                 progress(step)
@@ -162,7 +162,7 @@ def execute(
         at_a_time = at_a_time if can_fork() else 1
         if at_a_time > 1:
             todo.sort(key=lambda number: -units[number].weight(plan))  # the longest first, so that nobody waits for it
-        for number, done in side_by_side(todo, run, at_a_time, _load_statistics):
+        for number, done in in_parallel(todo, run, at_a_time, _load_statistics):
             rounds[number] = done
             yield Progress(sum(rounds.values()), total, units[number].title)
         finish(plan, folder, len(units))
