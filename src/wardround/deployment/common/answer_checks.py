@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from wardround.core.notices import Notice
 from wardround.data.clinical_names import SAME
 from wardround.data.records import NO_FINDING, Column, class_hash
 from wardround.deployment.common.deployed_plan import DeployedPlan, Key, reported_sides
@@ -211,19 +212,16 @@ def check_summaries(
 # -- weights
 
 
-def dominant_sites(plan: DeployedPlan) -> list[str]:
-    """A line for a site that alone decides more than half of an average."""
-    lines = []
+def dominant_sites(plan: DeployedPlan) -> list[Notice]:
+    """For a site that alone decides more than half of an average."""
+    found = []
     for kind in plan.kinds[:1]:
         rows = {site: sizes["train"] for site, sizes in plan.agreed[kind].sides.items()}
         total = sum(rows.values())
         for site, own in rows.items():
             if len(rows) > 1 and own > total / 2:
-                lines.append(
-                    f"{site}: has {own / total:.0%} of all training rows, so that it alone decides more than half of "
-                    "every average that is weighted by rows"
-                )
-    return lines
+                found.append(Notice("large-share-of-weight", "warning", site, counts={"share": own / total}))
+    return found
 
 
 def is_close(value: float, expected: float) -> bool:

@@ -144,11 +144,12 @@ def check_settings(
             raise StudyError(f"data: levels: {name}", "the list is empty or names one twice", "Name each level once.")
 
 
-def require_column(setting: str, name: str | None, table: Table, files: Mapping[str, Path], owner: str) -> None:
+def require_column(
+    setting: str, name: str | None, table: Table, files: Mapping[str, Path], owner: str, guess: bool = True
+) -> None:
     if name is None or name in table:
         return
-    # patients are never guessed: a column that merely looks alike would match nobody, or the wrong ones
-    remedy = suggest("" if setting == "patient" else name, table, "Columns of this file")
+    remedy = suggest(name if guess else "", table, "Columns of this file")
     if len(files) > 1:
         remedy += f' If it has another name here, write `{setting}s = {{ {owner} = "name" }}`.'
     if looks_like_data(table):  # then its "names" are values

@@ -201,7 +201,8 @@ def csv_parties(
         tables = {party: read_table(path, separator, checked_names) for party, path in files.items()}
         labelled = _labelled(tables, holder, target)
         for party, table in tables.items():
-            require_column("patient", patient_of[party], table, files, party)
+            # not guessed: a column that merely looks alike would match nobody, or the wrong ones
+            require_column("patient", patient_of[party], table, files, party, guess=False)
         dropped: list[str] = []
         if target is not None:
             require_column("target", target, tables[labelled], {labelled: files[labelled]}, labelled)
