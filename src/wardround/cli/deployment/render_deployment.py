@@ -166,12 +166,14 @@ def ends_on_request() -> Iterator[None]:
 
 def show_preflight(site: str, conditions: Sequence["Condition"], as_json: bool, what: str = "site") -> None:
     if as_json:
-        show_json({what: site, "ok": all(c.ok for c in conditions if c.needed), "found": [vars(c) for c in conditions]})
+        show_json(
+            {what: site, "ok": all(c.ok for c in conditions if c.needed), "conditions": [vars(c) for c in conditions]}
+        )
         return
     table = Table("", "what", "found", title=f"{site}: nothing was sent", title_justify="left", title_style="bold")
     for condition in conditions:
         mark = Text("ok", style="green") if condition.ok else Text("no", style="bold red")
-        table.add_row(mark if condition.needed else Text("note"), Text(condition.name), Text(condition.found))
+        table.add_row(mark if condition.needed else Text("note"), Text(condition.name), Text(condition.state))
     out = console()
     out.print(table)
     for condition in conditions:
