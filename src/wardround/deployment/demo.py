@@ -1,4 +1,5 @@
-"""Four hospitals on one machine: provisioned, approved, joined and coordinated with the same commands as in earnest."""
+"""Four hospitals on one machine: provisioned, approved, joined and coordinated with the same commands as in
+practice."""
 
 import os
 import re
@@ -89,7 +90,7 @@ def prepare_site(folder: Path, data: str) -> None:
 
 @contextmanager
 def started(commands: Sequence[Sequence[str]], folder: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Each `wardround` command in a process of its own, its output in a file; all are ended in the end."""
+    """Each `wardround` command in a process of its own, with its output in a file; all are ended in the end."""
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for number, command in enumerate(commands):

@@ -93,7 +93,7 @@ def _lines(out: Console) -> Callable[["Step"], None]:
 
 
 def stopped(folder: Path) -> Exception:
-    """After Ctrl-C: what state the run is in, and the exit that goes with it."""
+    """The exit after Ctrl-C, once the state of the run has been shown."""
     from typer import Exit
 
     warn(f"Stopped. Every closed round is kept in {folder}, and the answers that had arrived.")
@@ -102,7 +102,7 @@ def stopped(folder: Path) -> Exception:
 
 
 def site_lines(site: "SiteFile", as_json: bool) -> Callable[[str], None]:
-    """One line for each thing that happens, with the time, as a service's log wants it."""
+    """One line per event, with the time, as in a service's log."""
 
     def notice(line: str) -> None:
         if as_json:
@@ -116,7 +116,7 @@ def site_lines(site: "SiteFile", as_json: bool) -> Callable[[str], None]:
 
 
 def region_lines(region: "RegionFile", listen: str, as_json: bool) -> tuple[Callable[[str], None], Watch]:
-    """The same for a region: what happens with the coordinator of all, and how far its own rounds are."""
+    """As `site_lines`, with the progress of the region's own rounds."""
 
     def notice(line: str) -> None:
         if as_json:
@@ -152,7 +152,7 @@ def _now() -> str:
 
 @contextmanager
 def ends_on_request() -> Iterator[None]:
-    """A service is asked to end by SIGTERM; that is Ctrl-C."""
+    """Treat SIGTERM, with which a service is stopped, as Ctrl-C."""
 
     def end(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -41,7 +41,7 @@ def read_facts(payload: Mapping[str, Any]) -> Facts:
 
 
 def write_fill_values(fill_values: Lent, numbers: Sequence[int], categories: Sequence[str]) -> Plain:
-    """Only of the requested columns; all others are left out."""
+    """Only for the requested columns."""
     fill_values = with_enough(fill_values)
     requested = np.zeros(len(fill_values.fill), dtype=bool)
     requested[list(numbers)] = True
@@ -94,7 +94,7 @@ def direction_payload(associations: Mapping[str, Association], only_public: bool
 
 
 def inverted_labels(study: Study, classes: Sequence[str], directions: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Inverted labels are refused, unless the study accepts them knowingly; then they are a warning."""
+    """Refuse inverted labels; if the study accepts them, they are a warning."""
     by_site = {
         site: {str(name): _read_direction(payload) for name, payload in columns.items()}
         for site, columns in directions.items()
@@ -119,15 +119,15 @@ OWN_COLUMNS = (1,)  # placeholder for the shape of rows that only their site kno
 
 
 class FactSource(Protocol):
-    """Where facts come from: each site's own, or each region's for all of its sites."""
+    """Facts by site, or by region for all of its sites."""
 
     def contributors(self, arm: Arm) -> list[str]:
-        """The names (sites or regions) whose training rows determine the preparation of an arm."""
+        """The sites or regions whose training rows determine the preparation of an arm."""
 
     def facts(self, name: str, kind: Key) -> Facts: ...
 
     def present(self, kind: Key) -> list[Sequence[bool]]:
-        """For every participant: whether each column has a value."""
+        """For every participant, whether each column has a value."""
 
     def train_rows(self, name: str) -> int:
         """The largest number of training rows in any arm."""
@@ -159,8 +159,6 @@ class SiteFacts:
 
 @dataclass(frozen=True)
 class Federation:
-    """What is known before the first round."""
-
     plan: DeployedPlan
     described: Mapping[str, Mapping[str, Any]]  # each site's own counts
     prepare: Message  # what every site is sent
@@ -233,7 +231,6 @@ def rows_by_side(counts: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _facts(payload: Any) -> Facts:
-    """Images have none."""
     return Facts((), (), ()) if payload is None else read_facts(payload)
 
 
@@ -261,7 +258,6 @@ def read_federation(payload: Mapping[str, Any], study: Study, families: Families
 
 
 def agreed_of(plan: DeployedPlan, body: Mapping[str, Any]) -> dict[Key, Agreed]:
-    """What a message `prepare` says about every kind of arm."""
     layouts = [read_layout(layout) for layout in body["layouts"]]
     agreed = {}
     for kind, place, common in zip(plan.kinds, body["of"], body["commons"], strict=True):

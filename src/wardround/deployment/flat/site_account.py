@@ -1,8 +1,7 @@
-"""What a site's patients pay for a round: looked up before it trains, charged before anything leaves.
+"""What a site's patients pay for a round: looked up before training, charged before anything leaves.
 
-The ledger is the site's own and outlives every run. A round that is asked for again is charged once and answered with
-the same bytes. One that is asked for again with another model is refused: the same noise on two gradients would show
-their difference.
+The ledger is the site's own and outlives every run. A repeated request is charged once and answered with the same
+bytes. A repeated request with another model is refused: the same noise on two gradients would show their difference.
 """
 
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ LEDGER = "ledger.jsonl"
 
 @dataclass(frozen=True)
 class PrivateRequest:
-    """One private trial's work in one round, as it was asked for."""
+    """The requested work of one private trial in one round."""
 
     trial: Trial
     number: int  # of this site among the trial's
@@ -34,12 +33,12 @@ class PrivateRequest:
 
     @property
     def again(self) -> int | None:
-        """The epochs that were trained and charged, if it was answered before: they are repeated, no more and no less,
+        """The epochs that were trained and charged, if the request was answered before. Exactly these are repeated,
         however long that takes."""
         return None if self.known is None else self.known.steps // self.trial.sampling(self.number).steps
 
     def cost(self, epochs: int) -> Entry:
-        """Of so many epochs, which may be fewer than were asked for."""
+        """Of this many epochs, which may be fewer than requested."""
         return replace(self.entry, steps=self.trial.sampling(self.number).steps * epochs)
 
 
@@ -52,10 +51,10 @@ def private_requests(
     shared: Mapping[int, State],
     memories: Mapping[int, Memory],
 ) -> dict[int, PrivateRequest]:
-    """Of the private trials among `work`, which has each trial with this site's number in it and its epochs.
+    """Of the private trials in `work`, which has each trial with this site's number in it and its epochs.
 
-    `place` are the fields of an entry that say who asks and whose patients pay. Refused where the round would take all
-    that this site's patients have paid, in every study, beyond `budget`.
+    `place` are the fields of an entry that identify run, study, site and patients. Refused if the round would take the
+    spending of this site's patients, over all studies, beyond `budget`.
     """
     entries = ledger.entries()
     known = {entry.place: entry for entry in entries}
@@ -97,7 +96,7 @@ def _refuse_beyond(budget: float | None, entries: list[Entry], new: list[Entry])
 
 
 def request_hash(shared: State, memory: Memory, round_number: int, epochs: int) -> str:
-    """Hash of all that a site's gradients depend on, but for its rows and its secret."""
+    """Hash of everything that a site's gradients depend on, except its rows and its secret."""
     digest = sha256(f"{round_number} {epochs}".encode())
     for part in (tree.flatten(shared), memory.leaves()):
         digest.update(leaves_hash(part))

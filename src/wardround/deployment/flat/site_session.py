@@ -1,7 +1,7 @@
 """One run as a hospital sees it: the study that it approved, its own rows, and what the sites agreed on.
 
-A session is made from two messages (hello and prepare; what comes between is how sites agree) and kept as a file, so
-that a process that died goes on in the middle of a round without being greeted again.
+A session is made from two messages (`hello` and `prepare`) and stored in a file, so that a restarted process goes on in
+the middle of a round without another greeting.
 """
 
 import json
@@ -48,7 +48,7 @@ Body = Mapping[str, Any]
 
 
 class Gate(Protocol):
-    """What a site asks itself before it answers. Each raises `Refused`."""
+    """A site's decisions before it answers. Each method raises `Refused`."""
 
     def study(self, study_hash: str, sites: list[str]) -> Study: ...
     def still_approved(self, study_hash: str) -> None: ...
@@ -83,7 +83,7 @@ class Session:
         return session
 
     def greeted(self) -> None:
-        """A process that dies from now on goes on. What these sites agreed on in this run stands until told anew."""
+        """Store the session. What the same sites agreed on earlier in this run stands until a new `prepare`."""
         known = known_messages(self.folder) or {}
         if known.get("hello", {}).get("sites") == self.sites:
             self._recall(known)
@@ -100,7 +100,7 @@ class Session:
         write_atomically(self.folder / "session.json", json.dumps(self.messages).encode())
 
     def ready(self) -> dict[str, Any]:
-        """What the others must know to check that all mean the same."""
+        """What other sites need in order to check that all mean the same."""
         records = self.records
         shares_columns = records.is_table and not self.keeps_columns
         return {
@@ -113,7 +113,7 @@ class Session:
 
     @property
     def keeps_columns(self) -> bool:
-        """Whether no arm needs to know which columns this site records."""
+        """Whether no arm needs to know this site's columns."""
         return all(arm.preparation.schema == "own" for arm in self.study.trained_arms)
 
     @property
@@ -127,7 +127,7 @@ class Session:
         return self.secret.draw(used)
 
     def streams(self, trial: Trial, number: int) -> Streams:
-        """Where sampling and noise of a private trial come from in a round."""
+        """Sampling and noise of a private trial in a round."""
         key = site_key(self.own_secret(), self.run, trial.arm, trial.seed, number)
         return lambda purpose: SecretStream(key, purpose)
 
@@ -139,7 +139,7 @@ class Session:
         shared: Mapping[int, State],
         memories: Mapping[int, Memory],
     ) -> dict[int, PrivateRequest]:
-        """What this site's patients would pay in a round, by trial. Refused where it is asked for twice or too much."""
+        """The cost of a round for this site's patients, by trial. Refused if it is requested twice or too high."""
         if not any(trials[n].privacy.example for n in epochs_by_trial):
             return {}
         patients = self.plan.cohort_of(self.study.arms[0]).fingerprint
@@ -165,7 +165,7 @@ class Session:
         return {"sets": row_sets, "described": described, "directions": self._directions(first)}
 
     def _directions(self, key: Key) -> dict[str, Any]:
-        """Which way columns point, so that an inverted label shows. Nothing where patients are promised more."""
+        """Shows inverted labels. Empty where patients have differential privacy."""
         if is_private(self.study) or not self.study.deployment.compare_labels:
             return {}
         split, cohort = self.plan.own_split(key), self.plan.cohort_of(self.study.arm(key[0]))
@@ -173,7 +173,6 @@ class Session:
         return direction_payload(directions, self.keeps_columns)
 
     def _use(self, columns: list[Any] | None) -> None:
-        """The columns that all use."""
         if "columns" in self.messages and self.messages["columns"] == columns:
             return
         agreed = in_agreed_columns(self.records, list(map(read_column, columns))) if columns else self.records
@@ -181,7 +180,7 @@ class Session:
         self.messages["columns"] = columns
 
     def lend(self, body: Body) -> dict[str, Any]:
-        """Only what the coordinator asks for: columns that some site never recorded."""
+        """Only for the requested columns, which some site never recorded."""
         layouts = [read_layout(layout) for layout in body["layouts"]]
         fill_values: list[dict[str, Any]] = []
         for kind, place, request in zip(self.plan.kinds, body["of"], body["asked"], strict=True):
@@ -214,7 +213,7 @@ class Session:
         return {"waves": len(self.waves)}
 
     def _agree(self, body: Body) -> None:
-        """What cannot be agreed on leaves everything as it was."""
+        """On failure everything stays as it was."""
         before = dict(self.messages), self.plan, self.plan.agreed, self.waves
         try:
             self._use(body["columns"])
@@ -233,8 +232,8 @@ def _number(trial: Trial, site: str) -> int:
 
 
 def class_payload(records: Records, run: str) -> list[dict[str, Any]]:
-    """A class that few rows have may be a slip of the pen: then others can only see whether they have it too. Findings
-    are those that the site file lists, whether or not a row has them."""
+    """The name of a class of few rows may be a typing error and is withheld; others only see whether they have it
+    too. Findings are those that the site file lists, whether or not a row has them."""
     few = np.zeros(len(records.classes), dtype=bool)
     if not records.has_findings:
         counts = np.bincount(records.target, minlength=len(records.classes))
@@ -254,7 +253,7 @@ def known_messages(folder: Path) -> dict[str, Any] | None:
 
 
 def check_run_name(run: Any) -> str:
-    """It becomes a folder's name, and comes from outside."""
+    """It comes from outside and becomes the name of a folder."""
     if not isinstance(run, str) or not 8 <= len(run) <= 80 or not all(c.isalnum() or c == "-" for c in run):
         raise DeployError("coordinator", "names its run in a way that is no name", "Install the same version there.")
     return run

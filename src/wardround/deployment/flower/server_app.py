@@ -1,4 +1,4 @@
-"""The coordinator's app: a transport that carries messages over Flower's Grid, and whoever writes them."""
+"""The coordinator's Flower app: a transport that carries messages over Flower's Grid."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +24,7 @@ class LinkLost(Exception):
 
 @dataclass(frozen=True)
 class Standing:
-    """A site as the SuperLink sees it. `since` changes when the site connects anew."""
+    """A site as the SuperLink sees it. `since` changes when the site reconnects."""
 
     node: int
     online: bool
@@ -33,11 +33,11 @@ class Standing:
 
 class Presence(Protocol):
     def look(self) -> Mapping[str, Standing]:
-        """Where every site stands. Brings a lost SuperLink back."""
+        """The standing of every site. Restarts a lost SuperLink."""
 
 
 class GridTransport:
-    """Asks again where a site came back, or the SuperLink did: messages may come twice, which sites do not mind."""
+    """Repeats a message when its site or the SuperLink comes back: sites tolerate duplicates."""
 
     def __init__(self, grid: Grid, presence: Presence) -> None:
         self.grid, self.presence = grid, presence
@@ -81,7 +81,7 @@ class GridTransport:
                 yield None
 
     def _fetch_abandoned(self) -> None:
-        """An answer that came too late is fetched and thrown away, or the SuperLink would keep it in memory."""
+        """A late answer is fetched and dropped, or the SuperLink would keep it in memory."""
         if self.abandoned:
             number = self.abandoned.pop(0)
             try:
@@ -94,7 +94,7 @@ class GridTransport:
         return {site: standing.online for site, standing in self.standing.items()}
 
     def _is_new(self, site: str, pending: Mapping[str, tuple[str, Standing]]) -> bool:
-        """Never sent, or sent to a connection that is no more."""
+        """Never sent, or sent to a connection that no longer exists."""
         standing = self.standing.get(site)
         if standing is None or not standing.online:
             return False
@@ -105,7 +105,7 @@ class GridTransport:
         return next(iter(self.grid.push_messages([message])))
 
     def _pull(self, pending: dict[str, tuple[str, Standing]], together: bool) -> tuple[str, Sealed] | None:
-        """The next answer. Large ones are fetched one at a time, the longest not looked for first."""
+        """The next answer. Large ones are fetched one at a time, in turn."""
         site_of = {number: site for site, (number, _) in pending.items()}
         for number in list(self.fetched):
             if number in site_of:

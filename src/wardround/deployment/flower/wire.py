@@ -1,4 +1,4 @@
-"""Sealed messages as Flower's records and back. Nothing else in the package knows a record."""
+"""Conversion of sealed messages to Flower's records and back. Nothing else in the package knows a record."""
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
@@ -18,7 +18,7 @@ def to_record(sealed: Sealed) -> RecordDict:
 
 
 def from_record(record: RecordDict) -> Sealed:
-    """What comes from outside may be anything: whatever is not a message is refused."""
+    """Refuses anything that is not a message."""
     message = record.config_records.get("message", ConfigRecord())
     head, signature, tensors = (message.get(name) for name in ("head", "signature", "tensors"))
     if tensors is None and "tensors" in record.array_records:
