@@ -17,7 +17,6 @@ from wardround.core.errors import DeployError
 from wardround.deployment.common.deployable import is_private
 from wardround.deployment.common.parity import Parity, replay
 from wardround.deployment.coordinate import deployed_folder
-from wardround.deployment.flat.site_account import LEDGER
 from wardround.deployment.flower.superlink import LARGE_PAGES, free_port
 from wardround.deployment.governance.approvals import approve
 from wardround.deployment.provisioning.provision import provision
@@ -25,6 +24,7 @@ from wardround.deployment.provisioning.site_file import SiteFile
 from wardround.runs.catalog import find_study, load_study
 from wardround.runs.ledger import Ledger, Spent
 from wardround.runs.plan import load_plan
+from wardround.runs.spending import LEDGER
 from wardround.training.validation import need_extras
 
 STUDY = "heart-deployed"

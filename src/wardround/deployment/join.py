@@ -14,7 +14,6 @@ from wardround.core.health import Condition
 from wardround.core.notices import Notice, remedy_of, text_of
 from wardround.data.records import Records
 from wardround.deployment.common.deployed_plan import DeployedPlan, own_plan
-from wardround.deployment.flat.site_account import LEDGER
 from wardround.deployment.flat.site_handler import SiteWork
 from wardround.deployment.governance.approvals import approvals_of, approved_study
 from wardround.deployment.governance.policy import (
@@ -36,6 +35,7 @@ from wardround.privacy.psi.patient_ids import read_ids
 from wardround.protocol.signing import PublicKey, read_key, read_public_key
 from wardround.runs.catalog import families as known_families
 from wardround.runs.ledger import Ledger, charges_of
+from wardround.runs.spending import LEDGER
 from wardround.study.parser import Families, parse_study, read_study_file
 from wardround.study.schema import Study
 

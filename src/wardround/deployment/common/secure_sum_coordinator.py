@@ -6,7 +6,7 @@ sites would refuse them. A site that does not answer in time counts as gone, as 
 """
 
 import json
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from wardround.core.errors import SecureSumError
-from wardround.deployment.common.messaging import Messenger, Step
+from wardround.deployment.common.messaging import Messenger, Step, Take
 from wardround.deployment.common.secure_sum_site import read_bytes
 from wardround.deployment.common.secure_wave import Place, Trials, expected_sites, shortfall, terms_of
 from wardround.deployment.common.spool import Entry
@@ -91,8 +91,6 @@ class SecureSumming(Messenger):
         adverts: dict[str, Any] = {}
 
         def take_advert(site: str, sealed: Sealed, message: Message) -> None:
-            if site in adverts:
-                return  # an answer that came twice
             collector.take_advert(_own(site, Advert.read(message.body["advert"])))
             adverts[site] = message.body["advert"]
 
@@ -111,8 +109,6 @@ class SecureSumming(Messenger):
         shares: dict[str, Any] = {}
 
         def take_shares(site: str, sealed: Sealed, message: Message) -> None:
-            if site in shares:
-                return
             collector.take_shares(site, read_bytes(message.body["shares"]))
             shares[site] = message.body["shares"]
 
@@ -136,16 +132,17 @@ class SecureSumming(Messenger):
         for site in survivors:
             collector.take_masked(site, entries[site].masked().numpy().view(np.uint64))
         survivors = sums.decisions.settle("survivors", collector.survivors())
-        yield from self._confirm(sums, survivors)
+
+        def take_confirmation(site: str, sealed: Sealed, message: Message) -> None:
+            collector.take_confirmation(site, read_bytes({site: message.body["signature"]})[site])
+
+        messages = self._to(sums, "confirm", survivors, {"survivors": survivors})
+        yield from self._stage(sums, messages, take_confirmation, "confirming")
         confirmations = {site: sign.hex() for site, sign in collector.confirmations().items()}
         messages = self._to(sums, "unmask", survivors, {"survivors": survivors, "confirmations": confirmations})
 
-        revealed: set[str] = set()
-
         def take_reveal(site: str, sealed: Sealed, message: Message) -> None:
-            if site not in revealed:
-                collector.take_reveal(_own(site, Reveal.read(message.body["reveal"])))
-                revealed.add(site)
+            collector.take_reveal(_own(site, Reveal.read(message.body["reveal"])))
 
         yield from self._stage(sums, messages, take_reveal, "unmasking")
         sums.total = collector.total()
@@ -155,23 +152,19 @@ class SecureSumming(Messenger):
         if problem:
             raise SecureSumError("secure sum", problem, REMEDY)
 
-    def _confirm(self, sums: Sum, survivors: Sequence[str]) -> Generator[Step]:
-        confirmed: set[str] = set()
-
-        def take(site: str, sealed: Sealed, message: Message) -> None:
-            if site not in confirmed:
-                sums.collector.take_confirmation(site, read_bytes({site: message.body["signature"]})[site])
-                confirmed.add(site)
-
-        messages = self._to(sums, "confirm", survivors, {"survivors": survivors})
-        yield from self._stage(sums, messages, take, "confirming")
-
     def _to(self, sums: Sum, kind: str, sites: Collection[str], more: Mapping[str, Any]) -> dict[str, Message]:
         return {site: Message(kind, {**sums.place, "sum": {**sums.payload(site), **more}}) for site in sites}
 
-    def _stage(self, sums: Sum, messages: Mapping[str, Message], take: Any, what: str) -> Generator[Step]:
+    def _stage(self, sums: Sum, messages: Mapping[str, Message], take: Take, what: str) -> Generator[Step]:
+        answered: set[str] = set()
+
+        def take_once(site: str, sealed: Sealed, message: Message) -> None:
+            if site not in answered:  # an answer may come twice
+                take(site, sealed, message)
+                answered.add(site)
+
         sealed = {site: self.sealed(message, site) for site, message in messages.items() if site in self.present}
-        yield from self.collect(sealed, take, f"round {int(sums.place['round']) + 1}, {what}", closing=True)
+        yield from self.collect(sealed, take_once, f"round {int(sums.place['round']) + 1}, {what}", closing=True)
 
 
 def _own(site: str, message: Any) -> Any:

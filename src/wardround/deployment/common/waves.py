@@ -166,22 +166,26 @@ def close_round(
         trial, run = trials[number], state.runs[number]
         assignments = assign(trial, run.round)
         intake = Intake(trial, run, assignments)
-        work = _counted(number, assignments, entries)
+        reports = {site: entry.body["trials"].get(str(number)) for site, entry in entries.items()}
+        reported = [assignment for assignment in assignments if reports.get(assignment.site.name) is not None]
+        work = [
+            replace(assignment, epochs=int(reports[assignment.site.name]["epochs"]))
+            for assignment in reported
+            if reports[assignment.site.name]["finite"]
+        ]
         if trial.privacy.secure_sum is None:
             intake.take(_arrived(number, work, entries))
         else:
             _take_sum(intake, number, work, arrivals)
         after, record = close(run, trial, assignments, intake, noise(trial))
-        reports = {site: entries[site].body["trials"][str(number)] for site in record.sites}
-        not_finite = [a.site.name for a in assignments if _is_not_finite(number, entries.get(a.site.name))]
         fresh.append(
             {
                 "trial": number,
                 "arm": trial.arm,
                 "seed": trial.seed,
                 **vars(record),
-                "epochs": {site: report["epochs"] for site, report in reports.items()},
-                "not_finite": not_finite,
+                "epochs": {site: reports[site]["epochs"] for site in record.sites},
+                "not_finite": [a.site.name for a in reported if not reports[a.site.name]["finite"]],
                 "seconds": seconds / len(active),
             }
         )
@@ -189,22 +193,6 @@ def close_round(
     # where a round came to nothing, what sites remembered before it stays in force
     counted = state.counted if arrivals.failed else {**state.counted, **dict.fromkeys(entries, state.round)}
     return replace(state, round=state.round + 1, runs=tuple(runs), counted=counted, pending=[*state.pending, *fresh])
-
-
-def _counted(number: int, assignments: Sequence[Assignment], entries: Mapping[str, Entry]) -> list[Assignment]:
-    """The work that arrived, with the epochs that were really done."""
-    counted = []
-    for assignment in assignments:
-        entry = entries.get(assignment.site.name)
-        report = None if entry is None else entry.body["trials"].get(str(number))
-        if report is not None and report["finite"]:
-            counted.append(replace(assignment, epochs=int(report["epochs"])))
-    return counted
-
-
-def _is_not_finite(number: int, entry: Entry | None) -> bool:
-    report = None if entry is None else entry.body["trials"].get(str(number))
-    return report is not None and not report["finite"]
 
 
 def _arrived(

@@ -2,15 +2,21 @@
 
 A session is made from two messages (`hello` and `prepare`) and stored in a file, so that a restarted process goes on in
 the middle of a round without another greeting.
+
+What patients pay for a round is looked up before training and charged before anything leaves. The ledger is the site's
+own and outlives every run. A repeated request is charged once and answered with the same bytes.
 """
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
+from wardround.core import tree
 from wardround.core.errors import DeployError
 from wardround.core.tree import State
 from wardround.data.agreement import LEAST, lend, moments, own_fill
@@ -32,13 +38,16 @@ from wardround.deployment.common.secure_sum_site import Commitments
 from wardround.deployment.common.site_counts import own_counts, without_counts
 from wardround.deployment.common.site_store import Store
 from wardround.deployment.common.spool import Shape
+from wardround.deployment.common.update_checks import leaves_hash
 from wardround.deployment.flat.run_secret import RunSecret
-from wardround.deployment.flat.site_account import LEDGER, PrivateRequest, private_requests
+from wardround.deployment.governance.policy import Refusal, Refused
+from wardround.privacy.dp.accountant import Charge, epsilon
 from wardround.privacy.dp.noise import SecretStream, site_key
 from wardround.privacy.dp.protection import Streams
 from wardround.runs.environment import versions
 from wardround.runs.folder import write_atomically
-from wardround.runs.ledger import Ledger
+from wardround.runs.ledger import Entry, Ledger, charges_of
+from wardround.runs.spending import LEDGER
 from wardround.study.parser import Families
 from wardround.study.schema import Study
 from wardround.training.local import Memory
@@ -56,6 +65,27 @@ class Gate(Protocol):
     def budget(self) -> float | None: ...
     def least_sites(self) -> int: ...
     def opening_hours(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class PrivateRequest:
+    """The requested work of one private trial in one round."""
+
+    trial: Trial
+    number: int  # of this site among the trial's
+    epochs: int
+    entry: Entry  # what it would cost
+    known: Entry | None  # what it has cost, where it was answered before
+
+    @property
+    def again(self) -> int | None:
+        """The epochs that were trained and charged, if the request was answered before. Exactly these are repeated,
+        however long that takes."""
+        return None if self.known is None else self.known.steps // self.trial.sampling(self.number).steps
+
+    def cost(self, epochs: int) -> Entry:
+        """Of this many epochs, which may be fewer than requested."""
+        return replace(self.entry, steps=self.trial.sampling(self.number).steps * epochs)
 
 
 class Session:
@@ -139,14 +169,44 @@ class Session:
         shared: Mapping[int, State],
         memories: Mapping[int, Memory],
     ) -> dict[int, PrivateRequest]:
-        """The cost of a round for this site's patients, by trial. Refused if it is requested twice or too high."""
+        """The private work of a round, by trial. Refused if it would take the spending of this site's patients, over
+        all studies, beyond the budget; a repeated request with another model is refused too, because the same noise on
+        two gradients would show their difference."""
         if not any(trials[n].privacy.example for n in epochs_by_trial):
             return {}
-        patients = self.plan.cohort_of(self.study.arms[0]).fingerprint
-        place = {"run": self.run, "study": self.study.hash, "study_name": self.study.name}
-        place |= {"site": self.site, "patients": patients}
-        work = {n: (trials[n], _number(trials[n], self.site), epochs) for n, epochs in epochs_by_trial.items()}
-        return private_requests(self.ledger, self.gate.budget(), place, number, work, shared, memories)
+        entries = self.ledger.entries()
+        known = {entry.place: entry for entry in entries}
+        requests: dict[int, PrivateRequest] = {}
+        for n, epochs in epochs_by_trial.items():
+            trial, site_number = trials[n], _number(trials[n], self.site)
+            example, charge = trial.privacy.example, trial.charge(site_number, epochs, number)
+            if example is None or charge is None:
+                continue
+            entry = Entry(
+                run=self.run,
+                study=self.study.hash,
+                study_name=self.study.name,
+                site=self.site,
+                patients=self.plan.cohort_of(self.study.arms[0]).fingerprint,
+                arm=trial.arm,
+                seed=trial.seed,
+                round=number + 1,
+                rate=charge.rate,
+                noise=charge.noise,
+                steps=charge.steps,
+                delta=example.delta,
+                question=work_hash(shared.get(n, {}), memories[n], number, epochs),
+                guarantee=True,
+            )
+            before = known.get(entry.place)
+            if before is not None and before.question != entry.question:
+                problem = "asks again for a round that was answered, with another model"
+                remedy = "Begin a new run: two answers would cost what was charged for one."
+                raise DeployError("coordinator", problem, remedy)
+            requests[n] = PrivateRequest(trial, site_number, epochs, entry, before)
+        new = [request.entry for request in requests.values() if request.known is None]
+        _refuse_beyond(self.gate.budget(), entries, new)
+        return requests
 
     def facts(self, body: Body) -> dict[str, Any]:
         self._use(body["columns"])
@@ -257,3 +317,20 @@ def check_run_name(run: Any) -> str:
     if not isinstance(run, str) or not 8 <= len(run) <= 80 or not all(c.isalnum() or c == "-" for c in run):
         raise DeployError("coordinator", "names its run in a way that is no name", "Install the same version there.")
     return run
+
+
+def _refuse_beyond(budget: float | None, entries: list[Entry], new: list[Entry]) -> None:
+    if budget is None or not new:
+        return
+    together = [*charges_of(entries), *(Charge(entry.rate, entry.noise, entry.steps) for entry in new)]
+    if epsilon(together, min(entry.delta for entry in [*entries, *new])) > budget:
+        limit = f"an epsilon of {budget:g} over all studies (most_total_epsilon)"
+        raise Refused(Refusal(f"its patients' privacy budget is spent: another round would exceed {limit}"))
+
+
+def work_hash(shared: State, memory: Memory, round_number: int, epochs: int) -> str:
+    """Hash of everything that a site's gradients depend on, except its rows and its secret."""
+    digest = sha256(f"{round_number} {epochs}".encode())
+    for part in (tree.flatten(shared), memory.leaves()):
+        digest.update(leaves_hash(part))
+    return digest.hexdigest()

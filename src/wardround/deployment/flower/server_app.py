@@ -1,21 +1,41 @@
-"""The coordinator's Flower app: a transport that carries messages over Flower's Grid."""
+"""The coordinator's Flower app: a transport that carries sealed messages over Flower's Grid, as Flower's records."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from flwr.app import Context, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
 from wardround.core.errors import DeployError
-from wardround.deployment.flower.wire import from_record, to_record
 from wardround.protocol.messages import Sealed, Transport
 
 SOONEST, LATEST, SLOWER = 0.03, 0.3, 1.25  # seconds between two looks for answers: each costs the SuperLink 10 ms
-SMALL = 2**20  # bytes: answers to messages below this are fetched all at once, larger ones one by one
+SMALL = 2**20  # bytes of tensors that travel with the head, more go in chunks; larger answers are fetched one by one
+FORM = "wardround.safetensors"
 TICK = 0.25  # seconds after which whoever waits is told that nothing has come
 TIME_TO_LIVE = 30 * 24 * 3600.0  # seconds: a site may be away for long
+
+
+def to_record(sealed: Sealed) -> RecordDict:
+    message = {"head": sealed.head, "signature": sealed.signature}
+    if len(sealed.tensors) <= SMALL:
+        return RecordDict({"message": ConfigRecord({**message, "tensors": sealed.tensors})})
+    tensors = Array("uint8", (len(sealed.tensors),), FORM, sealed.tensors)
+    return RecordDict({"message": ConfigRecord({**message}), "tensors": ArrayRecord({"tensors": tensors})})
+
+
+def from_record(record: RecordDict) -> Sealed:
+    """Refuses anything that is not a message."""
+    message = record.config_records.get("message", ConfigRecord())
+    head, signature, tensors = (message.get(name) for name in ("head", "signature", "tensors"))
+    if tensors is None and "tensors" in record.array_records:
+        array = record.array_records["tensors"].get("tensors")
+        tensors = None if array is None else array.data
+    if not (isinstance(head, bytes) and isinstance(tensors, bytes) and isinstance(signature, bytes)):
+        raise DeployError("a message", "is not a message", "Install the same version of wardround everywhere.")
+    return Sealed(head, tensors, signature)
 
 
 class LinkLost(Exception):

@@ -13,8 +13,7 @@ from flwr.clientapp import ClientApp
 
 from wardround.core.errors import DeployError
 from wardround.deployment.flower.adapter import LOST, SiteConnection
-from wardround.deployment.flower.server_app import LinkLost
-from wardround.deployment.flower.wire import from_record, to_record
+from wardround.deployment.flower.server_app import LinkLost, from_record, to_record
 from wardround.protocol.messages import Sealed
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0  # seconds until the next attempt; doubled each time
