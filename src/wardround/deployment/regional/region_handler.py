@@ -90,7 +90,7 @@ class RegionWork(SiteWork):
         self.study, self.own, self.watch = study, own, watch
         self.region: RegionSession | None = None
 
-    def _made(self, kind: str, body: Body, tensors: Tree) -> dict[str, Any]:
+    def _answer_body(self, kind: str, body: Body, tensors: Tree) -> dict[str, Any]:
         if kind == "hello":
             return self._hello(body)
         if kind == "goodbye":
