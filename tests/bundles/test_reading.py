@@ -93,6 +93,7 @@ def test_any_text_is_read_as_training_reads_it(tmp_path: Path, body: str, size: 
 cells = st.text(alphabet='ab1",;\n é', max_size=6)
 
 
+@pytest.mark.slow
 @quick
 @given(
     st.lists(st.tuples(cells, cells, cells), min_size=1, max_size=12),

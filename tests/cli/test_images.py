@@ -130,6 +130,7 @@ def test_simulate_is_run(run: Path) -> None:
     assert Path(again["folder"]) == run
 
 
+@pytest.mark.slow
 def test_plots_are_drawn_where_they_are_asked_for(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "plots"
     drawn = as_json("plots", run, "--out", out)

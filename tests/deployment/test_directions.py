@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.deployment.in_process_federation import Federation, body_of, federation, kind_of
+from tests.noticed import noticed
 from wardround.core.errors import CheckError, DeployError
 from wardround.data.checks.label_direction import Association
 from wardround.data.clinical_names import SAME
@@ -41,7 +42,7 @@ def hospitals(folder: Path, inverted: str = "", accept: tuple[str, ...] = (), **
 def test_hospitals_that_mean_the_same_are_let_through(tmp_path: Path) -> None:
     made = hospitals(tmp_path)
     made.run()
-    assert not [line for line in made.folder.read_json("results.json")["warnings"] if "inverted" in line]
+    assert not noticed(made.folder.read_json("results.json"), "label-direction")
 
 
 @pytest.mark.parametrize("inverted", HOSPITALS)
@@ -58,9 +59,9 @@ def test_an_inverted_label_stops_the_run_before_anything_trains(inverted: str, t
 def test_a_study_may_accept_it_knowingly(tmp_path: Path) -> None:
     made = hospitals(tmp_path, "va", ("label-direction",))
     made.run()
-    (line,) = [line for line in made.folder.read_json("results.json")["warnings"] if "inverted" in line]
-    assert line.startswith("va: ")
-    assert line.endswith("(accepted by the study)")
+    (notice,) = noticed(made.folder.read_json("results.json"), "label-direction")
+    assert notice["site"] == "va"
+    assert notice["accepted"]
 
 
 def told_by(made: Federation) -> dict[str, dict[str, list[float]]]:

@@ -15,6 +15,7 @@ from tests.deployment.in_process_federation import OpenGate, body_of, federation
 from tests.deployment.parity import KNOWN, Both, assert_parity, deploy
 from tests.deployment.radiology_sites import FINDINGS, NAMES, study
 from tests.deployment.regional_federation import Hierarchy, hierarchy
+from tests.noticed import noticed
 from wardround.bundles.bundle import load_bundle
 from wardround.bundles.predict.predict import predict_images
 from wardround.core.errors import DeployError, RunError
@@ -236,8 +237,8 @@ def test_what_is_told_has_no_small_cell(tmp_path: Path) -> None:
     for body in told:
         assert not list(small_numbers(body["summaries"], smallest))
         assert not (body["summaries"]["0"]["test"]["findings"]["mass"].get("histogram") or [[], []])[1]
-    warnings = [line for line in results["warnings"] if "of these findings stay there" in line]
-    assert [line.split(":")[0] for line in warnings] == list(NAMES)
+    withheld = [notice for notice in noticed(results, "figures-withheld") if notice["details"].get("findings")]
+    assert [notice["site"] for notice in withheld] == list(NAMES)
     arm = results["arms"]["fedavg"]
     assert "mass" in arm["left_out"]
     assert not arm["findings"]["mass"]["positives"]

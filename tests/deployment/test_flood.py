@@ -47,6 +47,7 @@ def watched(pid: int) -> Iterator[list[float]]:
         thread.join()
 
 
+@pytest.mark.slow
 def test_a_superlink_holds_nothing_of_strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One for all of it, since it takes seconds to start."""
     linked, done = made_linked(tmp_path), []

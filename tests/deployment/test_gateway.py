@@ -19,7 +19,6 @@ from tests.deployment.federation_processes import heart_study, hospitals
 from wardround.core.settings import settings_of
 from wardround.deployment.coordinate import coordinate
 from wardround.deployment.flower import gateway as gateways
-from wardround.deployment.flower import superlink as linked
 from wardround.deployment.flower.gateway import Gateway, Limits, Receive, Scope, Send, Verdict, network_of
 from wardround.deployment.provisioning import certificates as made
 from wardround.deployment.provisioning.kit import CoordinatorKit, Keys
@@ -27,7 +26,6 @@ from wardround.deployment.provisioning.provision import revoke
 from wardround.protocol.messages import Transport
 
 HOST = "127.0.0.2"
-LINKED = linked.SuperLink
 LARGE = 60 * 2**20
 KERNEL = 16 * 2**20  # bytes of a body that may be under way in the buffers of sockets on loopback
 WITHIN = 10.0  # seconds for what takes a fraction of one
@@ -363,6 +361,9 @@ def test_one_who_has_many_addresses_counts_as_one(address: str, network: str) ->
 
 
 def test_a_coordinators_kit_says_how_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from wardround.deployment.flower import superlink
+
+    defaults = dict(superlink.SuperLink.__dict__)
     given: dict[str, Any] = {}
 
     class Link:
@@ -372,7 +373,7 @@ def test_a_coordinators_kit_says_how_many(tmp_path: Path, monkeypatch: pytest.Mo
         def carry(self, coordinate: Callable[[Transport], None]) -> None:
             pass
 
-    monkeypatch.setattr(linked, "SuperLink", Link)
+    monkeypatch.setattr(superlink, "SuperLink", Link)
     with hospitals(heart_study(("fedavg",)), tmp_path) as here:
         path = here.kit / "coordinator.toml"
         written = path.read_text(encoding="utf-8")
@@ -382,14 +383,10 @@ def test_a_coordinators_kit_says_how_many(tmp_path: Path, monkeypatch: pytest.Mo
         revoke(here.kit, "va", "left the study")  # which writes the file anew
         coordinate(here.study, here.families, CoordinatorKit.load(here.kit), tmp_path / "runs")
     assert (given["connections"], given["connections_per_address"]) == (99, 7)
-    assert (linked_default("connections"), linked_default("connections_per_address")) == (512, 32)
-
-
-def linked_default(name: str) -> Any:
-    """Those of the kit, of the link and of the gateway are the same."""
-    found = {Limits.__dict__[name.replace("connections_per", "per")], Keys.__dict__[name], LINKED.__dict__[name]}
-    assert len(found) == 1
-    return found.pop()
+    for name, default in (("connections", 512), ("connections_per_address", 32)):  # of kit, link and gateway alike
+        assert Limits.__dict__[name.replace("connections_per", "per")] == default
+        assert Keys.__dict__[name] == default
+        assert defaults[name] == default
 
 
 def test_every_key_of_a_coordinators_kit_is_in_the_reference() -> None:

@@ -12,7 +12,6 @@ from wardround.deployment import demo
 from wardround.deployment.common.deployed_plan import own_plan
 from wardround.deployment.coordinate import coordinate
 from wardround.deployment.demo import PRIVATE, run_demo
-from wardround.deployment.flower.superlink import SuperLink
 from wardround.deployment.provisioning.kit import CoordinatorKit
 from wardround.deployment.provisioning.provision import provision
 from wardround.runs.catalog import load_study
@@ -31,6 +30,8 @@ def too_late(*given: object, **named: object) -> None:
 
 
 def test_the_coordinator_refuses_before_it_waits_for_hospitals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from wardround.deployment.flower.superlink import SuperLink
+
     monkeypatch.setattr(SuperLink, "carry", too_late)
     study, families = load_study(PRIVATE)
     kit = CoordinatorKit.load(provision(study, SITES, tmp_path / "kits"))

@@ -10,7 +10,9 @@ import pytest
 from tests.deployment.in_process_federation import Federation, body_of, key, kind_of
 from tests.deployment.private_studies import EXAMPLE, KNOWN, begin, gate, ledger, private
 from tests.deployment.test_hostile_ends import Anyone
+from tests.noticed import noticed
 from wardround.core.errors import DeployError, StudyError
+from wardround.core.notices import text_of
 from wardround.core.tree import Tree
 from wardround.deployment.common.deployable import refuse_undeployable
 from wardround.deployment.flat.run_secret import RunSecret
@@ -59,6 +61,7 @@ def another_model(body: dict[str, Any], tensors: Tree) -> None:
     tensors[name] = tensors[name] + 1e-6
 
 
+@pytest.mark.slow
 def test_a_site_charges_the_noise_that_each_round_has(tmp_path: Path) -> None:
     made = begin(tmp_path, private(privacy={"example": {**EXAMPLE, "noise_schedule": {"last": 0.5}}}))
     made.run()
@@ -236,7 +239,7 @@ def test_a_site_whose_secret_was_lost_gives_no_second_answer(tmp_path: Path) -> 
             (run_folder(tmp_path, site) / "secret").unlink()
 
     looked_at(made, look)
-    assert "is gone" in made.coordinator.left["birch"]
+    assert "is gone" in text_of(made.coordinator.left["birch"])
     assert len(ledger(tmp_path, "birch")) == 1
 
 
@@ -254,9 +257,10 @@ def test_the_ledger_outlives_runs_and_stops_at_the_total(tmp_path: Path) -> None
     assert ledger(tmp_path, "alder") == spent
     assert len(ledger(tmp_path, "birch")) == 2 * ROUNDS
     assert second.folder.records()["sites"].map(len).tolist() == [3, 3, 3]
-    (warning,) = [line for line in second.folder.read_json("results.json")["warnings"] if "budget is spent" in line]
-    assert warning.startswith("alder: refused: ")
-    assert "most_total_epsilon" in warning
+    (notice,) = noticed(second.folder.read_json("results.json"), "site-refused")
+    assert notice["site"] == "alder"
+    assert "budget is spent" in notice["text"]
+    assert "most_total_epsilon" in notice["text"]
 
 
 def test_no_loss_and_no_count_of_training_patients_leaves(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from tests.deployment.hospital_files import NAMES, at_sites, study
 from tests.deployment.in_process_federation import OpenGate, body_of, key, kind_of
 from tests.deployment.parity import KNOWN
 from tests.deployment.regional_federation import Hierarchy, hierarchy
+from tests.noticed import noticed
 from wardround.cli.main import app
 from wardround.core.errors import DeployError, StudyError
 from wardround.deployment.coordinate import coordinate
@@ -108,7 +109,7 @@ def test_a_hospital_that_refuses_is_left_out_of_the_run_everywhere(tmp_path: Pat
     made = begin(tmp_path, {"birch": OpenGate(None)}, deployment=OPEN)
     results = made.run().read_json("results.json")
     assert list(results["sites"][0]["sites"]) == ["alder", "cedar", "dogwood"]
-    assert "birch: refused: not approved here" in results["warnings"]
+    assert noticed(results, "site-refused", site="birch", details={"reason": "not approved here"})
     told = results["arms"]["fedavg"]["topology"]["regions"]
     assert {region: one["sites"] for region, one in told.items()} == {"north": ["alder", "cedar"], "south": ["dogwood"]}
 
@@ -124,7 +125,7 @@ def test_a_hospital_that_fails_while_all_agree_is_left_out_too(tmp_path: Path) -
     made.transports["north"].before = lambda site, sealed: site != "cedar" or before(site, sealed)
     results = made.run().read_json("results.json")
     assert list(results["sites"][0]["sites"]) == ["alder", "birch", "dogwood"]
-    assert "cedar: refused: the approval was withdrawn" in results["warnings"]
+    assert noticed(results, "site-refused", site="cedar", details={"reason": "the approval was withdrawn"})
 
 
 # -- messages

@@ -85,6 +85,7 @@ def test_the_stem_of_imagenet_asks_for_larger_images(build: Any) -> None:
         build(stem="imagenet")(DIGITS)
 
 
+@pytest.mark.slow
 def test_monai_is_imported_only_for_its_own_networks_and_missed_in_plain_words() -> None:
     code = """
 import sys

@@ -11,14 +11,14 @@ import pandas as pd
 from wardround.bundles.build.shared_part import SharedPart
 from wardround.core import seeds
 from wardround.core.errors import CheckError, DataError, StudyError, shown, suggest
-from wardround.core.notices import CHECKS, Notice, identity, line_of
+from wardround.core.notices import CHECKS, Notice, as_notice, identity
 from wardround.data.agreement import LEAST
 from wardround.data.checks.before_training import accepted, check_splits, refuse_errors
 from wardround.data.cohort import Cohort, load_cohort, split_sites
 from wardround.data.partition import PARTITIONERS
 from wardround.data.records import label_counts
 from wardround.data.sources import Source
-from wardround.data.sources.csv.column_types import normalized_levels
+from wardround.data.sources.csv.columns import normalized_levels
 from wardround.data.sources.csv.text_table import checked_names
 from wardround.data.sources.csv.text_table import read_table as read_csv
 from wardround.data.split import Split
@@ -40,7 +40,7 @@ class Newcomer:
     splits: Mapping[int, Split]  # by seed
     fractions: Mapping[float, Mapping[int, np.ndarray]]  # training rows, by fraction and seed
     left_out: Mapping[float, str]  # fractions that are too small, and why
-    warnings: tuple[str, ...]
+    notices: tuple[Notice, ...]
 
 
 def read_newcomer(name: str, source: Source, part: SharedPart, repeats: int, accept: Collection[str] = ()) -> Newcomer:
@@ -70,8 +70,8 @@ def read_newcomer(name: str, source: Source, part: SharedPart, repeats: int, acc
         refuse_errors(notices, HOW_TO_ACCEPT)
         found |= {identity(notice): notice for notice in notices}
     fractions, left_out = usable({f: fractions_of(cohort, splits, f) for f in FRACTIONS}, cohort)
-    warnings = (*cohort.notes, *map(line_of, found.values()))
-    return Newcomer(name, cohort, evaluation, splits, fractions, left_out, warnings)
+    remarks = (*map(as_notice, cohort.notes), *found.values())
+    return Newcomer(name, cohort, evaluation, splits, fractions, left_out, remarks)
 
 
 def refuse_other_classes(name: str, cohort: Cohort, part: SharedPart) -> None:

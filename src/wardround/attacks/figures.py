@@ -8,7 +8,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from wardround.attacks.inversion import Picture
-from wardround.report.style import COLOURS, STYLE, WIDTH, as_svg, figure, name_rows, save_png
+from wardround.report.render.style import COLOURS, STYLE, WIDTH, as_svg, figure, name_rows, save_png
 from wardround.runs.folder import write_atomically
 
 WITHOUT, WITH = COLOURS[1], COLOURS[0]

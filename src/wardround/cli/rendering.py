@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from wardround.core.health import Condition
     from wardround.core.notices import Notice
     from wardround.runs.audit import Audit
-    from wardround.runs.estimate import Kind
     from wardround.runs.execute import Progress
+    from wardround.runs.units import Kind
     from wardround.study.schema import Study
 
 INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it

@@ -19,8 +19,8 @@ from wardround.data.checks.outliers import outliers
 from wardround.data.imaging.problems import Accepted
 from wardround.data.records import Records, label_counts
 from wardround.data.sources import SOURCES
-from wardround.data.sources.csv.column_types import ID_NAME, Shape, normalized_levels, shape, text_kind
-from wardround.data.sources.csv.target_words import MEANINGS
+from wardround.data.sources.csv.columns import ID_NAME, Shape, normalized_levels, shape, text_kind
+from wardround.data.sources.csv.target_classes import MEANINGS
 from wardround.data.sources.csv.text_table import Cells, Separator, Table, looks_like_data, read_table
 
 FEWEST_FOR_STATISTICS = 10  # a median of fewer values comes too close to telling one patient's

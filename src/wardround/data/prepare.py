@@ -116,7 +116,7 @@ def complete_rows(records: Records, in_own_columns: bool = False) -> np.ndarray:
     there = records.features[[column.name for column in records.columns]].notna().to_numpy()
     if in_own_columns:
         hospital, recorded = _recorded(records)
-        there |= ~recorded[hospital]
+        there = there | ~recorded[hospital]  # pandas gives an array that cannot be written to
     return np.flatnonzero(there.all(axis=1))
 
 

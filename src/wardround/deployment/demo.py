@@ -17,7 +17,6 @@ from wardround.core.errors import DeployError
 from wardround.deployment.common.deployable import is_private
 from wardround.deployment.common.parity import Parity, replay
 from wardround.deployment.coordinate import deployed_folder
-from wardround.deployment.flower.superlink import LARGE_PAGES, free_port
 from wardround.deployment.governance.approvals import approve
 from wardround.deployment.provisioning.provision import provision
 from wardround.deployment.provisioning.site_file import SiteFile
@@ -52,6 +51,8 @@ def run_demo(out: Path | None, show_line: Callable[[str], None], private: bool =
 def _run(
     name_of_study: str, folder: Path, show_line: Callable[[str], None]
 ) -> tuple[Parity | None, tuple[str, ...], tuple[Spent, ...]]:
+    from wardround.deployment.flower.superlink import free_port
+
     study, families = load_study(name_of_study)
     for arm in study.trained_arms:
         need_extras(arm.name, arm.privacy)
@@ -91,6 +92,8 @@ def prepare_site(folder: Path, data: str) -> None:
 @contextmanager
 def started(commands: Sequence[Sequence[str]], folder: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Each `wardround` command in a process of its own, with its output in a file; all are ended in the end."""
+    from wardround.deployment.flower.superlink import LARGE_PAGES
+
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for number, command in enumerate(commands):

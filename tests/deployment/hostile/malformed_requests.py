@@ -48,7 +48,7 @@ OTHER_KINDS = (
     "confirm",
     "unmask",
     "match",
-    "deal",
+    "assign",
     "embed",
     "assess",
     "ready",

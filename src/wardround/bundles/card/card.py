@@ -305,7 +305,7 @@ def told_by(
         else {"confidence": results["interval"]["confidence"], **_without_text(of_variant)},
         privacy=_privacy(results.get("privacy"), arm.name, site),
         subgroups=found["subgroups"],
-        warnings=concerning(results["warnings"], whose),
+        warnings=concerning([notice["text"] for notice in results["notices"]], whose),
         introduction=() if region is None else (REGIONAL.format(region),),
         ranked_within=bool(found["own_models"]),
         findings={} if region is not None else findings_told(found, site),

@@ -17,7 +17,7 @@ from wardround.bundles.predict.blocks import Block, type_words
 from wardround.core.errors import DataError
 from wardround.data.prepare import Encoded, Recipe
 from wardround.data.records import Column
-from wardround.data.sources.csv.column_types import normalized_levels, spelling
+from wardround.data.sources.csv.columns import normalized_levels, spelling
 from wardround.data.sources.csv.text_table import Cells, encode_cells
 
 YEAR = 365.25 * 86_400  # seconds

@@ -75,8 +75,8 @@ def show_adapted(adapted: "Adapted") -> None:
         out.print(table)
     for left in results["left_out"]:
         out.print(Text(f"{100 * left['fraction']:.0f} % of its rows was left out: {left['why']}."), soft_wrap=True)
-    for warning in results["warnings"]:
-        out.print(Text(f"! {warning}", style="yellow"), soft_wrap=True)
+    for notice in results["notices"]:
+        out.print(Text(f"! {notice['text']}", style="yellow"), soft_wrap=True)
     for fraction in results["fractions"]:
         out.print(Text(fraction["sentences"]["auc"]), soft_wrap=True)
     for sentence in results["sentences"]:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from wardround.core.notices import Notice
 from wardround.data.clinical_names import SAME
 from wardround.data.records import NO_FINDING, Column, class_hash
 from wardround.deployment.common.deployed_plan import DeployedPlan, Key, reported_sides
@@ -209,19 +210,15 @@ def check_summaries(
 # -- weights
 
 
-def dominant_sites(plan: DeployedPlan) -> list[str]:
-    """One line for each site that alone has more than half of the weight in an average."""
-    lines = []
-    for kind in plan.kinds[:1]:
-        rows = {site: sizes["train"] for site, sizes in plan.agreed[kind].sides.items()}
-        total = sum(rows.values())
-        for site, own in rows.items():
-            if len(rows) > 1 and own > total / 2:
-                lines.append(
-                    f"{site}: has {own / total:.0%} of all training rows, so that it alone decides more than half of "
-                    "every average that is weighted by rows"
-                )
-    return lines
+def dominant_sites(plan: DeployedPlan) -> list[Notice]:
+    """For each site that alone has more than half of the weight in an average."""
+    rows = {site: sizes["train"] for site, sizes in plan.agreed[plan.kinds[0]].sides.items()}
+    total = sum(rows.values())
+    return [
+        Notice("large-share-of-weight", "warning", site, counts={"share": own / total})
+        for site, own in rows.items()
+        if len(rows) > 1 and own > total / 2
+    ]
 
 
 def is_close(value: float, expected: float) -> bool:

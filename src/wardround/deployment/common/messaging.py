@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar
 
-from wardround.core.errors import DeployError, SecureSumError
+from wardround.core.errors import DeployError, SecureSumError, SiteError
+from wardround.core.notices import Notice, line_of, text_of
 from wardround.deployment.common.answer_checks import Check
 from wardround.evaluation.summaries.summary_validation import Impossible
 from wardround.protocol.answers import OF_SITES, REFUSALS, Kinds, belongs, read_answer, unusable
@@ -25,7 +26,6 @@ from wardround.study.schema import Study
 
 Take = Callable[[str, Sealed, Message], None]  # what becomes of an answer
 ASK_AGAIN = 30.0  # seconds until a closed site is asked again, at the latest
-REVOKED = "its key was revoked"
 MOST_MISMATCHES = (
     20  # answers to other questions in a row: late ones are few, and whoever sends more does it on purpose
 )
@@ -57,7 +57,7 @@ class Messenger:
     keys: Mapping[str, Verifier]
     again: bool = False
     revoked: Callable[[], Mapping[str, str]] = dict  # sites whose key was revoked, now
-    left: dict[str, str] = field(default_factory=dict)  # sites that refused or failed, and why
+    left: dict[str, Notice] = field(default_factory=dict)  # sites that refused or failed, and why
     activity: dict[str, str] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
     done: int = 0
@@ -66,7 +66,7 @@ class Messenger:
     run_name: str = ""
     members: list[str] = field(default_factory=list)  # the sites of this run
     invited: list[str] = field(default_factory=list)  # all that could have been
-    not_joined: dict[str, str] = field(default_factory=dict)  # invited, and not there when all agreed, and why
+    not_joined: dict[str, Notice] = field(default_factory=dict)  # invited, and not there when all agreed, and why
     patience: int = 1  # deadlines that may pass before a round closes: a region has rounds of its own
     mismatches: dict[str, int] = field(default_factory=dict)  # answers to other questions since the last right one
 
@@ -89,9 +89,9 @@ class Messenger:
         return {
             "run": self.run_name,
             "members": self.members,
-            "left": self.left,
+            "left": left_payload(self.left),
             "invited": self.invited,
-            "not_joined": self.not_joined,
+            "not_joined": left_payload(self.not_joined),
         }
 
     def ask_all(
@@ -116,7 +116,7 @@ class Messenger:
         answers = yield from self.ask_all(message, closing=True, check=check)
         for site in self.present:
             if site not in answers:
-                self.leave(site, "did not answer in time, before the first round")
+                self.leave(Notice("site-late", "warning", site))
         if len(answers) < len(self.members):
             raise SiteLeft
         return answers
@@ -166,7 +166,7 @@ class Messenger:
         """Whether a site whose answer is still awaited has to leave."""
         revoked = self.revoked()
         for site in [site for site in self.present if site in revoked]:
-            self.leave(site, REVOKED)
+            self.leave(revoked_key(site))
         gone = [site for site in waiting if site in self.left]
         for site in gone:
             waiting.pop(site)
@@ -176,16 +176,19 @@ class Messenger:
         """None, or the time at which to ask the site again."""
         try:
             return self._judged(site, sealed, take, request)
+        except SiteError as error:
+            self.leave(error.notice)
         except (DeployError, SecureSumError) as error:
-            self.leave(site, error.problem)
+            details = {"problem": plain_text(error.problem)}
+            self.leave(Notice("site-answer-unusable", "warning", site, details=details))
         except Impossible as impossible:
-            self.leave(site, unusable(site, str(impossible)).problem)
+            self.leave(unusable(site, str(impossible)).notice)
         return None
 
     def _judged(self, site: str, sealed: Sealed, take: Take, request: Sealed) -> float | None:
         """As `_answered`; DeployError if the site has to leave."""
         if site in self.revoked():
-            raise DeployError(site, REVOKED, "Provision anew if it was a mistake.")
+            raise SiteError(revoked_key(site), "Provision anew if it was a mistake.")
         if len(sealed.head) > MOST_HEAD:
             raise unusable(site, "it is too long")
         message = open_sealed(sealed, self.keys[site], site, tensors=False)
@@ -205,7 +208,8 @@ class Messenger:
         """The time at which to ask a closed site again."""
         reason = plain_text(message.body.get("reason") or message.body.get("problem"))
         if message.kind == "failed" or not message.body.get("until"):
-            raise DeployError(site, f"{message.kind}: {reason}", "Settle it with the site.")
+            notice = Notice(f"site-{message.kind}", "warning", site, details={"reason": reason})
+            raise SiteError(notice, "Settle it with the site.")
         try:
             opens = datetime.fromisoformat(message.body["until"])
         except ValueError:
@@ -221,15 +225,16 @@ class Messenger:
             raise unusable(site, "it answers other questions than it is asked")
         return 0.0
 
-    def leave(self, site: str, why: str) -> None:
+    def leave(self, notice: Notice) -> None:
         """Record that a site left. DeployError if too few remain for the study's quorum."""
-        self.left[site] = why
+        site, why = notice.site, text_of(notice)
+        self.left[site] = notice
         self.activity[site] = why
         self.log.add("site left", site=site, why=why)
         self.write_federation()
-        self.lines.append(f"{site}: {why}")
+        self.lines.append(line_of(notice))
         if len(self.present) < self.quorum:
-            left = "; ".join(f"{name} {reason}" for name, reason in self.left.items())
+            left = "; ".join(f"{name} {text_of(absence)}" for name, absence in self.left.items())
             problem = f"{len(self.present)} of {len(self.sites)} sites are left and {self.quorum} are needed ({left})"
             remedy = "Settle it with the site and start the coordinator again: it goes on from here."
             raise DeployError("coordinator", problem, remedy)
@@ -255,6 +260,14 @@ class Messenger:
         }
         line = self.lines.pop(0) if self.lines else ""
         return Step(self.done, self.total, self.title, sites, line)
+
+
+def revoked_key(site: str) -> Notice:
+    return Notice("site-revoked", "warning", site)
+
+
+def left_payload(left: Mapping[str, Notice]) -> dict[str, Any]:
+    return {site: notice.to_json() for site, notice in left.items()}
 
 
 def _pause() -> Iterator[None]:

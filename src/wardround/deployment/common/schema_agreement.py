@@ -10,8 +10,8 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from wardround.core.errors import DeployError
-from wardround.core.notices import Notice, line_of
+from wardround.core.errors import DeployError, SiteError
+from wardround.core.notices import Notice, read_notice
 from wardround.data.agreement import Common, Facts, Lent, Moments, common_of, common_scale, layout_of, with_enough
 from wardround.data.checks.before_training import accepted, direction_notices, refuse_errors
 from wardround.data.checks.label_direction import Association, opposites, uncompared
@@ -93,7 +93,7 @@ def direction_payload(associations: Mapping[str, Association], only_public: bool
     }
 
 
-def inverted_labels(study: Study, classes: Sequence[str], directions: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def inverted_labels(study: Study, classes: Sequence[str], directions: Mapping[str, Mapping[str, Any]]) -> list[Notice]:
     """Refuse inverted labels; if the study accepts them, they are a warning."""
     by_site = {
         site: {str(name): _read_direction(payload) for name, payload in columns.items()}
@@ -102,7 +102,7 @@ def inverted_labels(study: Study, classes: Sequence[str], directions: Mapping[st
     notices = [Notice("label-not-compared", "warning", site) for site in uncompared(by_site) if any(by_site.values())]
     notices += accepted(direction_notices(opposites(by_site), classes), study.evaluation.accept)
     refuse_errors(notices, HOW_TO_ACCEPT)
-    return list(map(line_of, notices))
+    return notices
 
 
 def _read_direction(payload: Sequence[float]) -> Association:
@@ -111,6 +111,11 @@ def _read_direction(payload: Sequence[float]) -> Association:
     if not -0.5 <= effect <= 0.5 or not 0 < error < 1:
         raise ValueError("no direction of a column")
     return Association(effect, error, 0, 0)
+
+
+def disagreement(site: str, problem: str, remedy: str) -> SiteError:
+    """This site differs from most of the others."""
+    return SiteError(Notice("site-disagrees", "warning", site, details={"reason": problem}), remedy)
 
 
 Step = TypeVar("Step")
@@ -162,14 +167,14 @@ class Federation:
     plan: DeployedPlan
     described: Mapping[str, Mapping[str, Any]]  # each site's own counts
     prepare: Message  # what every site is sent
-    warnings: tuple[str, ...]
+    notices: tuple[Notice, ...]
 
 
 def agree_on(study: Study, families: Families, ready: Answers, ask: Any, run: str) -> Generator[Any, None, Federation]:
     """`ready` are the sites' first answers, in the order of the sites; `ask` sends one message to all of them."""
     sites = list(ready)
     classes, findings = common_classes(ready), with_findings(ready)
-    columns, warnings = common_columns({site: message.body["columns"] for site, message in ready.items()})
+    columns, notices = common_columns({site: message.body["columns"] for site, message in ready.items()})
     inputs = None if columns else common_inputs(study, ready)
     plan = coordinator_plan(study, families, sites, classes, with_findings=findings)
 
@@ -179,7 +184,7 @@ def agree_on(study: Study, families: Families, ready: Answers, ask: Any, run: st
     answers = yield from ask(Message("facts", {"run": run, "columns": _column_payload(columns)}), check)
     row_sets = {site: dict(zip(plan.row_sets, answer.body["sets"], strict=True)) for site, answer in answers.items()}
     described = {site: answer.body["described"] for site, answer in answers.items()}
-    warnings += inverted_labels(study, classes, {site: answer.body["directions"] for site, answer in answers.items()})
+    notices += inverted_labels(study, classes, {site: answer.body["directions"] for site, answer in answers.items()})
     for kind in plan.kinds:
         sides = {site: rows_by_side(row_sets[site][plan.rows_of(kind)]) for site in sites}
         plan.agreed[kind] = Agreed(tuple(inputs or ()), sides=sides)
@@ -188,7 +193,7 @@ def agree_on(study: Study, families: Families, ready: Answers, ask: Any, run: st
         for site, payloads in row_sets.items()
     }
     prepare = yield from agree_on_layouts(plan, columns, inputs, SiteFacts(plan, facts), ask, run)
-    return Federation(plan, described, prepare, (*warnings, *dominant_sites(plan)))
+    return Federation(plan, described, prepare, (*notices, *dominant_sites(plan)))
 
 
 def agree_on_layouts(
@@ -243,7 +248,7 @@ def write_federation(federation: Federation) -> dict[str, Any]:
         "sides": [dict(plan.agreed[kind].sides) for kind in plan.kinds],
         "described": {site: dict(counts) for site, counts in federation.described.items()},
         "prepare": dict(federation.prepare.body),
-        "warnings": list(federation.warnings),
+        "notices": [notice.to_json() for notice in federation.notices],
     }
 
 
@@ -254,7 +259,7 @@ def read_federation(payload: Mapping[str, Any], study: Study, families: Families
         kind: replace(agreed, sides=sides)
         for (kind, agreed), sides in zip(agreed_of(plan, body).items(), payload["sides"], strict=True)
     }
-    return Federation(plan, payload["described"], Message("prepare", body), tuple(payload["warnings"]))
+    return Federation(plan, payload["described"], Message("prepare", body), tuple(map(read_notice, payload["notices"])))
 
 
 def agreed_of(plan: DeployedPlan, body: Mapping[str, Any]) -> dict[Key, Agreed]:
@@ -364,7 +369,7 @@ def _lacking(layout: Layout, columns: Sequence[Column], present: Sequence[Sequen
     }
 
 
-def common_columns(columns_by_site: Mapping[str, Any]) -> tuple[list[Column], list[str]]:
+def common_columns(columns_by_site: Mapping[str, Any]) -> tuple[list[Column], list[Notice]]:
     """One list for all, in the order of the first site; a column that a site lacks counts as missing there."""
     tables = {
         site: {c["name"]: read_column(c) for c in columns} for site, columns in columns_by_site.items() if columns
@@ -372,15 +377,17 @@ def common_columns(columns_by_site: Mapping[str, Any]) -> tuple[list[Column], li
     if not tables:
         return [], []
     _refuse_mixed_forms(columns_by_site)
-    common: list[Column] = []
-    warnings = []
-    for name in dict.fromkeys(name for table in tables.values() for name in table):
-        recorded = {site: table[name] for site, table in tables.items() if name in table}
-        common.append(_common_column(name, recorded))
-        lacking = [site for site in tables if site not in recorded]
-        if lacking:
-            warnings.append(f"{', '.join(lacking)}: {name!r} is not recorded, or has no value, and counts as missing")
-    return common, warnings
+    names = list(dict.fromkeys(name for table in tables.values() for name in table))
+    common = [
+        _common_column(name, {site: table[name] for site, table in tables.items() if name in table}) for name in names
+    ]
+    lacking = {site: tuple(name for name in names if name not in table) for site, table in tables.items()}
+    notices = [
+        Notice("column-not-recorded", "warning", site, columns, details={"use": "missing"})
+        for site, columns in lacking.items()
+        if columns
+    ]
+    return common, notices
 
 
 def _refuse_mixed_forms(columns_by_site: Mapping[str, Any]) -> None:
@@ -388,18 +395,18 @@ def _refuse_mixed_forms(columns_by_site: Mapping[str, Any]) -> None:
     if pair := outlier(forms):
         site, other = pair
         problem = f"has {forms[site]} where {other} has {forms[other]}"
-        raise DeployError(site, problem, "Give all sites data of the same form.")
+        raise disagreement(site, problem, "Give all sites data of the same form.")
 
 
 def _common_column(name: str, columns: Mapping[str, Column]) -> Column:
     if pair := outlier({site: column.kind for site, column in columns.items()}):
         site, other = pair
         problem = f"{name!r} is {columns[site].kind} here and {columns[other].kind} at {other}"
-        raise DeployError(site, problem, "Declare its type under `types` in [data] of one of the site files.")
+        raise disagreement(site, problem, "Declare its type under `types` in [data] of one of the site files.")
     declared = {site: column.levels for site, column in columns.items() if column.levels is not None}
     if pair := outlier({site: sorted(levels) for site, levels in declared.items()}):
         problem = f"{name!r} has other declared levels here than at {pair[1]}"
-        raise DeployError(pair[0], problem, "Declare the same under `levels` in [data] of the site files.")
+        raise disagreement(pair[0], problem, "Declare the same under `levels` in [data] of the site files.")
     limits = next((column.limits for column in columns.values() if column.limits), None)
     coded = all(column.coded for column in columns.values())
     return Column(name, next(iter(columns.values())).kind, limits, coded, next(iter(declared.values()), None))
@@ -426,7 +433,7 @@ def with_findings(ready: Answers) -> bool:
     if pair := outlier(forms):
         site, other = pair
         problem = f"a row has {forms[site]} here, and {forms[other]} at {other}"
-        raise DeployError(site, problem, "Give all sites labels of the same form: correct [data] in a site file.")
+        raise disagreement(site, problem, "Give all sites labels of the same form: correct [data] in a site file.")
     return any(message.body.get("findings") for message in ready.values())
 
 
@@ -452,9 +459,9 @@ def _refuse_other_classes(by_site: Mapping[str, Any], findings: bool) -> None:
     here, there = (_listed([entry["name"] or "one of too few rows" for entry in by_site[s]]) for s in pair)
     if findings:
         problem = f"its rows have other findings ({here}) than at {other} ({there}), or in another order"
-        raise DeployError(site, problem, "Write the same `findings` in [data] of both site files.")
+        raise disagreement(site, problem, "Write the same `findings` in [data] of both site files.")
     problem = f"its target has other classes ({here}) than at {other} ({there})"
-    raise DeployError(site, problem, "Correct [data] in one of the site files (`positive`, `classes`).")
+    raise disagreement(site, problem, "Correct [data] in one of the site files (`positive`, `classes`).")
 
 
 def common_inputs(study: Study, ready: Answers) -> list[Any]:
@@ -463,12 +470,14 @@ def common_inputs(study: Study, ready: Answers) -> list[Any]:
     if all(arm.preparation.schema == "own" for arm in study.trained_arms):
         images = next((site for site, shape in inputs.items() if shape is not None), None)
         if images is not None:
-            raise DeployError(images, "has images where the study is about columns", "Correct [data] in its site file.")
+            raise disagreement(
+                images, "has images where the study is about columns", "Correct [data] in its site file."
+            )
         return list(OWN_COLUMNS)
     if pair := outlier(inputs):
         here, there = (_listed(inputs[site]) for site in pair)
         problem = f"its images are of another size ({here}) than at {pair[1]} ({there})"
-        raise DeployError(
+        raise disagreement(
             pair[0], problem, "Correct [data] in one of the site files (for tables: `positive`, `classes`)."
         )
     return list(next(iter(inputs.values())))

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from wardround.core.errors import DeployError, SecureSumError
+from wardround.core.errors import SecureSumError, SiteError
+from wardround.core.notices import Notice, read_notice
 from wardround.core.tree import Tree
 from wardround.deployment.common.answer_checks import (
     check_figures,
@@ -24,7 +25,7 @@ from wardround.deployment.common.answer_checks import (
 )
 from wardround.deployment.common.deployed_plan import DeployedPlan
 from wardround.deployment.common.deployment_results import RESULT_FILES, Participants, save_summaries, write_results
-from wardround.deployment.common.messaging import REVOKED, SiteLeft, Step
+from wardround.deployment.common.messaging import SiteLeft, Step, revoked_key
 from wardround.deployment.common.schema_agreement import Federation, agree_on, read_federation, write_federation
 from wardround.deployment.common.secure_sum_coordinator import SecureSumming, Sum
 from wardround.deployment.common.secure_wave import (
@@ -62,7 +63,6 @@ from wardround.runs.prediction_tables import saved_leaves
 from wardround.training.trial import Trial
 
 PARTIAL_SHARE = 0.8  # of the deadline: what a site that may stop early has for its local work
-LATE = "did not answer the greeting in time"
 LEAVE_WITHIN = 10.0  # seconds for the sites to hear that a run is over
 
 
@@ -84,11 +84,10 @@ class Coordinator(SecureSumming):
                 yield from self._wave(number, members, federation.prepare)
             self.title = "computing results"
             yield self.step()
-            warnings = [*federation.warnings, *(f"{site}: {why}" for site, why in self.absences.items())]
-            warnings = list(dict.fromkeys(warnings))
+            notices = list(dict.fromkeys([*federation.notices, *self.absences.values()]))
             RunSecret(self.folder.path / "state").destroy()
             invited = Participants(self.invited_hospitals, plan.sites, self.absences)
-            write_results(self.folder, plan, federation.described, len(waves), warnings, invited)
+            write_results(self.folder, plan, federation.described, len(waves), notices, invited)
             hashes = {name: file_hash(self.folder.path / name) for name in RESULT_FILES}
             self.log.add(FINISHED, study=self.study.hash, files=hashes)
             self.title = "taking leave"
@@ -103,7 +102,7 @@ class Coordinator(SecureSumming):
             self.run_name = f"{self.study.hash[:12]}-{secrets.token_hex(6)}"
             self.members = list(self.sites)
             revoked = [site for site in self.revoked() if site not in self.sites]
-            self.invited, self.not_joined = [*self.sites, *revoked], dict.fromkeys(revoked, REVOKED)
+            self.invited, self.not_joined = [*self.sites, *revoked], {site: revoked_key(site) for site in revoked}
             self.write_federation()
             if any(arm.privacy.site is not None for arm in self.study.trained_arms):
                 RunSecret(self.folder.path / "state").draw(used=False)
@@ -111,9 +110,10 @@ class Coordinator(SecureSumming):
             return
         known = json.loads(path.read_text(encoding="utf-8"))
         self.run_name, self.members = known["run"], known["members"]
-        self.invited, self.not_joined = known["invited"], known["not_joined"]
+        self.invited = known["invited"]
+        self.not_joined = {site: read_notice(notice) for site, notice in known["not_joined"].items()}
         # who left is asked again: it was settled with the site, or it leaves again and the quorum is counted again
-        self.left = {site: REVOKED for site in self.members if site not in self.sites}
+        self.left = {site: revoked_key(site) for site in self.members if site not in self.sites}
         self.log.add(RESUMED, study=self.study.hash, engine="flower", run=self.run_name)
 
     def _federate(self) -> Generator[Step, None, Federation]:
@@ -140,7 +140,7 @@ class Coordinator(SecureSumming):
         return self.members
 
     @property
-    def absences(self) -> dict[str, str]:
+    def absences(self) -> dict[str, Notice]:
         """Why sites did not come, or left."""
         return {**self.not_joined, **self.left}
 
@@ -162,7 +162,7 @@ class Coordinator(SecureSumming):
                 )
             except SiteLeft:
                 ready = {site: message for site, message in ready.items() if site not in self.left}
-            except DeployError as error:
+            except SiteError as error:
                 ready = self.without(error, ready)
             else:
                 return federation
@@ -170,16 +170,17 @@ class Coordinator(SecureSumming):
     def restrict_to(self, sites: Collection[str]) -> None:
         """Remove all other sites from the run, and keep the reason for the results."""
         for site in self.members:
+            late = Notice("site-late", "warning", site, details={"greeting": True})
             if site not in sites:
-                self.not_joined[site] = self.left.get(site, LATE)
+                self.not_joined[site] = self.left.get(site, late)
         self.members = [site for site in self.members if site in sites]
         self.write_federation()
 
-    def without(self, error: DeployError, ready: Mapping[str, Message]) -> dict[str, Message]:
+    def without(self, error: SiteError, ready: Mapping[str, Message]) -> dict[str, Message]:
         """Remove the site that disagrees with the majority, if the quorum allows it; otherwise the run stops."""
-        if error.where not in self.present or len(self.present) <= self.quorum:
+        if error.notice.site not in self.present or len(self.present) <= self.quorum:
             raise error
-        self.leave(error.where, error.problem)
+        self.leave(error.notice)
         return {site: message for site, message in ready.items() if site not in self.left}
 
     def _greet(self) -> Generator[Step, None, dict[str, Message]]:

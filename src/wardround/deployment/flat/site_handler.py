@@ -45,7 +45,7 @@ from wardround.deployment.vertical.vertical_validation import is_vertical
 from wardround.privacy.secure_sum.secure_sum import Member
 from wardround.protocol.answers import ANSWERS, place_of
 from wardround.protocol.messages import Message, Sealed, Signer, Verifier, open_sealed, seal
-from wardround.protocol.questions import TO_SITES, Kinds, read_question
+from wardround.protocol.requests import TO_SITES, Kinds, read_request
 from wardround.protocol.text import plain_text
 from wardround.runs.audit import AuditLog
 from wardround.study.parser import Families
@@ -56,7 +56,7 @@ UNREADABLE = "its rows cannot be used as they are; its own screen says why"  # w
 
 
 class SiteWork:
-    questions: ClassVar[Kinds] = TO_SITES  # what it can be asked
+    requests: ClassVar[Kinds] = TO_SITES  # what it can be asked
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class SiteWork:
             return self._decline("refused", {"reason": reason, "until": None}, "message to another", {}, reason)
         about = {}
         try:
-            read_question(message.kind, message.body, self.questions)
+            read_request(message.kind, message.body, self.requests)
             about = place_of(message.body)
             return self._handle(message, sealed, about)
         except Refused as refused:

@@ -4,6 +4,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from wardround.core.notices import Notice
 from wardround.data.agreement import Facts
 from wardround.data.records import Column
 from wardround.data.serialization import write_column
@@ -66,7 +67,7 @@ def agree_on_regions(
 ) -> Generator[Any, None, Federation]:
     """`ready` are the regions' first answers; `hospitals` are those of all of them, in the order that numbers them."""
     classes, findings = common_classes(ready), with_findings(ready)
-    columns, warnings = _columns(ready)
+    columns, notices = _columns(ready)
     inputs = None if columns else common_inputs(study, ready)
     plan = coordinator_plan(study, families, hospitals, classes, with_findings=findings)
     written = [write_column(column) for column in columns] or None
@@ -79,7 +80,7 @@ def agree_on_regions(
     told = yield from ask(Message("facts", body), check)
     sets = _by_hospital(told, "sets", hospitals)
     described = _by_hospital(told, "described", hospitals)
-    warnings += inverted_labels(study, classes, _by_hospital(told, "directions", hospitals))
+    notices += inverted_labels(study, classes, _by_hospital(told, "directions", hospitals))
     for kind in plan.kinds:
         members_of(study.arm(kind[0]), hospitals)  # refused where nobody is left to train
         place = plan.row_sets.index(plan.rows_of(kind))
@@ -87,7 +88,7 @@ def agree_on_regions(
         plan.agreed[kind] = Agreed(tuple(inputs or ()), sides=sides)
     by_kind = {name: dict(zip(plan.kinds, message.body["kinds"], strict=True)) for name, message in told.items()}
     prepare = yield from agree_on_layouts(plan, columns, inputs, ToldByRegions(plan, by_kind, members), ask, run)
-    return Federation(plan, described, prepare, (*warnings, *dominant_sites(plan)))
+    return Federation(plan, described, prepare, (*notices, *dominant_sites(plan)))
 
 
 def check_region_facts(
@@ -115,15 +116,15 @@ def check_region_facts(
         check_directions(body["directions"][site], columns)
 
 
-def _columns(ready: Answers) -> tuple[list[Column], list[str]]:
+def _columns(ready: Answers) -> tuple[list[Column], list[Notice]]:
     """In the order of one list of all hospitals, whoever of them is in which region."""
     told = {region: message.body["columns"] for region, message in ready.items()}
-    columns, warnings = common_columns(told)
+    columns, notices = common_columns(told)
     places: dict[str, list[int]] = {}
     for column in (column for listed in told.values() for column in listed or ()):
         place = [int(number) for number in column["place"]]
         places[column["name"]] = min(places.get(column["name"], place), place)
-    return sorted(columns, key=lambda column: places[column.name]), warnings
+    return sorted(columns, key=lambda column: places[column.name]), notices
 
 
 def _by_hospital(told: Answers, name: str, hospitals: Sequence[str]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from wardround.deployment.regional.region_session import FILE, Body, RegionSessi
 from wardround.deployment.regional.region_sites import RegionalCoordinator
 from wardround.protocol.answers import ANSWERS, place_of
 from wardround.protocol.messages import Message, Sealed, Signer, Transport, Verifier
-from wardround.protocol.questions import TO_REGIONS, Kinds
+from wardround.protocol.requests import TO_REGIONS, Kinds
 from wardround.protocol.text import plain_text
 from wardround.runs.folder import RunFolder
 from wardround.study.parser import Families
@@ -71,7 +71,7 @@ class OwnSites:
 
 
 class RegionWork(SiteWork):
-    questions: ClassVar[Kinds] = TO_REGIONS
+    requests: ClassVar[Kinds] = TO_REGIONS
 
     def __init__(
         self,

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from wardround.core.errors import DeployError
+from wardround.core.notices import lines_of
 from wardround.data.agreement import Facts, Lent, Moments
 from wardround.data.serialization import write_column
 from wardround.deployment.common.deployed_plan import DeployedPlan
 from wardround.deployment.common.schema_agreement import (
     common_classes,
     common_columns,
+    disagreement,
     majority_site,
     read_facts,
     read_fill_values,
@@ -56,7 +57,7 @@ def merged_ready(ready: Answers, hospitals: Sequence[str]) -> dict[str, Any]:
 
 def lacking_columns(ready: Answers) -> list[str]:
     """For the region's own screen."""
-    return common_columns({site: message.body["columns"] for site, message in ready.items()})[1]
+    return lines_of(common_columns({site: message.body["columns"] for site, message in ready.items()})[1])
 
 
 def merged_facts(plan: DeployedPlan, answers: Answers) -> dict[str, Any]:
@@ -157,7 +158,9 @@ def _same_inputs(ready: Answers) -> Any:
     first = majority_site({site: message.body["inputs"] for site, message in ready.items()})
     for site, message in ready.items():
         if message.body["inputs"] != ready[first].body["inputs"]:
-            raise DeployError(site, f"its images are of another size than at {first}", "Correct [data] in a site file.")
+            raise disagreement(
+                site, f"its images are of another size than at {first}", "Correct [data] in a site file."
+            )
     return ready[first].body["inputs"]
 
 

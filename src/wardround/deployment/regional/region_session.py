@@ -12,12 +12,12 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any, TypeVar
 
-from wardround.core.errors import DeployError
+from wardround.core.errors import DeployError, SiteError
 from wardround.core.tree import Tree
 from wardround.data.serialization import read_column
 from wardround.deployment.common.answer_checks import Check, check_facts, check_fill_values, check_moments, check_waves
 from wardround.deployment.common.deployed_plan import DeployedPlan, coordinator_plan
-from wardround.deployment.common.messaging import SiteLeft, Step
+from wardround.deployment.common.messaging import SiteLeft, Step, left_payload
 from wardround.deployment.common.schema_agreement import agreed_of
 from wardround.deployment.common.site_store import Store
 from wardround.deployment.common.waves import WaveState, read_state, write_state
@@ -81,7 +81,7 @@ class RegionSession:
         while True:
             try:
                 merged = merged_ready(ready, hospitals)
-            except DeployError as error:
+            except SiteError as error:
                 ready = self.coordinator.without(error, ready)
             else:
                 break
@@ -204,9 +204,9 @@ class RegionSession:
         return [self.plan.trial(self.study.arm(arm), seed) for arm, seed in waves[wave]]
 
     @property
-    def left(self) -> dict[str, str]:
-        """Its sites that are not there any more, and why, as they told a coordinator."""
-        return dict(self.coordinator.left)
+    def left(self) -> dict[str, Any]:
+        """Its sites that left, and why."""
+        return left_payload(self.coordinator.left)
 
     def drive(self, steps: Generator[Step, None, Result]) -> Result:
         """All steps, shown as they come."""

@@ -10,7 +10,8 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from wardround.core.errors import DeployError
+from wardround.core.errors import SiteError
+from wardround.core.notices import ABSENCES, Notice, line_of, read_notice
 from wardround.deployment.common.answer_checks import Check, check_summaries, require, rows_scored
 from wardround.deployment.common.messaging import SiteLeft, Step, Take
 from wardround.deployment.common.schema_agreement import Federation
@@ -28,10 +29,9 @@ from wardround.deployment.regional.region_rounds import (
     span_records,
 )
 from wardround.deployment.regional.regions import regions_of, span_of
-from wardround.evaluation.summaries.summary_validation import check_curve
+from wardround.evaluation.summaries.summary_validation import Impossible, check_curve
 from wardround.protocol.answers import OF_REGIONS, Kinds
 from wardround.protocol.messages import Message, Sealed
-from wardround.protocol.text import plain_text
 from wardround.runs.folder import JsonLines
 from wardround.training.trial import Trial
 
@@ -52,7 +52,7 @@ class CoordinatorOfAll(Coordinator):
     hospitals: list[str] = field(default_factory=list)  # of all regions, in the order that numbers them
     patience: int = 2  # a region waits for its own sites first
     all_hospitals: list[str] = field(default_factory=list)  # that could take part
-    away: dict[str, str] = field(default_factory=dict)  # hospitals that left, as their regions say, and why
+    away: dict[str, Notice] = field(default_factory=dict)  # hospitals that left, by what their regions say
 
     @property
     def hospitals_here(self) -> list[str]:
@@ -64,11 +64,15 @@ class CoordinatorOfAll(Coordinator):
         return min(self.study.deployment.quorum or len(self.sites), len(self.sites))
 
     @property
-    def absences(self) -> dict[str, str]:
+    def absences(self) -> dict[str, Notice]:
         """Of regions and of their hospitals; with a region all of its hospitals are away."""
         regions = regions_of(self.study, self.all_hospitals)
         gone = {**self.not_joined, **self.left}
-        away = {site: f"its region {name} left" for name in gone for site in regions.get(name, ())}
+        away = {
+            site: Notice("region-left", "warning", site, details={"region": name})
+            for name in gone
+            for site in regions.get(name, ())
+        }
         return {**gone, **away, **self.away}
 
     @property
@@ -80,16 +84,16 @@ class CoordinatorOfAll(Coordinator):
 
         def take_and_note(region: str, sealed: Sealed, message: Message) -> None:
             take(region, sealed, message)
-            for hospital, why in (message.body.get("left") or {}).items():
+            for hospital, notice in (message.body.get("left") or {}).items():
                 if hospital in regions_of(self.study, self.all_hospitals).get(region, ()):
-                    self._note(hospital, plain_text(why))
+                    self._note(_absence(hospital, notice))
 
         return super()._judged(site, sealed, take_and_note, asked)
 
-    def _note(self, hospital: str, why: str) -> None:
-        if self.away.get(hospital) != why:
-            self.away[hospital] = why
-            self.lines.append(f"{hospital}: {why}")
+    def _note(self, notice: Notice) -> None:
+        if self.away.get(notice.site) != notice:
+            self.away[notice.site] = notice
+            self.lines.append(line_of(notice))
 
     def federation(self) -> dict[str, Any]:
         return {**super().federation(), "hospitals": self.hospitals}
@@ -116,11 +120,11 @@ class CoordinatorOfAll(Coordinator):
                 )
             except SiteLeft:
                 ready = yield from self._greet()
-            except DeployError as error:
+            except SiteError as error:
                 ready = self.without(error, ready)
             else:
-                absent = [f"{site}: {why}" for site, why in self.away.items() if site not in self.hospitals]
-                return replace(made, warnings=(*made.warnings, *absent))
+                absent = [notice for site, notice in self.away.items() if site not in self.hospitals]
+                return replace(made, notices=(*made.notices, *absent))
 
     def check_ready(self, site: str, answer: Message) -> None:
         super().check_ready(site, answer)
@@ -250,3 +254,13 @@ class CoordinatorOfAll(Coordinator):
         heads: dict[str, Any] = {region: message.body["head"] for region, message in answers.items()}
         self.log.add("wave finished", wave=number, heads=heads)
         return replace(state, pending=[], records=records.flush(), done=True)
+
+
+def _absence(hospital: str, payload: object) -> Notice:
+    """What a region says of a hospital that left: about nobody else."""
+    try:
+        notice = read_notice(payload)
+    except ValueError as error:
+        raise Impossible(str(error)) from None
+    require(notice.code in ABSENCES and notice.site == hospital, "a remark that is not about a hospital that left")
+    return replace(notice, other_sites=())

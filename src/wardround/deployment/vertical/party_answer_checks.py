@@ -43,9 +43,9 @@ def check_messages(
 def check_dealt(answer: Answered, plan: VerticalPlan, others: Sequence[str]) -> None:
     body, sealed = answer[0].body, answer[1]
     require(set(sealed) == set(others), "rows for other parties than the study has")
-    require(len(body["sides"]) == len(plan.kinds), "rows of another number of arms")
-    require(all(sides["train"] > 0 for sides in body["sides"]), "no training rows")
-    for side, rows in body["sides"][0].items():
+    require(len(body["sizes"]) == len(plan.kinds), "rows of another number of arms")
+    require(all(sizes["train"] > 0 for sizes in body["sizes"]), "no training rows")
+    for side, rows in body["sizes"][0].items():
         require(body["described"][side] == rows, f"two numbers of {side} rows")
     check_classes(body["described"], plan.classes, plan.has_findings)
 

@@ -160,7 +160,7 @@ class VerticalCoordinator(Coordinator):
         self.title = "sharing out rows"
         dealt, sealed = (
             yield from self._told(
-                Message("deal", {"run": self.run_name}),
+                Message("assign", {"run": self.run_name}),
                 [self.holder],
                 lambda party, answer: check_dealt(answer, plan, self.others),
             )
@@ -175,7 +175,7 @@ class VerticalCoordinator(Coordinator):
             sizes=sizes,
             common=common,
             sent=self.carried,
-            sides=[rows_by_side(sides) for sides in dealt.body["sides"]],
+            sides=[rows_by_side(sides) for sides in dealt.body["sizes"]],
             unmatched=dealt.body["unmatched"],
             described=dict(dealt.body["described"]),
             shapes={party: message.body["shapes"] for party, (message, _) in shaped.items()},
@@ -275,7 +275,7 @@ class VerticalCoordinator(Coordinator):
     ) -> Generator[Step, None, ExchangeState]:
         """The last gradients to the parties, their embeddings of other rows to the holder, its figures back."""
         every = {str(place) for place in range(len(trials))}
-        shown = yield from self._asked(self._messages("show", number, state), "last embeddings", _sends(every))
+        shown = yield from self._asked(self._messages("embed_last", number, state), "last embeddings", _sends(every))
         given = {
             f"{place}/{party}": made[str(place)] for party, (_, made) in shown.items() for place in range(len(trials))
         }
