@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from wardround.core.atomic_files import full_disk_is_told
+from wardround.core.atomic_files import reporting_full_disk
 from wardround.core.errors import DeployError
 from wardround.deployment.common.deployable import refuse_undeployable
 from wardround.deployment.common.deployment_results import RESULT_FILES
@@ -68,7 +68,7 @@ def coordinate(
             regions = regions_of(study, kit.hospitals)
             coordinator.hospitals = [name for name in kit.hospitals if any(name in regions[site] for site in sites)]
         coordinators.append(coordinator)
-        with full_disk_is_told(folder.path, "Make room, then start it again: it goes on where it stopped."):
+        with reporting_full_disk(folder.path, "Make room, then start it again: it goes on where it stopped."):
             for step in coordinator.run():
                 watch(step)
 

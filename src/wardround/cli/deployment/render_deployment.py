@@ -134,12 +134,12 @@ def show_preflight(site: str, conditions: Sequence["Condition"], as_json: bool, 
 
     passed = all(condition.ok for condition in conditions if condition.needed)
     if as_json:
-        show_json({what: site, "ok": passed, "found": [vars(condition) for condition in conditions]})
+        show_json({what: site, "ok": passed, "conditions": [vars(condition) for condition in conditions]})
     else:
         table = Table("", "what", "found", title=f"{site}: nothing was sent", title_justify="left", title_style="bold")
         for condition in conditions:
             mark = Text("ok", style="green") if condition.ok else Text("no", style="bold red")
-            table.add_row(mark if condition.needed else Text("note"), Text(condition.name), Text(condition.found))
+            table.add_row(mark if condition.needed else Text("note"), Text(condition.name), Text(condition.state))
         out = console()
         out.print(table)
         for condition in conditions:
