@@ -18,6 +18,7 @@ from wardround.bundles.predict.predict import How, predict_file, predict_images,
 from wardround.bundles.predict.scoring import IMAGES
 from wardround.core.errors import BundleError, DataError, StudyError
 from wardround.data.records import Records
+from wardround.runs.folder import Predictions
 
 SITE = "hospital-1"
 
@@ -45,11 +46,9 @@ def files(run: Opened, records: Records, tmp_path_factory: pytest.TempPathFactor
     return as_files(records, saved(run, "fedavg").index.to_numpy(), tmp_path_factory.mktemp("files") / "images")
 
 
-def saved(run: Opened, arm: str, kind: str = "predictions") -> pd.DataFrame:
+def saved(run: Opened, arm: str, kind: Predictions = "predictions") -> pd.DataFrame:
     """What the run saved of the site's test rows, in the order of the rows."""
-    table = {"predictions": run.folder.predictions, "absent": run.folder.absent, "regional": run.folder.regional}[
-        kind
-    ]()
+    table = run.folder.other_predictions(kind)
     assert table is not None
     chosen = table[(table["arm"] == arm) & (table["site"] == SITE)].set_index("row").sort_index()
     return chosen[[name for name in chosen if str(name).startswith("score")]]
@@ -73,7 +72,7 @@ def test_without_a_party_its_stand_in_is_used(
     run: Opened, bundles: dict[str, Bundle], files: Path, tmp_path: Path
 ) -> None:
     """The run has predicted so too. A folder of images says nothing of ages, so that it comes to the same."""
-    expected, bundle = saved(run, "vertical", "absent"), bundles["vertical"]
+    expected, bundle = saved(run, "vertical", "missing_party"), bundles["vertical"]
     made = []
     for source, how in ((files / "list.csv", How(without=("records",))), (files, How())):
         found = predict_file(bundle, source, tmp_path / "out.csv", how=how)

@@ -18,7 +18,7 @@ from wardround.core.errors import DeployError, StudyError
 from wardround.deployment.common.parity import replay
 from wardround.protocol.messages import Sealed
 from wardround.report.evidence import read_evidence
-from wardround.report.topology import region_table, topology_words
+from wardround.report.sections.topology import region_sentences, region_table
 from wardround.runs.catalog import load_study
 from wardround.runs.plan import load_plan
 
@@ -123,7 +123,7 @@ def test_a_region_that_loses_all_its_sites_is_left_out_by_the_quorum(tmp_path: P
     assert told["north"]["metrics"] is not None
     evidence = read_evidence(folder)
     assert "A region without figures has no hospital that told any." in region_table(evidence).note
-    assert topology_words(evidence)
+    assert region_sentences(evidence)
 
 
 def test_without_a_quorum_it_is_a_clear_error_and_the_run_goes_on_when_it_is_settled(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests.small_federations import assert_same_tree
 from wardround.data.sources import Source
 from wardround.deployment.common.parity import replay
 from wardround.report.evidence import read_evidence
-from wardround.report.topology import topology_words
+from wardround.report.sections.topology import region_sentences
 from wardround.runs.catalog import load_study
 from wardround.runs.execute import run_study
 from wardround.runs.folder import RunFolder
@@ -156,7 +156,7 @@ def test_records_costs_and_figures_are_the_simulations(tmp_path: Path) -> None:
         for site in NAMES:
             assert one[arm]["sites"][site]["accuracy"] == other[arm]["sites"][site]["accuracy"], (arm, site)
     evidence = read_evidence(folder)
-    assert "north" in " ".join(topology_words(evidence))
+    assert "north" in " ".join(region_sentences(evidence))
 
 
 def six_wards() -> dict[str, Callable[[], Source]]:

@@ -51,13 +51,13 @@ def test_a_line_that_is_deleted_inserted_repeated_or_moved_shows(log: Path) -> N
 
 
 def test_a_line_that_is_forged_with_a_right_hash_of_its_own_shows_at_the_next(log: Path) -> None:
-    from wardround.runs.audit import _hash, _written
+    from wardround.runs.audit import _hash, _serialize
 
     lines = log.read_bytes().splitlines()
     entry = json.loads(lines[1])
     entry["detail"]["rows"] = 9999
     forged = {key: value for key, value in entry.items() if key != "hash"}
-    lines[1] = _written({**forged, "hash": _hash(forged)})
+    lines[1] = _serialize({**forged, "hash": _hash(forged)})
     log.write_bytes(b"\n".join(lines) + b"\n")
     assert verify(log).broken == "line 3: does not follow from the line before it"
 

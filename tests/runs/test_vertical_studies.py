@@ -180,7 +180,7 @@ def test_a_run_tells_of_its_parties(tmp_path: Path) -> None:
         accuracy, without = content["arms"]["split[block=8]"]["metrics"]["accuracy"], one["metrics"]["accuracy"]
         assert one["difference"]["accuracy"]["difference"] == pytest.approx(without["mean"] - accuracy["mean"])
         assert one["difference"]["accuracy"]["interval"][0] <= one["difference"]["accuracy"]["interval"][1]
-    assert (result.folder / "absent.parquet").is_file()
+    assert (result.folder / "missing_party.parquet").is_file()
 
 
 def test_predictions_without_a_party_are_of_all_test_rows() -> None:

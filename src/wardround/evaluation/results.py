@@ -53,18 +53,16 @@ def results(
     predictions: pd.DataFrame,
     groups: pd.DataFrame,
     records: pd.DataFrame,
-    selection: pd.DataFrame | None = None,
     sites: Sequence[Mapping[str, Any]] = (),
+    *,
+    selection: pd.DataFrame | None = None,
     validation: pd.DataFrame | None = None,
     regional: pd.DataFrame | None = None,
-    incomplete: pd.DataFrame | None = None,
+    missing_party: pd.DataFrame | None = None,
     uncertainty: pd.DataFrame | None = None,
 ) -> dict[str, Any]:
-    """`groups` gives sex and age band of rows; `records` are the rounds as `records.jsonl` has them.
-
-    `selection` are the predictions on which values are chosen, `validation` those on which thresholds are; `regional`
-    are those of regions' own models, `incomplete` those made while a party was missing, `uncertainty` has the
-    uncertainty of each row; `sites` describes each set of sites.
+    """`groups` gives sex and age band of rows; `records` are the rounds as in `records.jsonl`; `sites` describes each
+    set of sites. The other tables are those of the run folder with the same names.
     """
     notices = [*diverged(predictions), *training_notices(records, predictions)]
     choices = choose(study, selection) if selection is not None else []
@@ -87,8 +85,8 @@ def results(
     content = by_patients(content, scores, over_patients)
     if regional is not None:
         content = score_regions(content, study, predictions, compose(regional, choices), groups, thresholds)
-    if incomplete is not None:
-        content = score_missing_party(content, study, predictions, compose(incomplete, choices), groups, thresholds)
+    if missing_party is not None:
+        content = score_missing_party(content, study, predictions, compose(missing_party, choices), groups, thresholds)
     if uncertainty is not None:
         content = score_uncertainty(content, study, compose(uncertainty, choices), groups)
     return conclude(content)

@@ -85,7 +85,7 @@ def bundle_from(
     region: str | None = None,
 ) -> Path:
     """As `make_bundle`."""
-    with opened.folder.as_written():
+    with opened.folder.checked_content():
         return _bundle_from(opened, arm, site, seed, out, onnx, region)
 
 
@@ -158,7 +158,7 @@ def _origin(opened: Opened, arm: Arm, asked: str, trial: Trial, name: str, regio
     params, buffers = predicts_with(trial, saved_run(trial, folder.load_model(arm.name, trial.seed)), name, regional)
     test = np.searchsorted(cohort.row_numbers, site.test_rows)
     where = str(folder.path / f"{'regional' if regional else 'predictions'}.parquet")
-    saved = folder.regional() if regional else folder.predictions()
+    saved = folder.other_predictions("regional") if regional else folder.predictions()
     if saved is None:
         raise BundleError(where, "is not there", "Run the study again with --again.")
     label, score = saved_scores(saved, where, arm.name, trial.seed, site)

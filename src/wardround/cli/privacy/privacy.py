@@ -16,7 +16,7 @@ from wardround.privacy.dp.exposure import exposure_text
 
 if TYPE_CHECKING:
     from wardround.runs.ledger import Spent
-    from wardround.runs.privacy_plan import Planned
+    from wardround.runs.spending import Planned
     from wardround.study.schema import Study
 
 ADJACENCY = (
@@ -115,7 +115,7 @@ def plan(study: StudyArgument, quick: Quick = False, set_: Set = None, json: Jso
     """Noise, sampling rate, steps and epsilon of every site, before anything trains."""
     from wardround.runs.catalog import load_study
     from wardround.runs.plan import load_plan
-    from wardround.runs.privacy_plan import as_plain, planned_spending
+    from wardround.runs.spending import as_plain, planned_spending
 
     parsed, families = load_study(study, quick, changes(set_))
     loaded = load_plan(parsed, families)
