@@ -62,7 +62,7 @@ def check_says_ok(here: Hospitals) -> None:
     assert check.ended() == 0, check.said
     found = json.loads(check.said)
     assert found["ok"]
-    assert {"data", "approval", "policy", "rows", "connection"} <= {one["name"] for one in found["found"]}
+    assert {"data", "approval", "policy", "rows", "connection"} <= {one["name"] for one in found["conditions"]}
     assert not (here.site(FIRST).state / "audit.jsonl").exists()
 
 

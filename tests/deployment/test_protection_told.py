@@ -103,7 +103,7 @@ def test_a_look_before_joining_says_what_patients_would_pay(tmp_path: Path, monk
     monkeypatch.setattr("wardround.deployment.join._approved", lambda site, families: [asked])
     monkeypatch.setattr("wardround.deployment.join._connection", lambda site: Condition("connection", True, ""))
     found = {one.name: one for one in preflight(site)}
-    assert found["privacy"].found.startswith(
+    assert found["privacy"].state.startswith(
         "epsilon 0 spent so far, 2 after this study, at delta 1e-05: more than 1.5"
     )
     assert not found["privacy"].ok

@@ -352,7 +352,7 @@ def is_noticed(kit: Path, damaged: Path) -> bool:
         joining.join(SiteFile.load(kit), lambda line: None, stop=lambda: True)
     except WardroundError as error:
         return bool(error.remedy)
-    return any(not one.ok and str(damaged) in one.found for one in found)
+    return any(not one.ok and str(damaged) in one.state for one in found)
 
 
 def test_a_kit_with_a_file_cut_off_is_refused_in_plain_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import pandas as pd
 
 from wardround.adaptation.newcomer import Newcomer
 from wardround.adaptation.train import WAYS
+from wardround.core.notices.code import listed
 from wardround.evaluation.comparisons.compare import WORDS, figure_words, in_words, interval_words, why_unknown
 from wardround.evaluation.comparisons.differences import GAINS, LOSES, RULE, UNKNOWN, correct, difference_of
 from wardround.evaluation.intervals import CONFIDENCE, Resampling, summarise_metrics
@@ -109,14 +110,14 @@ def conclusion(fractions: Sequence[Mapping[str, Any]], metric: str) -> str:
     kinds: dict[str, list[str]] = {}
     for entry in fractions:
         kinds.setdefault(verdict(entry["difference"][metric]), []).append(f"{100 * entry['fraction']:.0f} %")
-    parts = [f"{kind} with {_listed(kinds[kind])} of the rows" for kind in ("better", "worse") if kind in kinds]
+    parts = [f"{kind} with {listed(kinds[kind])} of the rows" for kind in ("better", "worse") if kind in kinds]
     text = f"Adapting gives a {' and a '.join(parts)}" if parts else ""
     text = text.replace("better with", f"better {word} with").replace("worse with", f"worse {word} with")
     if "none" in kinds:
-        clause = f"no evidence of a difference in {word} with {_listed(kinds['none'])} of the rows"
+        clause = f"no evidence of a difference in {word} with {listed(kinds['none'])} of the rows"
         text = f"{text}; there is {clause}" if text else f"There is {clause}"
     if "unknown" in kinds:
-        clause = f"nothing can be said of {word} with {_listed(kinds['unknown'])} of the rows"
+        clause = f"nothing can be said of {word} with {listed(kinds['unknown'])} of the rows"
         text = f"{text}; {clause}" if text else clause.capitalize()
     return f"{text}."
 
@@ -128,12 +129,8 @@ def caution(worse: Sequence[str]) -> str:
     """
     if not worse:
         return ""
-    figures = _listed([WORDS.get(metric, metric) for metric in worse])
+    figures = listed([WORDS.get(metric, metric) for metric in worse])
     return (
         f"Adapting was worse than training alone at this hospital: with all training rows it gave a worse {figures}. "
         "Use a model trained at this hospital alone unless you have a reason not to."
     )
-
-
-def _listed(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

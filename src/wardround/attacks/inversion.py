@@ -206,7 +206,7 @@ def _pictures(pictured: list[Victim], images: dict[str, list[Tensor]]) -> list[P
         Picture(
             victim.true.numpy(),
             victim.others.mean(0).numpy(),
-            {label: made[place].numpy() for label, made in images.items()},
+            {label: rebuilt[place].numpy() for label, rebuilt in images.items()},
         )
         for place, victim in enumerate(pictured)
     ]

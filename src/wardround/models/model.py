@@ -176,8 +176,8 @@ class Model:
         if self.findings:
             known = y >= 0
             return (((scores >= 0) == (y == 1)) & known).sum(-1) / known.sum(-1).clamp(min=1)
-        called = (scores.squeeze(-1) >= 0).long() if self.classes == 2 else scores.argmax(-1)
-        return called == y
+        predicted = (scores.squeeze(-1) >= 0).long() if self.classes == 2 else scores.argmax(-1)
+        return predicted == y
 
 
 ModelBuilder = Callable[[Shape], Model]  # what a model's factory returns, once the data are known

@@ -43,7 +43,7 @@ def resnet(
         network = nets.resnet18 if depth == 18 else nets.resnet50
 
         def module() -> nn.Module:
-            made = network(
+            net = network(
                 spatial_dims=2,
                 n_input_channels=colours,
                 num_classes=shape.outputs,
@@ -51,7 +51,7 @@ def resnet(
                 no_max_pool=stem == "small",
                 bias_downsample=False,  # as in torchvision; the normalisation behind it has a bias
             )
-            return normalised_by(norm, made)  # MONAI's own `norm` does not reach into the blocks
+            return normalised_by(norm, net)  # MONAI's own `norm` does not reach into the blocks
 
         return image_model(module, shape, norm, "fc", weights, keep_head)
 
@@ -76,11 +76,11 @@ def densenet(
         nets = monai_nets("densenet")
 
         def module() -> nn.Module:
-            made = nets.DenseNet121(spatial_dims=2, in_channels=colours, out_channels=shape.outputs)
+            net = nets.DenseNet121(spatial_dims=2, in_channels=colours, out_channels=shape.outputs)
             if stem == "small":
-                made.features.conv0.stride = (1, 1)
-                made.features.pool0 = nn.Identity()
-            return normalised_by(norm, made)
+                net.features.conv0.stride = (1, 1)
+                net.features.pool0 = nn.Identity()
+            return normalised_by(norm, net)
 
         return image_model(module, shape, norm, "class_layers.out", weights, keep_head, own_name)
 

@@ -39,18 +39,18 @@ class Patients:
         return self.count == len(self.place)
 
     @cached_property
-    def several(self) -> list[tuple[Tensor, Tensor]]:
+    def repeated(self) -> list[tuple[Tensor, Tensor]]:
         """For each number of rows above one that patients have: who has so many, and their rows, a patient a line."""
         if self.alone:
             return []
         order = torch.argsort(self.place, stable=True)
         rows = torch.bincount(self.place)
         begins = rows.cumsum(0) - rows
-        found = []
+        groups = []
         for many in torch.unique(rows[rows > 1]).tolist():
             who = torch.nonzero(rows == many).squeeze(1)
-            found.append((who, order[begins[who].unsqueeze(1) + torch.arange(many, device=order.device)]))
-        return found
+            groups.append((who, order[begins[who].unsqueeze(1) + torch.arange(many, device=order.device)]))
+        return groups
 
     def means(self, each: Tensor) -> Tensor:
         """Over each patient's rows; `each` has a row's gradient at each place of its first axis."""
@@ -63,17 +63,17 @@ class Patients:
         """Of each patient's mean gradient. `single` are the rows' own, for patients who have but one, and `most` what
         a row's length is if nothing in it cancels. `of_means` gives those of patients with several rows, from the
         numbers of their rows, a patient a line; it works with `size` numbers for each row."""
-        found = single.new_empty(self.count).index_copy_(0, self.place, never_too_small(single, most))
-        for who, rows in self.several:
+        squares = single.new_empty(self.count).index_copy_(0, self.place, never_too_small(single, most))
+        for who, rows in self.repeated:
             parts = torch.split(rows, max(1, AT_A_TIME // (size * rows.shape[1])))
             own = torch.cat([of_means(part) for part in parts])
-            found[who] = never_too_small(own, most[rows].mean(1))
-        return found
+            squares[who] = never_too_small(own, most[rows].mean(1))
+        return squares
 
     def lengths_of(self, each: Tensor) -> Tensor:
         """Squared, where rows' gradients are written down."""
         each = each.flatten(1)
-        parts = [each] if each.dtype == torch.float64 else pieces(each, each.shape[1])
+        parts = [each] if each.dtype == torch.float64 else chunks(each, each.shape[1])
         lengths = torch.cat([torch.linalg.vector_norm(part.double(), dim=1) for part in parts])
 
         def of_means(rows: Tensor) -> Tensor:
@@ -111,11 +111,11 @@ def weighted_sum(factors: Tensor, each: Tensor) -> Tensor:
     if flat.dtype == torch.float64:
         return (factors @ flat).reshape(each.shape[1:])
     total = factors.new_zeros(flat.shape[1])
-    for own, part in zip(pieces(factors, flat.shape[1]), pieces(flat, flat.shape[1]), strict=True):
+    for own, part in zip(chunks(factors, flat.shape[1]), chunks(flat, flat.shape[1]), strict=True):
         total.addmv_(part.double().mT, own)
     return total.reshape(each.shape[1:])
 
 
-def pieces(rows: Tensor, size: int) -> Iterator[Tensor]:
+def chunks(rows: Tensor, size: int) -> Iterator[Tensor]:
     """So many rows at a time that their numbers, `size` of each, stay in the cache in double precision."""
     return iter(torch.split(rows, max(1, AT_A_TIME // max(1, size))))

@@ -17,7 +17,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional as F
 
 from wardround.core.tree import Tree, align
-from wardround.models.patient_gradients import Patients, of_pairs, pieces, weighted_sum
+from wardround.models.patient_gradients import Patients, chunks, of_pairs, weighted_sum
 
 INTO, AT_OUTPUT = "into", "at output"
 # squared lengths of the patients' gradients, and the rows' sum when each is multiplied with a number
@@ -62,10 +62,10 @@ def of_layer(layer: nn.Module, rows: Tree, patients: Patients, names: dict[str, 
         return _of_linear(rows[INTO].double(), rows[AT_OUTPUT].double(), patients, names)
 
     def summed(factors: Tensor) -> Tree:
-        found = {short: weighted_sum(factors, leaf) for short, leaf in rows.items()}
-        if isinstance(layer, nn.Conv2d) and "weight" in found:
-            found["weight"] = _as_kernel(layer, found["weight"])
-        return {names[short]: leaf for short, leaf in found.items()}
+        sums = {short: weighted_sum(factors, leaf) for short, leaf in rows.items()}
+        if isinstance(layer, nn.Conv2d) and "weight" in sums:
+            sums["weight"] = _as_kernel(layer, sums["weight"])
+        return {names[short]: leaf for short, leaf in sums.items()}
 
     return torch.as_tensor(sum(patients.lengths_of(leaf) for leaf in rows.values())), summed
 
@@ -86,8 +86,8 @@ def _of_linear(x: Tensor, g: Tensor, patients: Patients, names: dict[str, str]) 
 
     def summed(factors: Tensor) -> Tree:
         scaled = g * factors.unsqueeze(1)
-        found = {"weight": lambda: scaled.mT @ x, "bias": lambda: scaled.sum(0)}
-        return {name: found[short]() for short, name in names.items()}
+        sums = {"weight": lambda: scaled.mT @ x, "bias": lambda: scaled.sum(0)}
+        return {name: sums[short]() for short, name in names.items()}
 
     return torch.as_tensor(sum(squares)), summed
 
@@ -102,27 +102,27 @@ def _of_deep_convolution(
     if "weight" in names:
 
         def of_means(rows: Tensor) -> Tensor:
-            both = _patches(layer, x[rows.flatten()], g[rows.flatten()])
-            left, right = (one.double().reshape(len(rows), -1, one.shape[2]) for one in both)
+            patches = _patches(layer, x[rows.flatten()], g[rows.flatten()])
+            left, right = (part.double().reshape(len(rows), -1, part.shape[2]) for part in patches)
             return of_pairs(left, right)[0] / rows.shape[1] ** 2
 
-        in_pieces = zip(pieces(x, size), pieces(g, size), strict=True)
-        found = [of_pairs(*(one.double() for one in _patches(layer, *both))) for both in in_pieces]
-        single, most = (torch.cat(one) for one in zip(*found, strict=True))
+        in_chunks = zip(chunks(x, size), chunks(g, size), strict=True)
+        lengths = [of_pairs(*(part.double() for part in _patches(layer, *both))) for both in in_chunks]
+        single, most = map(torch.cat, zip(*lengths, strict=True))
         squares.append(patients.squared_lengths(single, most, of_means, size))
     if "bias" in names:
         squares.append(patients.lengths_of(at_bias))
 
     def weight_sum(factors: Tensor) -> Tensor:
         total = factors.new_zeros(layer.out_channels, layer.weight[0].numel())
-        for own, wide, high in zip(pieces(factors, size), pieces(x, size), pieces(g, size), strict=True):
-            patches, at_output = (one.double() for one in _patches(layer, wide, high))
+        for own, wide, high in zip(chunks(factors, size), chunks(x, size), chunks(g, size), strict=True):
+            patches, at_output = (part.double() for part in _patches(layer, wide, high))
             total.addmm_(at_output.mul_(align(own, at_output)).flatten(0, 1).mT, patches.flatten(0, 1))
         return _as_kernel(layer, total)
 
     def summed(factors: Tensor) -> Tree:
-        found = {"weight": lambda: weight_sum(factors), "bias": lambda: factors @ at_bias}
-        return {name: found[short]() for short, name in names.items()}
+        sums = {"weight": lambda: weight_sum(factors), "bias": lambda: factors @ at_bias}
+        return {name: sums[short]() for short, name in names.items()}
 
     return torch.as_tensor(sum(squares)), summed
 
@@ -130,8 +130,8 @@ def _of_deep_convolution(
 def _patches(layer: nn.Conv2d, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     """What each place of the output saw, (rows, places, height x width x channels of a kernel), and the gradient there,
     (rows, places, channels). Channels come last, so that they are copied in one piece: half the time of `F.unfold`."""
-    across, down = int(layer.padding[1]), int(layer.padding[0])
-    wide = F.pad(x, (across, across, down, down)).permute(0, 2, 3, 1).contiguous()
+    horizontal, vertical = int(layer.padding[1]), int(layer.padding[0])
+    wide = F.pad(x, (horizontal, horizontal, vertical, vertical)).permute(0, 2, 3, 1).contiguous()
     rows, line, pixel, channel = wide.stride()
     size = (len(x), *g.shape[2:], *layer.kernel_size, x.shape[1])
     steps = (layer.stride[0] * line, layer.stride[1] * pixel, layer.dilation[0] * line, layer.dilation[1] * pixel)
@@ -168,11 +168,11 @@ class Caught:
             part.register_forward_hook(self._catch(name))
 
     def _catch(self, name: str) -> Any:
-        def hook(part: nn.Module, given: tuple[Tensor, ...], made: Tensor) -> None:
+        def hook(part: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
             self.twice = self.twice or name in self.inputs
-            self.inputs[name], self.versions[name] = given[0], given[0]._version
+            self.inputs[name], self.versions[name] = inputs[0], inputs[0]._version
             # an edge of the graph, not the tensor: what comes next may write into it (`relu(inplace=True)`)
-            self.outputs[name] = get_gradient_edge(made)
+            self.outputs[name] = get_gradient_edge(output)
 
         return hook
 
@@ -182,13 +182,13 @@ class Caught:
     def usable(self, rows: int) -> bool:
         """Whether every layer ran once, with rows along its first axis, and nobody wrote into what went into it."""
         return not self.twice and all(
-            len(one) == rows and one._version == self.versions[name] for name, one in self.inputs.items()
+            len(x) == rows and x._version == self.versions[name] for name, x in self.inputs.items()
         )
 
 
 def _unshared(module: nn.Module) -> bool:
-    every = [id(leaf) for part in module.modules() for leaf in part.parameters(recurse=False)]
-    return len(every) == len(set(every))
+    ids = [id(leaf) for part in module.modules() for leaf in part.parameters(recurse=False)]
+    return len(ids) == len(set(ids))
 
 
 def _rows_apart(caught: Caught, run: RowLosses, x: Tensor) -> bool:
@@ -198,8 +198,8 @@ def _rows_apart(caught: Caught, run: RowLosses, x: Tensor) -> bool:
     tried[1:] = torch.nan
     with torch.enable_grad():
         losses = run(tried.requires_grad_(), torch.zeros(2, dtype=torch.int64, device=x.device))
-    seen = [losses.detach(), *(one.detach() for one in caught.inputs.values())]
-    caught.apart = caught.usable(2) and all(bool(one[0].isfinite().all()) for one in seen)
+    seen = [losses.detach(), *(x.detach() for x in caught.inputs.values())]
+    caught.apart = caught.usable(2) and all(bool(values[0].isfinite().all()) for values in seen)
     caught.clear()
     return caught.apart
 
@@ -223,11 +223,11 @@ def _of_all_rows(
             # something before the first layer must want a gradient for there to be one at its output
             total = run(block.detach().requires_grad_(), rows).sum()
             names = list(caught.outputs)
-            found = torch.autograd.grad(total, [caught.outputs[name] for name in names], allow_unused=True)
+            grads = torch.autograd.grad(total, [caught.outputs[name] for name in names], allow_unused=True)
         if not caught.usable(len(block)):
             caught.clear()
             return None
-        for name, g in zip(names, found, strict=True):
+        for name, g in zip(names, grads, strict=True):
             if g is not None and trained[name]:
                 own = of_rows(caught.layers[name], caught.inputs[name].detach(), g.detach(), trained[name])
                 parts.setdefault(name, []).append(own)
@@ -258,16 +258,13 @@ def by_layers(
         return None
     squares: Tensor = torch.zeros(patients.count, dtype=torch.float64, device=x.device)
     sums: list[Callable[[Tensor], Tree]] = []
-    for name, kept in rows.items():
-        part, summed = of_layer(caught.layers[name], kept, patients, trained[name])
+    for name, of_name in rows.items():
+        part, summed = of_layer(caught.layers[name], of_name, patients, trained[name])
         squares = squares + part
         sums.append(summed)
 
     def all_summed(factors: Tensor) -> Tree:
-        gathered: Tree = {}
-        for one in sums:
-            gathered |= one(factors)
-        return gathered
+        return {name: leaf for summed in sums for name, leaf in summed(factors).items()}
 
     return squares.sqrt(), all_summed
 

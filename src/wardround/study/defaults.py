@@ -16,8 +16,8 @@ def with_seeds(tables: Mapping[str, Any], arms: Sequence[Mapping[str, Any]], mod
     seeds = evaluation.get("seeds", {})
     if not isinstance(seeds, Mapping) or "count" in seeds:
         return evaluation
-    asked = {key for arm in arms for key in flatten(arm)} | set(flatten({"privacy": tables["privacy"]}))
-    spends = any(key.startswith(("privacy.example", "privacy.site")) for key in asked)
+    keys = {key for arm in arms for key in flatten(arm)} | set(flatten({"privacy": tables["privacy"]}))
+    spends = any(key.startswith(("privacy.example", "privacy.site")) for key in keys)
     count = 1 if spends else model.seeds
     return {**evaluation, "seeds": {**seeds, "count": count}}
 

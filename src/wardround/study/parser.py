@@ -275,8 +275,8 @@ class _Reader:
         study_blocks = self.blocks(STUDY_BLOCKS, tables, where)
         document: dict[str, Any] = {"name": raw.get("name"), "question": raw.get("question", "")}
         for key, section in SECTIONS.items():
-            beside = asdict(common[section.common_field]) if section.common is not None else {}
-            document[key] = {section.tag: members[key].name, **members[key].options, **beside}
+            shared = asdict(common[section.common_field]) if section.common is not None else {}
+            document[key] = {section.tag: members[key].name, **members[key].options, **shared}
         for name, block in (ARM_BLOCKS | STUDY_BLOCKS).items():
             value = (arm_blocks | study_blocks)[name]
             if block.required or tables.get(name):

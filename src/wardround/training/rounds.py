@@ -28,9 +28,10 @@ def _init_seed(trial: Trial) -> int:
 def start(trial: Trial, weights: tuple[Tree, Tree] | None = None) -> Run:
     """`weights` are those of `first_weights`, where they are known already."""
     shared, private, buffers = _parts(trial, weights)
-    kept = trial.algorithm.init_memory(shared)
+    memory = trial.algorithm.init_memory(shared)
     memories = {
-        site.name: Memory(kept, _private_at(trial, site, private), buffers, _protection(trial)) for site in trial.sites
+        site.name: Memory(memory, _private_at(trial, site, private), buffers, _protection(trial))
+        for site in trial.sites
     }
     return Run(0, trial.algorithm.init(shared, len(trial.sites)), memories)
 

@@ -66,7 +66,7 @@ def _withdraw(here: "SiteFile", study: str, name: str, yes: bool, json: bool) ->
 
 
 def _hash_of(study: str, approved: list[str]) -> str:
-    """Of a study file, or the only approved one that begins like this: the file may be gone by now."""
+    """The hash of a study file, or of the only approval that starts with this text: the file may be gone by now."""
     from wardround.runs.catalog import load_study
 
     alike = [known for known in approved if len(study) >= 8 and known.startswith(study)]

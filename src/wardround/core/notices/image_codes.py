@@ -65,7 +65,7 @@ IMAGE_CODES: Mapping[str, Code] = {
             ]
         ),
     ),
-    "images-of-side": info(
+    "images-of-part": info(
         "How many images each part of an archive holds.",
         NOTHING,
         lambda n: f"{n.details['part']}: {count(n, 'images')} images",

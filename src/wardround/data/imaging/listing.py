@@ -11,6 +11,7 @@ import pandas as pd
 
 from wardround.core.errors import StudyError
 from wardround.core.notices import Notice
+from wardround.core.seeds import generator
 from wardround.data.imaging.problems import Accepted, Problem
 from wardround.data.records import UNKNOWN
 
@@ -20,25 +21,24 @@ POLICIES: dict[Uncertain, int] = {"ignore": UNKNOWN, "zero": 0, "one": 1}
 
 @dataclass(frozen=True)
 class Listing:
-    """`said` has those of the columns patient, age, sex, view, hospital and side that are recorded, as text."""
+    """`attributes` has those of the columns patient, age, sex, view, hospital and split that are recorded, as text."""
 
     names: np.ndarray = field(repr=False)  # of the images, as text; not shown in a traceback
     target: np.ndarray  # int64 (rows, findings): 1, 0 and -1 for uncertain
     classes: tuple[str, ...]
-    said: pd.DataFrame = field(repr=False)
+    attributes: pd.DataFrame = field(repr=False)
     problems: tuple[Problem, ...] = ()
 
     def __len__(self) -> int:
         return len(self.names)
 
     def take(self, rows: np.ndarray) -> "Listing":
-        return replace(
-            self, names=self.names[rows], target=self.target[rows], said=self.said.iloc[rows].reset_index(drop=True)
-        )
+        attributes = self.attributes.iloc[rows].reset_index(drop=True)
+        return replace(self, names=self.names[rows], target=self.target[rows], attributes=attributes)
 
 
 def settled(listing: Listing, policy: Uncertain) -> tuple[Listing, list[Notice]]:
-    """What -1 counts as: whoever wrote the label was not sure."""
+    """With the value that the study has for uncertain labels (-1)."""
     uncertain = listing.target == -1
     if not uncertain.any():
         return listing, []
@@ -47,20 +47,8 @@ def settled(listing: Listing, policy: Uncertain) -> tuple[Listing, list[Notice]]
     return replace(listing, target=np.where(uncertain, POLICIES[policy], listing.target)), [notice]
 
 
-def some_rows(patient: np.ndarray | None, found: int, rows: int, draws: np.random.Generator) -> np.ndarray:
-    """Numbers of `rows` rows in order: those of patients drawn one by one, so that most are there with all images.
-
-    With one seed a smaller choice is always part of a larger one.
-    """
-    if rows > found:
-        raise StudyError("data: rows", f"{rows} images wanted, {found} there", f"Write at most {found}.")
-    unit = np.arange(found) if patient is None else pd.factorize(patient)[0]
-    turn = draws.permutation(unit.max() + 1)[unit]
-    return np.sort(np.argsort(turn, kind="stable")[:rows])
-
-
 @dataclass(frozen=True)
-class Wanted:
+class ImageOptions:
     """The settings that every form needs."""
 
     size: int
@@ -72,8 +60,20 @@ class Wanted:
     seed: int
 
 
-def chosen_rows(rows: int, total: int) -> Notice:
-    return Notice("rows-chosen", "info", counts={"images": rows, "of": total}, details={"by": "patients"})
+def drawn_rows(listing: Listing, options: ImageOptions, total: int) -> tuple[np.ndarray, list[Notice]]:
+    """All row numbers, or as many as the study asks for: those of patients drawn one by one, so that most are there
+    with all images. With one seed a smaller choice is always part of a larger one."""
+    count = len(listing)
+    if options.rows is None:
+        return np.arange(count), []
+    if options.rows > count:
+        raise StudyError("data: rows", f"{options.rows} images wanted, {count} there", f"Write at most {count}.")
+    patient = listing.attributes.get("patient")
+    unit = np.arange(count) if patient is None else pd.factorize(patient)[0]
+    turn = generator(options.seed, "chest-xray rows").permutation(unit.max() + 1)[unit]
+    rows = np.sort(np.argsort(turn, kind="stable")[: options.rows])
+    counts = {"images": options.rows, "of": total}
+    return rows, [Notice("rows-chosen", "info", counts=counts, details={"by": "patients"})]
 
 
 @dataclass(frozen=True)
@@ -91,16 +91,20 @@ _AGE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([YMWD]?)", re.IGNORECASE)  # 58, 058
 _YEARS = {"": 1.0, "Y": 1.0, "M": 1 / 12, "W": 7 / 365.25, "D": 1 / 365.25}
 
 
-def hospitals(said: pd.DataFrame) -> np.ndarray:
-    return said["hospital"].to_numpy(object) if "hospital" in said else np.full(len(said), HOSPITAL, dtype=object)
+def hospitals(attributes: pd.DataFrame) -> np.ndarray:
+    return (
+        attributes["hospital"].to_numpy(object)
+        if "hospital" in attributes
+        else np.full(len(attributes), HOSPITAL, dtype=object)
+    )
 
 
-def patients(said: pd.DataFrame) -> tuple[np.ndarray | None, list[Notice]]:
+def patients(attributes: pd.DataFrame) -> tuple[np.ndarray | None, list[Notice]]:
     """Hashed with the hospital's name, so that numbers do not travel and two hospitals' number 7 are two patients."""
-    if "patient" not in said:
+    if "patient" not in attributes:
         return None, [Notice("no-patient-column", "info", details={"images": True})]
-    keys = hospitals(said) + "\x1f" + said["patient"].to_numpy(object)
-    unknown = np.flatnonzero(said["patient"] == "")
+    keys = hospitals(attributes) + "\x1f" + attributes["patient"].to_numpy(object)
+    unknown = np.flatnonzero(attributes["patient"] == "")
     keys[unknown] = [f"row {row}\x1f\x1f" for row in unknown]
     codes, distinct = pd.factorize(keys)
     hashed = np.array([sha256(key.encode()).hexdigest()[:16] for key in distinct])
@@ -108,19 +112,19 @@ def patients(said: pd.DataFrame) -> tuple[np.ndarray | None, list[Notice]]:
     return hashed[codes], [notice] if len(unknown) else []
 
 
-def groups(said: pd.DataFrame) -> tuple[pd.DataFrame, list[Notice]]:
+def groups(attributes: pd.DataFrame) -> tuple[pd.DataFrame, list[Notice]]:
     """`sex` and `view` as text, `age` in years. What is blank or cannot be is missing."""
-    found, notices = pd.DataFrame(index=pd.RangeIndex(len(said))), []
-    if "sex" in said:
-        found["sex"] = _each(said["sex"], lambda text: SEXES.get(text.lower()))
-    if "age" in said:
-        found["age"] = _each(said["age"], years).astype(float)
-        impossible = int((found["age"].isna() & (said["age"] != "")).sum())
+    known, notices = pd.DataFrame(index=pd.RangeIndex(len(attributes))), []
+    if "sex" in attributes:
+        known["sex"] = _each(attributes["sex"], lambda text: SEXES.get(text.lower()))
+    if "age" in attributes:
+        known["age"] = _each(attributes["age"], years).astype(float)
+        impossible = int((known["age"].isna() & (attributes["age"] != "")).sum())
         if impossible:
             notices.append(Notice("impossible-ages", "info", counts={"ages": impossible, "oldest": OLDEST}))
-    if "view" in said:
-        found["view"] = _each(said["view"], lambda text: text.upper() or None)
-    return found, notices
+    if "view" in attributes:
+        known["view"] = _each(attributes["view"], lambda text: text.upper() or None)
+    return known, notices
 
 
 def years(text: str) -> float:

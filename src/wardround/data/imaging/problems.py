@@ -18,7 +18,7 @@ CONVERTED: tuple[Accepted, ...] = ("16-bit", "colour", "other-size")
 NAMED = 5  # file names in a message; all of them are in problems.csv
 LISTING = "problems.csv"
 
-WORDS: dict[Kind, str] = {
+PROBLEMS: dict[Kind, str] = {
     "missing": "that the table names have no file",
     "unreadable": "cannot be read, or are not one grey picture",
     "16-bit": "have 16 bits per pixel",
@@ -39,7 +39,7 @@ class Problem:
 def refused(problems: Collection[Problem], accept: Collection[Accepted]) -> list[Kind]:
     """Kinds of problems that are there and that the study does not accept. Files that nobody names harm no one."""
     kinds = {problem.kind for problem in problems}
-    return [kind for kind in WORDS if kind in kinds and kind != "extra" and kind not in accept]
+    return [kind for kind in PROBLEMS if kind in kinds and kind != "extra" and kind not in accept]
 
 
 def refuse(problems: Collection[Problem], accept: Collection[Accepted], where: Path, listing: Path | None) -> None:
@@ -48,21 +48,21 @@ def refuse(problems: Collection[Problem], accept: Collection[Accepted], where: P
     if not kinds:
         return
     # names of images may name patients: the listing has them, and stays with the data; without one they are arrays
-    told = "; ".join(
-        f"{WORDS[kind]}: "
+    described = "; ".join(
+        f"{PROBLEMS[kind]}: "
         f"{_count_and_names(kind, problems) if listing is None else len(_names(kind, problems))} ({kind})"
         for kind in kinds
     )
     accepted = ", ".join(f'"{kind}"' for kind in (*accept, *kinds))
     listed = f" All of them are in {listing}." if listing is not None else ""
     remedy = f"Correct the files or the table.{listed} To go on all the same, write `accept = [{accepted}]` in [data]."
-    raise DataError(str(where), f"images {told}", remedy)
+    raise DataError(str(where), f"images {described}", remedy)
 
 
 def problem_notices(problems: Collection[Problem], total: int) -> list[Notice]:
     """One for each kind: how many of `total`, and the first names."""
     notices = []
-    for kind in WORDS:
+    for kind in PROBLEMS:
         names = _names(kind, problems)
         of = {"of": total} if total and kind != "extra" else {}
         if names:
