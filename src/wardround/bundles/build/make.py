@@ -12,8 +12,7 @@ import torch
 from wardround.bundles.build.assemble import Origin, OtherRows, plain_name, unrecorded, write_bundle
 from wardround.bundles.build.run_inputs import Beside, beside_of
 from wardround.bundles.build.run_inputs import side_of as side_of
-from wardround.bundles.card.card import told_by
-from wardround.bundles.card.concerning import Whose
+from wardround.bundles.card.card import Recipient, told_by
 from wardround.core.atomic_files import refuse_existing
 from wardround.core.errors import BundleError, StudyError, as_path, shown, suggest
 from wardround.core.registry import Members
@@ -163,7 +162,7 @@ def _origin(opened: Opened, arm: Arm, asked: str, trial: Trial, name: str, regio
         raise BundleError(where, "is not there", "Run the study again with --again.")
     label, score = saved_scores(saved, where, arm.name, trial.seed, site)
     trained = {one.name: len(one.train) for one in trial.scored if _trains(trial, arm, name, one.name)}
-    whose = _whose(cohort, beside, arm, trial, site)
+    recipient = _recipient(cohort, beside, arm, trial, site)
     return Origin(
         study=plan.study,
         run=folder.path.name,
@@ -183,7 +182,7 @@ def _origin(opened: Opened, arm: Arm, asked: str, trial: Trial, name: str, regio
         test=test,
         test_label=label,
         saved=score,
-        told=told_by(opened.results, plan.study, arm, asked, trial.seed, whose, trained, region),
+        told=told_by(opened.results, plan.study, arm, asked, trial.seed, recipient, trained, region),
         models=opened.models,
         has_findings=plan.has_findings,
         inputs=beside.inputs,
@@ -240,19 +239,16 @@ def _untested(trial: Trial, site: Site) -> Rows:
     return replace(rows, x=rows.x[keep], y=rows.y[keep], **of_these)
 
 
-def _whose(cohort: Cohort, beside: Beside, arm: Arm, trial: Trial, site: Site) -> Whose:
-    """What tells this site's warnings from those of the others."""
+def _recipient(cohort: Cohort, beside: Beside, arm: Arm, trial: Trial, site: Site) -> Recipient:
     table, options = cohort.table if cohort.records.is_table else beside.table, arm.data.options
     places = np.searchsorted(cohort.row_numbers, site.test_rows)
     recorded = [] if table is None else table.records_of(places).tolist()
     here = [] if table is None else [c for c, there in zip(table.columns, recorded, strict=True) if there]
-    others = [one.name for one in trial.scored if one.name != site.name]
-    hospitals = [name for name in cohort.records.hospitals if name.replace("/", "-") in others]
-    named = {name for column in here for name in (column.name, column.own_name)} | set(cohort.records.classes)
-    for key in ("target", "patient"):
-        named.add(str((options.get(f"{key}s") or {}).get(site.name, options.get(key))))
-    differing = (table is not None and not table.recorded.all()) or options.get("columns", "same") != "same"
-    return Whose(site.name, (*others, *hospitals), frozenset(named), differing)
+    others = {one.name for one in trial.scored} - {site.name}
+    hospitals = {str(name) for name in cohort.records.hospital[places] if str(name).replace("/", "-") not in others}
+    same_columns = (table is None or bool(table.recorded.all())) and options.get("columns", "same") == "same"
+    columns = frozenset(name for column in here for name in (column.name, column.own_name))
+    return Recipient(site.name, frozenset(hospitals), columns, not others, same_columns)
 
 
 def _vocabulary(cohort: Cohort, site: str) -> dict[str, str]:

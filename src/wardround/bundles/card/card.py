@@ -1,6 +1,6 @@
 """Parts of a card that not every bundle has: findings, images, parties, how sure it is. As plain data."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,9 +8,9 @@ import numpy as np
 from scipy import stats
 
 from wardround.bundles.bundle import Bundle
-from wardround.bundles.card.concerning import Whose, concerning
 from wardround.bundles.out_of_distribution import SHARE, OutOfDistribution
 from wardround.bundles.uncertainty import Uncertainty
+from wardround.core.notices import CODES, Notice, line_of, read_notice
 from wardround.data.parties import IMAGE
 from wardround.data.prepare import Recipe
 from wardround.data.records import Column
@@ -258,12 +258,38 @@ class Told:
     interval: Mapping[str, Any] | None  # confidence, method, covers; None: there are none
     privacy: Mapping[str, Any] | None  # what was promised and spent; None: nothing protects anybody
     subgroups: Mapping[str, Any]
-    warnings: tuple[str, ...]
+    notices: tuple[Notice, ...]
     introduction: tuple[str, ...] = ()  # what must be known first, such as that its parts come from different places
     ranked_within: bool = False  # whether areas under curves over all sites are means of the sites' own
     adapter: Adapter | None = None  # None: all of the model comes from one training
     findings: Mapping[str, Any] = field(default_factory=dict)  # of each: AUC over all sites, at this site
     region: str | None = None  # whose own model it is; None: the model of all
+
+
+@dataclass(frozen=True)
+class Recipient:
+    """The hospital that a card goes to. A simulation knows all hospitals' files; a card says nothing of others'."""
+
+    site: str
+    hospitals: frozenset[str]  # those of its rows, as the source names them
+    columns: frozenset[str]  # of its own file
+    is_single: bool  # there is no other site
+    same_columns: bool  # all hospitals have them, so that none gives another one away
+
+
+def notices_for(recipient: Recipient, notices: Iterable[Notice]) -> tuple[Notice, ...]:
+    """Those about this hospital or about all, that name no other and no column that its own file does not have."""
+    own = {recipient.site, *recipient.hospitals}
+
+    def may_know(notice: Notice) -> bool:
+        if recipient.is_single:
+            return True
+        if notice.site not in ("", *own) or not own.issuperset(notice.other_sites) or CODES[notice.code].about_others:
+            return False
+        of_own_file = notice.site != "" or recipient.columns.issuperset({*notice.columns, *notice.per_column})
+        return recipient.same_columns or of_own_file
+
+    return tuple(filter(may_know, notices))
 
 
 def ranked_within(arm: Mapping[str, Any]) -> dict[str, Any]:
@@ -277,12 +303,12 @@ def told_by(
     arm: Arm,
     asked: str,
     seed: int,
-    whose: Whose,
+    recipient: Recipient,
     trained: Mapping[str, int],
     region: str | None = None,
 ) -> Told:
     """From a run's results.json."""
-    site = whose.site
+    site = recipient.site
     found = results["arms"][asked]
     overall = dict(found["metrics"])
     if found["own_models"]:  # scores of different models are not ranked against each other
@@ -305,7 +331,7 @@ def told_by(
         else {"confidence": results["interval"]["confidence"], **_without_text(of_variant)},
         privacy=_privacy(results.get("privacy"), arm.name, site),
         subgroups=found["subgroups"],
-        warnings=concerning([notice["text"] for notice in results["notices"]], whose),
+        notices=notices_for(recipient, map(read_notice, results["notices"])),
         introduction=() if region is None else (REGIONAL.format(region),),
         ranked_within=bool(found["own_models"]),
         findings={} if region is not None else findings_told(found, site),
@@ -400,7 +426,10 @@ def card_of(
         "out_of_distribution": out_of_distribution_words(
             bundle.out_of_distribution, len(about["features"]), bundle.inputs.images is not None
         ),
-        "limits": [*_limits(told, about), *([] if about["private"] else [*_few(classes, label), *told.warnings])],
+        "limits": [
+            *_limits(told, about),
+            *([] if about["private"] else [*_few(classes, label), *map(line_of, told.notices)]),
+        ],
         "hashes": dict(hashes),
     }
 
