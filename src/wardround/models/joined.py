@@ -19,9 +19,8 @@ from wardround.core.settings import Count, Fraction, parse_settings, settings_of
 from wardround.core.tree import Tree
 from wardround.data.site import Block
 from wardround.models.cnn import cnn
-from wardround.models.dropout import Dropout
 from wardround.models.mlp import mlp
-from wardround.models.model import Cut, Model, ModelBuilder, Shape, from_module
+from wardround.models.model import Cut, Dropout, Model, ModelBuilder, Shape, from_module
 from wardround.models.residual import residual
 from wardround.study.facts import ModelFacts, declares
 
