@@ -34,7 +34,6 @@ from wardround.models.model import Model
 from wardround.privacy.dp.epsilons import format_epsilon
 from wardround.privacy.dp.example_dp import PrivateGradient, Rule
 from wardround.privacy.dp.protection import Streams, seeded_streams
-from wardround.study.schema import Arm
 from wardround.training.local import Memory, local_train
 from wardround.training.optimisers import optimiser_for
 from wardround.training.rounds import start
@@ -319,19 +318,14 @@ def invert_arms(
             progress(f"{arm.name}: {count} rows from protected updates")
             protected = [_attack(trial, run, victim, trial.rule(victim.site), effort) for victim in chosen]
             entry["with"] = _summary(protected)
-            images[_label(arm)] = [image for _, image in protected]
+            label = f"epsilon {format_epsilon(arm.privacy.example.promised)}\n({arm.name})"
+            images[label] = [image for _, image in protected]
         arms[arm.name] = entry
         if not pictured and chosen[0].true.dim() == 3:
             pictured, images = chosen, {"without protection": [image for _, image in unprotected[key]], **images}
     content = {"at": at, "rows": count, "candidates": CANDIDATES, "arms": arms}
     pictures = _pictures(pictured, images) if target.pictures_allowed else []
     return {**content, "pictures": len(pictures)}, pictures
-
-
-def _label(arm: Arm) -> str:
-    return (
-        "" if arm.privacy.example is None else f"epsilon {format_epsilon(arm.privacy.example.promised)}\n({arm.name})"
-    )
 
 
 def _victims(trial: Trial, count: int) -> list[Victim]:

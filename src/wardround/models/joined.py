@@ -46,7 +46,8 @@ def joined(
             problem = "joins what several parties hold, and the study names no parties"
             raise StudyError("model: joined", problem, "Add [topology.parties], or choose another model.")
         refuse_unknown_parties(bottoms or {}, shape.parts)
-        refuse_weights_without_image(weights, shape.parts)
+        if weights is not None and not any(len(part.shape) == 3 for part in shape.parts):
+            raise StudyError("model: weights", "are for images, and no party has one", "Leave `weights` out.")
         models = {p.party: bottom(p, embedding, (bottoms or {}).get(p.party), weights) for p in shape.parts}
         others = [part.party for part in shape.parts if part.present is not None]
 
@@ -155,11 +156,6 @@ def refuse_unknown_parties(bottoms: Mapping[str, Any], parts: tuple[Block, ...])
         if party not in known:
             remedy = suggest(party, known, "Parties with features")
             raise StudyError("model: bottoms", f"no party with features is called {party!r}", remedy)
-
-
-def refuse_weights_without_image(weights: Path | None, parts: tuple[Block, ...]) -> None:
-    if weights is not None and not any(len(part.shape) == 3 for part in parts):
-        raise StudyError("model: weights", "are for images, and no party has one", "Leave `weights` out.")
 
 
 def prefixed(leaves: Tree, prefix: str) -> Tree:

@@ -29,6 +29,9 @@ RowGradients = Callable[[Tree, Tensor, Tensor, Tree, Patients], tuple[Tensor, Ca
 
 
 class Dropout(nn.Module):
+    """Its mask is an input, drawn by purpose like all randomness: a buffer that the training step fills in for each
+    batch, and the number one at prediction."""
+
     mask: Tensor
 
     def __init__(self, p: float, shape: tuple[int, ...]) -> None:

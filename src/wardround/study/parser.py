@@ -119,7 +119,7 @@ class _Reader:
         tables = {
             key: deepcopy(dict(_table(raw, key, where)))
             for key in TABLES
-            if key in raw or key in SECTIONS or not _is_optional(blocks[key])
+            if key in raw or key in SECTIONS or blocks[key].default is not None
         }
         smaller = flatten(_table(raw, "quick", where)) if quick else {}
         overrides = {**self.without_replaced(smaller, changes, tables, where), **changes}
@@ -283,10 +283,6 @@ class _Reader:
                 document[name] = asdict(value) or None
         document |= {name: raw.get(name) for name in ("arms", "variants", "claims")}
         return members, study_blocks, {key: value for key, value in plain(document).items() if value != {}}
-
-
-def _is_optional(block: Setting) -> bool:
-    return block.default is None
 
 
 def _keys(prefix: str, kind: Any) -> dict[str, Any]:
