@@ -23,7 +23,16 @@ from wardround.runs.catalog import load_study
 from wardround.runs.plan import load_plan
 
 SITES = ("alder", "birch", "cedar")
-MESSAGES = ("hello", "facts", "lend", "moments", "prepare", "train", "evaluate", "goodbye")  # in the order of a run
+MESSAGES = (
+    "hello",
+    "facts",
+    "fill_values",
+    "moments",
+    "prepare",
+    "train",
+    "evaluate",
+    "goodbye",
+)  # in the order of a run
 DEADLINE = 1000.0  # seconds; a clock of the test's own lets them pass
 PLACES: list[Place] = [
     (kind, number, site) for kind in MESSAGES for number in (range(3) if kind == "train" else [None]) for site in SITES

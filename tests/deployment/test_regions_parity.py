@@ -106,7 +106,7 @@ def test_a_scale_of_all_sites_agrees_to_rounding(tmp_path: Path) -> None:
     theirs = made.run_folder.load_model("fedavg", 3)
     for name, leaf in ours.items():
         np.testing.assert_allclose(theirs[name].numpy(), leaf.numpy(), atol=1e-6, err_msg=name)
-    assert {"lend", "moments"} <= {kind_of(sealed) for _, sealed, _ in made.transport.carried}
+    assert {"fill_values", "moments"} <= {kind_of(sealed) for _, sealed, _ in made.transport.carried}
 
 
 @pytest.mark.slow

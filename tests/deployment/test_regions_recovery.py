@@ -21,7 +21,7 @@ from wardround.runs.catalog import load_study
 from wardround.runs.plan import load_plan
 
 REGIONS = {"north": ["alder", "cedar"], "south": ["birch", "dogwood"]}
-MESSAGES = ("hello", "facts", "lend", "moments", "prepare", "train", "evaluate", "goodbye")
+MESSAGES = ("hello", "facts", "fill_values", "moments", "prepare", "train", "evaluate", "goodbye")
 Place = tuple[str, Any, str]
 
 

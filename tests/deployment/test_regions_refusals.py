@@ -202,7 +202,7 @@ def test_the_coordinator_of_all_sees_no_columns_of_a_single_site(tmp_path: Path)
     by_site = {"sets", "described", "directions"}  # as in the report of any run
     assert {name for name, one in answers["north", "facts"].items() if "cedar" in str(one)} <= by_site
     assert "burns" in str(answers["north", "facts"]["kinds"])
-    for kind in ("lend", "moments", "train"):
+    for kind in ("fill_values", "moments", "train"):
         told = {name: one for name, one in answers["south", kind].items() if name != "rounds"}
         assert "birch" not in str(told), kind
     tensors = [answer.tensors for region, sealed, answer in made.transport.carried if kind_of(sealed) == "train"]

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from wardround.deployment.provisioning.region_file import RegionFile as RegionFile
     from wardround.deployment.provisioning.site_file import SiteFile as SiteFile
     from wardround.deployment.provisioning.site_file import open_source as open_source
-    from wardround.deployment.regional.region_check import preflight_region as preflight_region
     from wardround.deployment.regional.region_run import coordinate_region as coordinate_region
+    from wardround.deployment.regional.region_run import preflight_region as preflight_region
 
 _HOMES = {
     "wardround.deployment.common.deployable": ("refuse_undeployable",),
@@ -77,8 +77,7 @@ _HOMES = {
         "SiteFile",
         "open_source",
     ),
-    "wardround.deployment.regional.region_check": ("preflight_region",),
-    "wardround.deployment.regional.region_run": ("coordinate_region",),
+    "wardround.deployment.regional.region_run": ("coordinate_region", "preflight_region"),
 }
 __all__ = [
     "CoordinatorKit",

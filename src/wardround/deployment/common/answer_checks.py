@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from wardround.core.notices import Notice
-from wardround.data.clinical_names import SAME
+from wardround.data.checks.clinical_names import SAME
 from wardround.data.records import NO_FINDING, Column, class_hash
 from wardround.deployment.common.deployed_plan import DeployedPlan, Key, reported_sides
 from wardround.evaluation.regional import REGIONAL

@@ -12,12 +12,12 @@ import numpy as np
 
 from wardround.core.errors import DeployError, SiteError
 from wardround.core.notices import Notice, read_notice
-from wardround.data.agreement import Common, Facts, Lent, Moments, common_of, common_scale, layout_of, with_enough
+from wardround.data.agreement import Common, Facts, FillValues, Moments, common_of, common_scale, layout_of, with_enough
 from wardround.data.checks.before_training import accepted, direction_notices, refuse_errors
+from wardround.data.checks.clinical_names import SAME
 from wardround.data.checks.label_direction import Association, opposites, uncompared
-from wardround.data.clinical_names import SAME
 from wardround.data.prepare import Layout
-from wardround.data.records import SIDES, Column
+from wardround.data.records import SPLIT_PARTS, Column
 from wardround.data.serialization import Plain, read_column, read_layout, write_column, write_layout
 from wardround.deployment.common.answer_checks import check_facts, check_fill_values, check_moments, dominant_sites
 from wardround.deployment.common.deployed_plan import Agreed, DeployedPlan, Key, coordinator_plan
@@ -40,7 +40,7 @@ def read_facts(payload: Mapping[str, Any]) -> Facts:
     return Facts(tuple(map(bool, payload["present"])), tuple(map(bool, payload["gaps"])), levels)
 
 
-def write_fill_values(fill_values: Lent, numbers: Sequence[int], categories: Sequence[str]) -> Plain:
+def write_fill_values(fill_values: FillValues, numbers: Sequence[int], categories: Sequence[str]) -> Plain:
     """Only for the requested columns."""
     fill_values = with_enough(fill_values)
     requested = np.zeros(len(fill_values.fill), dtype=bool)
@@ -52,8 +52,10 @@ def write_fill_values(fill_values: Lent, numbers: Sequence[int], categories: Seq
     }
 
 
-def read_fill_values(payload: Mapping[str, Any]) -> Lent:
-    return Lent(np.array(payload["fill"], dtype=float), np.array(payload["counts"], dtype=np.int64), payload["levels"])
+def read_fill_values(payload: Mapping[str, Any]) -> FillValues:
+    return FillValues(
+        np.array(payload["fill"], dtype=float), np.array(payload["counts"], dtype=np.int64), payload["levels"]
+    )
 
 
 def write_moments(moments: Moments) -> Plain:
@@ -232,7 +234,7 @@ def most_train_rows(plan: DeployedPlan, sites: Collection[str]) -> int:
 
 
 def rows_by_side(counts: Mapping[str, Any]) -> dict[str, int]:
-    return {side: counts[side] for side in SIDES}
+    return {part: counts[part] for part in SPLIT_PARTS}
 
 
 def _facts(payload: Any) -> Facts:
@@ -302,20 +304,27 @@ def _choose_layouts(
 
 def _ask_for_fill_values(
     plan: DeployedPlan, requests: list[dict[str, list[Any]]], facts: FactSource, body: Mapping[str, Any], ask: Any
-) -> Generator[Any, None, dict[str, list[Lent]]]:
+) -> Generator[Any, None, dict[str, list[FillValues]]]:
     """Values for columns that some site lacks, by contributor; empty where no site lacks any."""
     if not any(request["numbers"] or request["categories"] for request in requests):
         return {}
 
     def check(site: str, answer: Message) -> None:
-        check_fill_values(answer.body["lent"], plan, requests, body["of"], body["layouts"], facts.train_rows(site))
+        check_fill_values(
+            answer.body["fill_values"], plan, requests, body["of"], body["layouts"], facts.train_rows(site)
+        )
 
-    answers = yield from ask(Message("lend", {**_layout_fields(body), "asked": requests}), check)
-    return {site: [read_fill_values(payload) for payload in answer.body["lent"]] for site, answer in answers.items()}
+    answers = yield from ask(Message("fill_values", {**_layout_fields(body), "missing": requests}), check)
+    return {
+        site: [read_fill_values(payload) for payload in answer.body["fill_values"]] for site, answer in answers.items()
+    }
 
 
 def _fill_values(
-    plan: DeployedPlan, layouts: Sequence[Layout | None], fill_values: Mapping[str, Sequence[Lent]], facts: FactSource
+    plan: DeployedPlan,
+    layouts: Sequence[Layout | None],
+    fill_values: Mapping[str, Sequence[FillValues]],
+    facts: FactSource,
 ) -> list[Common | None]:
     commons: list[Common | None] = []
     for number, (kind, layout) in enumerate(zip(plan.kinds, layouts, strict=True)):
@@ -323,7 +332,7 @@ def _fill_values(
             commons.append(None)
             continue
         columns = len(layout.numeric)
-        nothing = Lent(np.zeros(columns), np.zeros(columns, dtype=np.int64), {})
+        nothing = FillValues(np.zeros(columns), np.zeros(columns, dtype=np.int64), {})
         contributors = facts.contributors(plan.study.arm(kind[0]))
         commons.append(common_of([fill_values[name][number] if fill_values else nothing for name in contributors]))
     return commons
