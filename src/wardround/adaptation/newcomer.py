@@ -19,9 +19,9 @@ from wardround.data.partition import PARTITIONERS
 from wardround.data.records import label_counts
 from wardround.data.sources import Source
 from wardround.data.sources.csv.columns import normalized_levels
-from wardround.data.sources.csv.text_table import checked_names
-from wardround.data.sources.csv.text_table import read_table as read_csv
 from wardround.data.split import Split
+from wardround.data.text_table import checked_names
+from wardround.data.text_table import read_table as read_csv
 from wardround.deployment.provisioning.kit_files import read_table
 from wardround.study.schema import Evaluation, Seeds
 

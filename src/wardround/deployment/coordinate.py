@@ -1,4 +1,4 @@
-"""The coordinator's side, put together: kit, SuperLink, study, run folder."""
+"""The coordinator's part of a deployment: kit, SuperLink, study, run folder."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -27,11 +27,11 @@ LOOPBACK = "127.0.0.1"
 
 
 def deployed_folder(study: Study, out: Path) -> RunFolder:
-    """Beside a simulation of the same study, not in its place."""
+    """Next to a simulation of the same study, not in its place."""
     return RunFolder(out / f"{study.name}-{study.hash[:8]}-deployed")
 
 
-def coordinate(
+def coordinate_study(
     study: Study,
     families: Families,
     kit: CoordinatorKit,
@@ -40,7 +40,7 @@ def coordinate(
     listen: str = LOOPBACK,
     again: bool = False,
 ) -> RunFolder:
-    """Run a study across the sites of a kit, from its beginning or from where it stopped."""
+    """Run a study across the sites of a kit, from the start or from where it stopped."""
     if study.hash != kit.hash:
         problem = f"the kit was made for a study with hash {kit.hash[:12]}, and this one has {study.hash[:12]}"
         raise DeployError(str(kit.path), problem, "Name the study in the kit, or provision anew.")
@@ -90,7 +90,7 @@ def coordinate(
 
 
 def finish_up(study: Study, folder: RunFolder) -> None:
-    """A run that died after its results were written, before it was logged as finished."""
+    """Complete a run that died between writing its results and logging its end."""
     if (folder.path / "state").is_dir():
         hashes = {name: file_hash(folder.path / name) for name in RESULT_FILES}
         AuditLog(folder.path / "audit.jsonl").add(FINISHED, study=study.hash, files=hashes)
