@@ -47,7 +47,6 @@ Sites = dict[str, Cells]  # one column at every hospital
 Omitted = dict[tuple[str, str], list[str]]  # columns by reason and by hospital, empty where it is so at all
 
 USED = ("numeric", "date", "categorical")
-ALL_COLUMNS = {"own": "own", "all": "missing"}  # what is done about columns that a hospital lacks
 SEX_WORDS = {"m": "male", "male": "male", "f": "female", "female": "female", "w": "female"}
 
 
@@ -163,7 +162,7 @@ def agree_on_columns(tables: Mapping[str, Table], usage: Usage, ignored: set[str
     """Names of the columns to use, in order of first appearance, and notices. Those that are ignored may differ."""
     names = _names(tables)
     compared = [name for name in names if name not in ignored]
-    lacking = {site: [name for name in compared if name not in table] for site, table in tables.items()}
+    lacking = {site: tuple(name for name in compared if name not in table) for site, table in tables.items()}
     differences = "; ".join(f"{site!r} has no {quoted(missing)}" for site, missing in lacking.items() if missing)
     if not differences:
         return names, []
@@ -173,16 +172,20 @@ def agree_on_columns(tables: Mapping[str, Table], usage: Usage, ignored: set[str
             '`"own"` (each hospital its own) together with `schema = "own"` and the model "adapter".'
         )
         raise DataError("data: files", f"the columns differ between the hospitals: {differences}", remedy)
-    if usage in ALL_COLUMNS:
-        details = {"use": ALL_COLUMNS[usage]}
-        return names, [
-            Notice("column-not-recorded", "info", site, tuple(missing), details=details)
-            for site, missing in lacking.items()
-            if missing
-        ]
+    if usage in ("own", "all"):
+        return names, _not_recorded(lacking, usage == "own")
     left_out = set(chain.from_iterable(lacking.values()))
     notice = Notice("column-not-shared", "info", columns=tuple(name for name in names if name in left_out))
     return [name for name in names if name not in left_out], [notice]
+
+
+def _not_recorded(lacking: Mapping[str, tuple[str, ...]], own: bool) -> list[Notice]:
+    """By hospital: the columns that it lacks, which count as missing there unless each uses its `own` columns."""
+    return [
+        Notice("column-not-recorded", "info", site, columns, details={"use": "own" if own else "missing"})
+        for site, columns in lacking.items()
+        if columns
+    ]
 
 
 def read_features(

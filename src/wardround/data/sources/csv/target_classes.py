@@ -13,7 +13,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -164,7 +164,7 @@ def read_target(names: Mapping[str, str], sites: Mapping[str, Cells], declared: 
     words = {site: [word.casefold() for word in normalized_levels(cells)] for site, cells in sites.items()}
     spellings = _spellings(sites, words)
     _refuse_measurements_and_free_text(where, sites, spellings)
-    namer = _WordNamer(sites, words, declared)
+    namer = _WordNamer(names, sites, words, declared)
     meanings = {site: _meanings(site, namer) for site in sites}
     spellings = {
         **{normalized(name): name.strip() for labels in declared.labels.values() for name in labels.values()},
@@ -177,7 +177,7 @@ def read_target(names: Mapping[str, str], sites: Mapping[str, Cells], declared: 
         classes,
         {s: c.spread([number[meanings[s][w]] for w in words[s]], None).astype(np.int64) for s, c in sites.items()},
         {site: {word: classes[number[name]] for word, name in own.items()} for site, own in meanings.items()},
-        [replace(notice, columns=tuple(dict.fromkeys(names.values()))) for notice in notices],
+        notices,
     )
 
 
@@ -206,6 +206,7 @@ def _place(names: Mapping[str, str]) -> str:
 class _WordNamer:
     """How errors name the words of a target."""
 
+    columns: Mapping[str, str]  # by hospital: its name for the target
     sites: Mapping[str, Cells]
     words: Mapping[str, Sequence[str]]  # by hospital: that of each level
     declared: DeclaredClasses
@@ -325,7 +326,8 @@ def _known_pairs(
     notices = []
     if len(pairs) > 1:
         by_site = {site: " and ".join(f"{b}/{a}" for a, b in used[site]) for site in used}
-        notices.append(Notice("target-words", "warning", other_sites=tuple(used), details=by_site))
+        columns = tuple(dict.fromkeys(namer.columns.values()))
+        notices.append(Notice("target-words", "warning", columns=columns, other_sites=tuple(used), details=by_site))
     return [positives, negatives] if positive in negatives else [negatives, positives], notices
 
 
