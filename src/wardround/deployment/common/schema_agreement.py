@@ -12,7 +12,7 @@ import numpy as np
 
 from wardround.core.errors import DeployError, SiteError
 from wardround.core.notices import Notice, read_notice
-from wardround.data.agreement import Common, Facts, Lent, Moments, common_of, common_scale, layout_of, with_enough
+from wardround.data.agreement import Common, Facts, FillValues, Moments, common_of, common_scale, layout_of, with_enough
 from wardround.data.checks.before_training import accepted, direction_notices, refuse_errors
 from wardround.data.checks.clinical_names import SAME
 from wardround.data.checks.label_direction import Association, opposites, uncompared
@@ -40,7 +40,7 @@ def read_facts(payload: Mapping[str, Any]) -> Facts:
     return Facts(tuple(map(bool, payload["present"])), tuple(map(bool, payload["gaps"])), levels)
 
 
-def write_fill_values(fill_values: Lent, numbers: Sequence[int], categories: Sequence[str]) -> Plain:
+def write_fill_values(fill_values: FillValues, numbers: Sequence[int], categories: Sequence[str]) -> Plain:
     """Only for the requested columns."""
     fill_values = with_enough(fill_values)
     requested = np.zeros(len(fill_values.fill), dtype=bool)
@@ -52,8 +52,10 @@ def write_fill_values(fill_values: Lent, numbers: Sequence[int], categories: Seq
     }
 
 
-def read_fill_values(payload: Mapping[str, Any]) -> Lent:
-    return Lent(np.array(payload["fill"], dtype=float), np.array(payload["counts"], dtype=np.int64), payload["levels"])
+def read_fill_values(payload: Mapping[str, Any]) -> FillValues:
+    return FillValues(
+        np.array(payload["fill"], dtype=float), np.array(payload["counts"], dtype=np.int64), payload["levels"]
+    )
 
 
 def write_moments(moments: Moments) -> Plain:
@@ -302,7 +304,7 @@ def _choose_layouts(
 
 def _ask_for_fill_values(
     plan: DeployedPlan, requests: list[dict[str, list[Any]]], facts: FactSource, body: Mapping[str, Any], ask: Any
-) -> Generator[Any, None, dict[str, list[Lent]]]:
+) -> Generator[Any, None, dict[str, list[FillValues]]]:
     """Values for columns that some site lacks, by contributor; empty where no site lacks any."""
     if not any(request["numbers"] or request["categories"] for request in requests):
         return {}
@@ -315,7 +317,10 @@ def _ask_for_fill_values(
 
 
 def _fill_values(
-    plan: DeployedPlan, layouts: Sequence[Layout | None], fill_values: Mapping[str, Sequence[Lent]], facts: FactSource
+    plan: DeployedPlan,
+    layouts: Sequence[Layout | None],
+    fill_values: Mapping[str, Sequence[FillValues]],
+    facts: FactSource,
 ) -> list[Common | None]:
     commons: list[Common | None] = []
     for number, (kind, layout) in enumerate(zip(plan.kinds, layouts, strict=True)):
@@ -323,7 +328,7 @@ def _fill_values(
             commons.append(None)
             continue
         columns = len(layout.numeric)
-        nothing = Lent(np.zeros(columns), np.zeros(columns, dtype=np.int64), {})
+        nothing = FillValues(np.zeros(columns), np.zeros(columns, dtype=np.int64), {})
         contributors = facts.contributors(plan.study.arm(kind[0]))
         commons.append(common_of([fill_values[name][number] if fill_values else nothing for name in contributors]))
     return commons

@@ -19,7 +19,7 @@ import numpy as np
 from wardround.core import tree
 from wardround.core.errors import DeployError
 from wardround.core.tree import State
-from wardround.data.agreement import LEAST, lend, moments, own_fill
+from wardround.data.agreement import LEAST, moments, own_fill, own_fill_values
 from wardround.data.checks.before_training import refuse_errors
 from wardround.data.checks.label_direction import associations
 from wardround.data.records import SPLIT_PARTS, Records, class_hash
@@ -249,7 +249,7 @@ class Session:
                 continue
             arm = self.study.arm(kind[0])
             train = self.plan.own_split(kind).train
-            own = lend(self.plan.cohort_of(arm).table, train, layouts[place], arm.preparation)
+            own = own_fill_values(self.plan.cohort_of(arm).table, train, layouts[place], arm.preparation)
             fill_values.append(write_fill_values(own, request["numbers"], request["categories"]))
         return {"lent": fill_values}
 
@@ -263,7 +263,7 @@ class Session:
                 summed.append(None)
                 continue
             table, train = self.plan.cohort_of(arm).table, self.plan.own_split(kind).train
-            own = lend(table, train, layouts[place], arm.preparation)
+            own = own_fill_values(table, train, layouts[place], arm.preparation)
             summed.append(write_moments(moments(table, train, layouts[place], own_fill(own, read_common(common)))))
         return {"moments": summed}
 

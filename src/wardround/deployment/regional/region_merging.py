@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from wardround.core.notices import lines_of
-from wardround.data.agreement import Facts, Lent, Moments
+from wardround.data.agreement import Facts, FillValues, Moments
 from wardround.data.serialization import write_column
 from wardround.deployment.common.deployed_plan import DeployedPlan
 from wardround.deployment.common.schema_agreement import (
@@ -135,7 +135,7 @@ def _joined(arm: Arm, facts: Sequence[Facts]) -> Facts:
     )
 
 
-def _added_up(parts: Sequence[Lent]) -> dict[str, Any]:
+def _added_up(parts: Sequence[FillValues]) -> dict[str, Any]:
     if not parts:
         return {"fill": [], "counts": [], "levels": {}}
     counts = np.asarray(sum(one.counts for one in parts))
