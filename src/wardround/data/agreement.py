@@ -107,7 +107,7 @@ def _present_columns(
     return present
 
 
-def own_fill_values(table: Encoded, rows: np.ndarray, layout: Layout, settings: Preparation) -> FillValues:
+def compute_fill_values(table: Encoded, rows: np.ndarray, layout: Layout, settings: Preparation) -> FillValues:
     columns = len(layout.numeric)
     if settings.missing == "range" or settings.public:  # the middle of each public range; or there are no gaps to fill
         middle = _limits(layout).mean(axis=1) if settings.missing == "range" else np.zeros(columns)
@@ -206,7 +206,7 @@ def own_recipe(table: Encoded, rows: np.ndarray, settings: Preparation) -> Recip
         {name: layout.levels[name] for name in sorted(layout.levels, key=own_name.__getitem__)},
         tuple(sorted(layout.indicators, key=own_name.__getitem__)),
     )
-    own = own_fill_values(table, rows, layout, settings)
+    own = compute_fill_values(table, rows, layout, settings)
     fitted = fit_site(table, rows, layout, settings, own, Common(np.zeros(len(layout.numeric))))
     return recipe_of(table.columns, layout, fitted, settings)
 
@@ -229,7 +229,7 @@ def fit(
     and contributes none.
     """
     members = list(train) if members is None else members
-    own = {site: own_fill_values(table, rows, layout, settings) for site, rows in train.items()}
+    own = {site: compute_fill_values(table, rows, layout, settings) for site, rows in train.items()}
     common = common_of([own[site] for site in members])
     if settings.scale == "federated":
         of_members = [moments(table, train[site], layout, own_fill(own[site], common)) for site in members]

@@ -15,7 +15,7 @@ import torch
 from wardround.algorithms.regions import with_only
 from wardround.core.errors import StudyError
 from wardround.core.notices import Notice, identity
-from wardround.data.agreement import Common, Facts, facts, fit_site, own_fill_values, own_recipe
+from wardround.data.agreement import Common, Facts, compute_fill_values, facts, fit_site, own_recipe
 from wardround.data.brightness import levels
 from wardround.data.checks.before_training import check_splits
 from wardround.data.cohort import Cohort, image_site, load_cohort, table_site
@@ -118,7 +118,7 @@ class DeployedPlan(Plan):
         if agreed.layout is None or agreed.common is None:
             return image_site(cohort, chosen[0], own_levels(cohort, splits[0], arm))
         train, preparation = splits[0].train, arm.preparation
-        own = own_fill_values(cohort.table, train, agreed.layout, preparation)
+        own = compute_fill_values(cohort.table, train, agreed.layout, preparation)
         fitted = fit_site(cohort.table, train, agreed.layout, preparation, own, agreed.common)
         recipe = recipe_of(cohort.table.columns, agreed.layout, fitted, preparation)
         return table_site(cohort, chosen[0], recipe, dtype_of(arm))

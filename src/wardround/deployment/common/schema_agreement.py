@@ -310,10 +310,14 @@ def _ask_for_fill_values(
         return {}
 
     def check(site: str, answer: Message) -> None:
-        check_fill_values(answer.body["lent"], plan, requests, body["of"], body["layouts"], facts.train_rows(site))
+        check_fill_values(
+            answer.body["fill_values"], plan, requests, body["of"], body["layouts"], facts.train_rows(site)
+        )
 
-    answers = yield from ask(Message("lend", {**_layout_fields(body), "asked": requests}), check)
-    return {site: [read_fill_values(payload) for payload in answer.body["lent"]] for site, answer in answers.items()}
+    answers = yield from ask(Message("fill_values", {**_layout_fields(body), "missing": requests}), check)
+    return {
+        site: [read_fill_values(payload) for payload in answer.body["fill_values"]] for site, answer in answers.items()
+    }
 
 
 def _fill_values(

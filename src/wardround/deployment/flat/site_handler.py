@@ -1,19 +1,19 @@
 """How a site answers messages. It knows nothing of the network: a sealed message in, a sealed message out.
 
-hello      which study, which run, which sites          ready     columns and classes, or refused
-facts      the columns that all use                     facts     of its training rows
-lend       what some site lacks                         lent      one value a column
-moments    for a common scale                           moments   sums
-prepare    what was agreed                              prepared
-keys       who is in a secure sum                       advert    its keys of this round
-shares     everybody's keys                             shared    shares of its secrets, sealed for each of the others
-train      models, whether its last update counted      update    updates (masked, in a secure sum) and figures
-confirm    who has sent a masked vector                 confirmed its signature
-unmask     those signatures                             revealed  its shares of what undoes the masks of the sum
-evaluate   final models                                 summary   counts; predictions stay
-goodbye    the run is over                              goodbye
+hello        which study, which run, which sites          ready        columns and classes, or refused
+facts        the columns that all use                     facts        of its training rows
+fill_values  columns that some site lacks                 fill_values  one value a column
+moments      for a common scale                           moments      sums
+prepare      what was agreed                              prepared
+keys         who is in a secure sum                       advert       its keys of this round
+shares       everybody's keys                             shared       shares of its secrets, sealed for each other site
+train        models, whether its last update counted      update       updates (masked, in a secure sum) and figures
+confirm      who has sent a masked vector                 confirmed    its signature
+unmask       those signatures                             revealed     its shares of what undoes the masks of the sum
+evaluate     final models                                 summary      counts; predictions stay
+goodbye      the run is over                              goodbye
 
-What parties with different features of the same patients are asked is in vertical_session.py.
+What parties with different features of the same patients are asked is in vertical/party_session.py.
 """
 
 from collections.abc import Callable, Mapping
@@ -161,7 +161,7 @@ class SiteWork:
             return self._in_a_sum(kind, session, body)
         handlers = {
             "facts": session.facts,
-            "lend": session.lend,
+            "fill_values": session.fill_values,
             "moments": session.moments,
             "prepare": session.prepare,
         }

@@ -19,7 +19,7 @@ import numpy as np
 from wardround.core import tree
 from wardround.core.errors import DeployError
 from wardround.core.tree import State
-from wardround.data.agreement import LEAST, moments, own_fill, own_fill_values
+from wardround.data.agreement import LEAST, compute_fill_values, moments, own_fill
 from wardround.data.checks.before_training import refuse_errors
 from wardround.data.checks.label_direction import associations
 from wardround.data.records import SPLIT_PARTS, Records, class_hash
@@ -239,19 +239,19 @@ class Session:
         self.plan = own_plan(self.study, self.families, self.site, self.sites, agreed)
         self.messages["columns"] = columns
 
-    def lend(self, body: Body) -> dict[str, Any]:
+    def fill_values(self, body: Body) -> dict[str, Any]:
         """Only for the requested columns, which some site never recorded."""
         layouts = [read_layout(layout) for layout in body["layouts"]]
         fill_values: list[dict[str, Any]] = []
-        for kind, place, request in zip(self.plan.kinds, body["of"], body["asked"], strict=True):
+        for kind, place, request in zip(self.plan.kinds, body["of"], body["missing"], strict=True):
             if place is None:
                 fill_values.append({"fill": [], "counts": [], "levels": {}})
                 continue
             arm = self.study.arm(kind[0])
             train = self.plan.own_split(kind).train
-            own = own_fill_values(self.plan.cohort_of(arm).table, train, layouts[place], arm.preparation)
+            own = compute_fill_values(self.plan.cohort_of(arm).table, train, layouts[place], arm.preparation)
             fill_values.append(write_fill_values(own, request["numbers"], request["categories"]))
-        return {"lent": fill_values}
+        return {"fill_values": fill_values}
 
     def moments(self, body: Body) -> dict[str, Any]:
         """Sums over training rows, for a common scale."""
@@ -263,7 +263,7 @@ class Session:
                 summed.append(None)
                 continue
             table, train = self.plan.cohort_of(arm).table, self.plan.own_split(kind).train
-            own = own_fill_values(table, train, layouts[place], arm.preparation)
+            own = compute_fill_values(table, train, layouts[place], arm.preparation)
             summed.append(write_moments(moments(table, train, layouts[place], own_fill(own, read_common(common)))))
         return {"moments": summed}
 
