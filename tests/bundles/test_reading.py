@@ -20,7 +20,7 @@ from wardround.bundles.predict.reading import Read, Signs, judge, read_block, to
 from wardround.core.errors import DataError
 from wardround.data.prepare import Fit, Layout, Recipe
 from wardround.data.records import Column
-from wardround.data.sources.csv.text_table import checked_names, read_table
+from wardround.data.text_table import checked_names, read_table
 from wardround.study.schema import Preparation
 
 NAMES = ("a", "b", "c")

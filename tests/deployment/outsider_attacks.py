@@ -206,8 +206,7 @@ def forged_messages_are_refused(here: Hospitals, coordinator: Process, site: str
     from flwr.app import RecordDict
 
     from wardround.deployment.flower.adapter import CoordinatorConnection, ReconnectingGrid
-    from wardround.deployment.flower.server_app import GridTransport, Standing
-    from wardround.deployment.flower.wire import from_record
+    from wardround.deployment.flower.server_app import GridTransport, Standing, from_record
 
     host, port = inner_door(coordinator)
     connection = CoordinatorConnection(f"{host}:{port}", (here.kit / "link" / "secret").read_bytes(), {})

@@ -20,7 +20,7 @@ from wardround.core.errors import DeployError
 from wardround.core.tree import Tree
 from wardround.protocol.messages import Sealed
 from wardround.protocol.text import is_plain, plain_text
-from wardround.report.words_participation import participation_words
+from wardround.report.sections.answer import participation_sentence
 
 SITES = ("alder", "birch", "cedar")
 Change = Callable[[dict[str, Any], Tree], None]
@@ -197,7 +197,7 @@ def test_who_misses_the_greeting_stands_in_the_results_and_in_the_first_words(tm
     }
     rounds = len(made.folder.records())
     assert found["alder"] == {"came": True, "rounds": rounds, "of": rounds, "scored": True, "why": None}
-    words = participation_words(results(made))
+    words = participation_sentence(results(made))
     assert words is not None
     assert words.startswith("Not everybody took part: 2 of 3 invited hospitals")
     assert "cedar did not take part (did not answer the greeting in time)" in words
@@ -206,7 +206,7 @@ def test_who_misses_the_greeting_stands_in_the_results_and_in_the_first_words(tm
 def test_everybody_there_is_not_worth_a_word(tmp_path: Path) -> None:
     made = begin(tmp_path)
     made.run()
-    assert participation_words(results(made)) is None
+    assert participation_sentence(results(made)) is None
 
 
 def test_who_left_in_the_middle_is_counted(tmp_path: Path) -> None:

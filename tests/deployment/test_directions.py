@@ -10,8 +10,8 @@ import pytest
 from tests.deployment.in_process_federation import Federation, body_of, federation, kind_of
 from tests.noticed import noticed
 from wardround.core.errors import CheckError, DeployError
+from wardround.data.checks.clinical_names import SAME
 from wardround.data.checks.label_direction import Association
-from wardround.data.clinical_names import SAME
 from wardround.data.sources import SOURCES, Source
 from wardround.deployment.common.schema_agreement import direction_payload, inverted_labels
 from wardround.study.schema import Evaluation, Study

@@ -15,10 +15,10 @@ from tests.deployment.regional_federation import Hierarchy, hierarchy
 from tests.noticed import noticed
 from wardround.cli.main import app
 from wardround.core.errors import DeployError, StudyError
-from wardround.deployment.common.parity import replay
+from wardround.deployment import replay
 from wardround.protocol.messages import Sealed
 from wardround.report.evidence import read_evidence
-from wardround.report.topology import region_table, topology_words
+from wardround.report.sections.topology import region_sentences, region_table
 from wardround.runs.catalog import load_study
 from wardround.runs.plan import load_plan
 
@@ -70,8 +70,7 @@ def test_a_region_without_sites_gets_no_kit(case: str, tmp_path: Path) -> None:
 
 
 def test_a_region_file_without_hospitals_is_refused(tmp_path: Path) -> None:
-    from wardround.deployment.provisioning.provision import provision
-    from wardround.deployment.provisioning.region_file import RegionFile
+    from wardround.deployment import RegionFile, provision
 
     document = load_study({**regional(REGIONS), "data": {"source": "at-sites"}})[0]
     made = provision(document, NAMES, tmp_path / "kits", regions={"north": "127.0.0.1:9091", "south": "127.0.0.1:9092"})
@@ -123,7 +122,7 @@ def test_a_region_that_loses_all_its_sites_is_left_out_by_the_quorum(tmp_path: P
     assert told["north"]["metrics"] is not None
     evidence = read_evidence(folder)
     assert "A region without figures has no hospital that told any." in region_table(evidence).note
-    assert topology_words(evidence)
+    assert region_sentences(evidence)
 
 
 def test_without_a_quorum_it_is_a_clear_error_and_the_run_goes_on_when_it_is_settled(tmp_path: Path) -> None:

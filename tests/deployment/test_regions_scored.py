@@ -17,7 +17,7 @@ from wardround.core.errors import DeployError
 from wardround.protocol.messages import Sealed, open_sealed
 from wardround.report.build import build_report
 from wardround.report.evidence import read_evidence
-from wardround.report.topology import region_table, topology_words
+from wardround.report.sections.topology import region_sentences, region_table
 from wardround.runs.execute import run_study
 
 REGIONS = {"north": ["alder", "c*"], "south": ["birch", "dogwood"]}
@@ -109,7 +109,7 @@ def test_small_hospitals_withhold_and_the_report_says_so(tmp_path: Path) -> None
     note = region_table(evidence).note
     assert "fewer than 13 patients tested): of alder and birch" in note
     assert "A region without figures" in note
-    assert topology_words(evidence)
+    assert region_sentences(evidence)
     assert len(noticed(evidence.results, "figures-withheld", site="alder")) == 1  # whatever number of models
 
 

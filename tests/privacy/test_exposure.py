@@ -14,11 +14,16 @@ import wardround
 from tests.privacy.test_validate import EXAMPLE, plan_of, study
 from wardround.cli.main import app
 from wardround.privacy.dp.exposure import exposure_text, planned_exposure
-from wardround.report import plots_privacy
 from wardround.report.evidence import read_evidence
-from wardround.report.spent import epsilon_lines
-from wardround.report.tables_privacy import protection_table, spent_table, total_table
-from wardround.report.words_privacy import protection_words, spent_lines
+from wardround.report.sections.privacy import spending
+from wardround.report.sections.privacy.private_arms import epsilon_lines
+from wardround.report.sections.privacy.spending import (
+    protection_sentences,
+    protection_table,
+    spent_lines,
+    spent_table,
+    total_table,
+)
 from wardround.runs.folder import RunFolder
 from wardround.runs.spending import as_plain, counted_exposure, planned_spending
 
@@ -104,7 +109,7 @@ def test_tables_and_figures_know_an_epsilon_that_is_infinite(run: wardround.Stud
     assert total.rows[0][-1] == math.inf
     assert "in the last round" in spent.columns
     assert [name for line in epsilon_lines(evidence) for _, name in line.arms] == ["private", "falling"]
-    for draw in (plots_privacy.budget, plots_privacy.lengths, plots_privacy.cost_of_epsilon):
+    for draw in (spending.budget, spending.gradient_lengths, spending.cost_of_epsilon):
         assert draw(evidence) is not None
 
 
@@ -118,7 +123,7 @@ def test_report_results_and_terminal_say_it(run: wardround.StudyRun) -> None:
         assert row["noise_last"] == pytest.approx(row["noise"] / 2, rel=1e-5)
         assert 1.9 < row["epsilon"] <= 2
     evidence = read_evidence(RunFolder(run.folder), checked=True)
-    told = " ".join(protection_words(evidence))
+    told = " ".join(protection_sentences(evidence))
     assert exposure_text(found["exposure"]) in told
     assert "Without a clip: unclipped." in told
     assert "private 2, falling 2." in told

@@ -12,15 +12,19 @@ from tests.cli.test_commands import wardround as command
 from tests.real_data import shared_data
 from tests.report.image_studies import SOURCES, findings_study
 from wardround.core.errors import StudyError
-from wardround.deployment.common.deployable import refuse_undeployable
+from wardround.deployment import refuse_undeployable
 from wardround.evaluation.thresholds import class_threshold
-from wardround.report import build
-from wardround.report.citations import citations
+from wardround.report import build, sections_of
 from wardround.report.evidence import read_evidence
-from wardround.report.figures import FIGURES
-from wardround.report.plots_sure import strange
-from wardround.report.sure import sure_words
-from wardround.report.tables_sure import referral_table, strange_table, sure_sites_table, sureness_table
+from wardround.report.sections.appendix.citations import citations
+from wardround.report.sections.uncertainty import (
+    referral_table,
+    strange,
+    uncertainty_at_sites_table,
+    uncertainty_sentences,
+    uncertainty_table,
+    unfamiliar_image_table,
+)
 from wardround.runs.catalog import load_study
 from wardround.runs.execute import StudyRun
 from wardround.runs.folder import RunFolder
@@ -124,8 +128,8 @@ def test_a_party_that_is_left_out_at_times_is_no_dropout() -> None:
 def test_a_given_split_without_validation_rows_is_refused_before_training() -> None:
     """That it has none is known with the data. With `validation_share` some would be drawn."""
     records = SOURCES["findings"]().load()
-    side = np.where(records.side == "validation", "train", records.side)
-    bare = type(records)(**{**vars(records), "side": side})
+    side = np.where(records.split == "validation", "train", records.split)
+    bare = type(records)(**{**vars(records), "split": side})
     study = findings_study(uncertainty={"method": "none"}, arms=[{"algorithm": "fedavg"}])
     source = type(SOURCES["findings"]())(lambda: bare)
     with pytest.raises(StudyError, match="no site has validation rows"):
@@ -156,7 +160,7 @@ def test_scores_in_the_main_tables_stay_the_plain_ones(run: StudyRun, tmp_path: 
     for arm, told in plain.results["arms"].items():
         assert told["metrics"] == run.results["arms"][arm]["metrics"]
     assert not (plain.folder / "uncertainty.parquet").exists()
-    assert sure_words(read_evidence(RunFolder(plain.folder))) == []
+    assert uncertainty_sentences(read_evidence(RunFolder(plain.folder))) == []
 
 
 def test_a_run_keeps_every_validation_and_test_row(run: StudyRun) -> None:
@@ -191,7 +195,7 @@ def test_results_tell_of_every_site(run: StudyRun) -> None:
 
 def test_the_report_tells_it_in_words_and_tables(run: StudyRun) -> None:
     evidence = read_evidence(RunFolder(run.folder))
-    words = " ".join(sure_words(evidence))
+    words = " ".join(uncertainty_sentences(evidence))
     assert "fedavg: 6 passes with dropout; laplace: 6 passes by Laplace" in words
     told = run.results["arms"]["fedavg"]["uncertainty"]
     assert f"off by {100 * told['calibration']['ece']:.1f} points" in words
@@ -201,9 +205,9 @@ def test_the_report_tells_it_in_words_and_tables(run: StudyRun) -> None:
     assert "Gal, Ghahramani" in cited
     assert "Laplace redux" in cited
     assert "deep ensembles" not in cited
-    assert [row[0] for row in sureness_table(evidence).rows] == ["fedavg", "laplace", "local"]
-    assert len(sure_sites_table(evidence).rows) == 3 * 4
-    assert not strange_table(evidence).rows  # there are no images
+    assert [row[0] for row in uncertainty_table(evidence).rows] == ["fedavg", "laplace", "local"]
+    assert len(uncertainty_at_sites_table(evidence).rows) == 3 * 4
+    assert not unfamiliar_image_table(evidence).rows  # there are no images
     assert strange(evidence) is None
 
 
@@ -220,10 +224,11 @@ def test_images_with_findings_are_told_of_one_by_one(chests: StudyRun, monkeypat
     assert list(told["errors"]["findings"]) == list(told["sets"]["findings"]) == findings
     assert told["referral"]["at"]["figures"]["auc"]["all"]["mean"] is not None
     evidence = read_evidence(RunFolder(chests.folder))
-    assert "inverted images are" in " ".join(sure_words(evidence))
+    assert "inverted images are" in " ".join(uncertainty_sentences(evidence))
     table = evidence.results["arms"]["fedavg"]["uncertainty"]["sets"]["findings"]["Few"]
     assert table["positives"] == 3
-    drawn = {name: FIGURES[name].draw(evidence) for name in DRAWN}
+    figures = sections_of(evidence)["uncertainty"].figures
+    drawn = {name: draw(evidence) for name in DRAWN if (draw := figures[name].draw)}
     assert None not in drawn.values()
     # the other figures would take most of the time
     monkeypatch.setattr(build, "draw_all", lambda *_: dict.fromkeys(drawn, "<svg></svg>"))

@@ -54,7 +54,8 @@ def clustered(
         slot_of, used = server["cluster"]["of_site"].tolist(), int(server["cluster"]["used"])
         models = tree.clone(server["params"])
         warm = int(server["cluster"]["round"]) >= warm_up
-        updates = as_matrix(arrivals)
+        # a row for each update: fewer and larger operations than leaf by leaf
+        updates = torch.stack([torch.cat([leaf.flatten() for leaf in a.update["params"].values()]) for a in arrivals])
         peak = torch.maximum(server["cluster"]["peak"], updates.norm(dim=1).max())
         for slot in range(used):
             places = [place for place, arrival in enumerate(arrivals) if slot_of[arrival.site] == slot]
@@ -63,9 +64,8 @@ def clustered(
             weights, members = updates.new_tensor([arrivals[place].weight for place in places]), updates[places]
             mean = weights / weights.sum() @ members
             add_to_slot(models, slot, mean)
-            leaving: list[int] = []
-            if warm and used < slots and len(places) == slot_of.count(slot):
-                leaving = split(members, mean, ratio, smallest_update * float(peak), gamma)
+            may_split = warm and used < slots and len(places) == slot_of.count(slot)
+            leaving = split(members, mean, ratio, smallest_update * float(peak), gamma) if may_split else []
             if leaving:
                 for leaf in models.values():
                     leaf[used] = leaf[slot]
@@ -80,11 +80,6 @@ def clustered(
         not_regional="finds groups of sites by itself",
         citation="Sattler, Müller, Samek. Clustered federated learning. IEEE TNNLS 2020. arXiv:1910.01991",
     )  # fmt: skip
-
-
-def as_matrix(arrivals: Sequence[Arrival]) -> Tensor:
-    """A row for each update: fewer and larger operations than leaf by leaf."""
-    return torch.stack([torch.cat([leaf.flatten() for leaf in a.update["params"].values()]) for a in arrivals])
 
 
 def add_to_slot(models: Tree, slot: int, change: Tensor) -> None:

@@ -269,7 +269,7 @@ def show_conditions(conditions: Sequence["Condition"]) -> None:
             if condition.needed
             else Text("–")
         )
-        table.add_row(mark, condition.name, condition.found, "" if condition.ok else condition.remedy)
+        table.add_row(mark, condition.name, condition.state, "" if condition.ok else condition.remedy)
     console().print(table)
 
 

@@ -1,4 +1,5 @@
-"""Four hospitals on one machine: provisioned, approved, joined and coordinated with the same commands as in earnest."""
+"""Four hospitals on one machine: provisioned, approved, joined and coordinated with the same commands as in
+practice."""
 
 import os
 import re
@@ -16,13 +17,13 @@ from wardround.core.errors import DeployError
 from wardround.deployment.common.deployable import is_private
 from wardround.deployment.common.parity import Parity, replay
 from wardround.deployment.coordinate import deployed_folder
-from wardround.deployment.flat.site_account import LEDGER
 from wardround.deployment.governance.approvals import approve
 from wardround.deployment.provisioning.provision import provision
 from wardround.deployment.provisioning.site_file import SiteFile
 from wardround.runs.catalog import find_study, load_study
 from wardround.runs.ledger import Ledger, Spent
 from wardround.runs.plan import load_plan
+from wardround.runs.spending import LEDGER
 from wardround.training.validation import need_extras
 
 STUDY = "heart-deployed"
@@ -90,7 +91,7 @@ def prepare_site(folder: Path, data: str) -> None:
 
 @contextmanager
 def started(commands: Sequence[Sequence[str]], folder: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Each `wardround` command in a process of its own, its output in a file; all are ended in the end."""
+    """Each `wardround` command in a process of its own, with its output in a file; all are ended in the end."""
     from wardround.deployment.flower.superlink import LARGE_PAGES
 
     processes: list[subprocess.Popen[bytes]] = []

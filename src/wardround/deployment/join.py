@@ -1,4 +1,4 @@
-"""A hospital's side, put together: its file, its policy, its rows, its connection."""
+"""A hospital's part of a deployment: its site file, policy, rows and connection."""
 
 import fcntl
 import socket
@@ -14,7 +14,6 @@ from wardround.core.health import Condition
 from wardround.core.notices import Notice, remedy_of, text_of
 from wardround.data.records import Records
 from wardround.deployment.common.deployed_plan import DeployedPlan, own_plan
-from wardround.deployment.flat.site_account import LEDGER
 from wardround.deployment.flat.site_handler import SiteWork
 from wardround.deployment.governance.approvals import approvals_of, approved_study
 from wardround.deployment.governance.policy import (
@@ -36,6 +35,7 @@ from wardround.privacy.psi.patient_ids import read_ids
 from wardround.protocol.signing import PublicKey, read_key, read_public_key
 from wardround.runs.catalog import families as known_families
 from wardround.runs.ledger import Ledger, charges_of
+from wardround.runs.spending import LEDGER
 from wardround.study.parser import Families, parse_study, read_study_file
 from wardround.study.schema import Study
 
@@ -45,7 +45,7 @@ ShowLine = Callable[[str], None]
 
 @dataclass(frozen=True)
 class SiteGate:
-    """What the site file says, asked anew each time: an approval may be withdrawn while a run goes on."""
+    """Decisions by the site file, which is read anew each time: an approval may be withdrawn during a run."""
 
     site: SiteFile
     families: Families
@@ -108,12 +108,12 @@ def site_work(site: SiteFile, families: Families, notice: ShowLine) -> SiteWork:
 
 
 def peers_of(site: SiteFile) -> dict[str, PublicKey]:
-    """Hospitals whose keys this one has. Without a hospital's file nothing is added up with it."""
+    """Hospitals whose keys this one has. Without its key nothing is added up with a hospital."""
     return {path.stem: read_public_key(path.read_bytes(), path) for path in sorted(site.peers.glob("*.pub"))}
 
 
-def join(site: SiteFile, notice: ShowLine, stop: Callable[[], bool] = lambda: False) -> None:
-    """Take part in whatever was approved here, until `stop` or a KeyboardInterrupt."""
+def join_studies(site: SiteFile, notice: ShowLine, stop: Callable[[], bool] = lambda: False) -> None:
+    """Take part in all studies approved here, until `stop` or a KeyboardInterrupt."""
     from wardround.deployment.flower.site_loop import SiteLoop
 
     families = known_families()
@@ -146,7 +146,7 @@ def alone(state: Path, problem: str = "another process has joined with it") -> I
 
 
 def preflight(site: SiteFile) -> list[Condition]:
-    """Everything that can be known without sending anything: rows, checks, policy, approval, connection."""
+    """All checks that need no message: rows, policy, approval, connection."""
     families = known_families()
     conditions = []
     try:
@@ -200,7 +200,7 @@ def _of_study(site: SiteFile, study: Study, families: Families, work: SiteWork) 
 
 
 def _of_party(site: SiteFile, study: Study, families: Families, records: Records) -> list[Condition]:
-    """What can be known before patients are matched: nothing of the other parties'."""
+    """What can be checked before patients are matched."""
     try:
         patients = read_ids(site.name, ids_of(site.name, records))
         plan = own_vertical_plan(study, families, site.name, records)
@@ -217,7 +217,7 @@ def _condition(notice: Notice) -> Condition:
 
 
 def _keys(site: SiteFile, study: Study, work: SiteWork) -> list[Condition]:
-    """Of the other hospitals, for secure sums, and for what parties seal for each other."""
+    """Public keys of other hospitals, for secure sums and for what parties seal for each other."""
     if not is_vertical(study) and not any(arm.privacy.secure_sum is not None for arm in study.trained_arms):
         return []
     near = companions(study, site.name, site.sites) or site.sites
@@ -227,7 +227,7 @@ def _keys(site: SiteFile, study: Study, work: SiteWork) -> list[Condition]:
 
 
 def _spending(site: SiteFile, plan: DeployedPlan) -> list[Condition]:
-    """What patients here have paid, and would have paid after this study."""
+    """What patients here have spent, and would have spent after this study."""
     entries, charges = Ledger(site.state / LEDGER).entries(), plan.own_charges()
     if not charges:
         return []
@@ -246,7 +246,8 @@ def _connection(site: SiteFile) -> Condition:
 
 
 def trust(ca: Path) -> ssl.SSLContext:
-    """What certificates of coordinators are held against. A damaged file is said to be one, not a bad connection."""
+    """Certificates of coordinators are checked against it. A damaged file is reported as such, not as a bad
+    connection."""
     try:
         return ssl.create_default_context(cafile=str(ca))
     except OSError:  # errors of TLS among them

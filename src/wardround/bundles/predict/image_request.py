@@ -73,7 +73,7 @@ def block_of_rows(
                 problem = "there is no 'image'" if content is None else "'image' is not a text"
                 raise DataError(where(number), problem, "Give the content of a PNG, JPEG or DICOM file in base64.")
             pictures.append(sent_picture(content, images, where(number)))
-    said, ungiven = _said(rows, [picture.said for picture in pictures])
+    said, ungiven = _said(rows, [picture.attributes for picture in pictures])
     return block_of_pictures(labels, pictures, images, columns_of(said), {}, where, ungiven)
 
 

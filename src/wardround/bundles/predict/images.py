@@ -21,14 +21,14 @@ from wardround.bundles.bundle import Bundle
 from wardround.bundles.inputs import Images
 from wardround.bundles.predict.blocks import Block, Opened, Unread
 from wardround.core.errors import DataError, as_path, shown, suggest
-from wardround.data.imaging.convert import decode
+from wardround.data.imaging.cache import decode
 from wardround.data.imaging.decode import Picture, need_clahe
 from wardround.data.imaging.dicom import TAGS, need_pydicom
 from wardround.data.imaging.file_lookup import DICOM, IMAGES, files_below, is_dicom, matched
+from wardround.data.imaging.labels import ATTRIBUTES, Table, is_table, read_table, views
 from wardround.data.imaging.labels import IMAGE as IMAGE_COLUMNS
-from wardround.data.imaging.labels import LATERAL, SAID, Table, is_table, read_table
-from wardround.data.imaging.listing import Wanted, groups
-from wardround.data.imaging.npz import FLAGS, SIDES, Archive, image_of, texts_of
+from wardround.data.imaging.listing import groups
+from wardround.data.imaging.npz import FLAGS, Archive, image_of, texts_of
 
 IMAGE = "image"  # the column with a row's name
 WORDS = ("age", "sex", "view")  # what is known of a patient beside the image
@@ -147,7 +147,7 @@ def _files(folder: Path, files: Sequence[str], images: Images, keep: Sequence[st
 
     def read(start: int, stop: int) -> Block:
         pictures = [_decoded(folder / name, images) for name in files[start:stop]]
-        said = pd.DataFrame({word: [one.said.get(word, "") for one in pictures] for word in TAGS}, dtype=object)
+        said = pd.DataFrame({word: [one.attributes.get(word, "") for one in pictures] for word in TAGS}, dtype=object)
         kept = {name: _texts_or_gaps(said[name].tolist()) for name in keep}
         ungiven = _unsaid(pictures, WORDS)
         return block_of_pictures(list(files[start:stop]), pictures, images, columns_of(said), kept, ungiven=ungiven)
@@ -191,7 +191,7 @@ def _table(
         if not needed:
             return block_without_images(labels[start:stop], columns_of(told), own, where)
         pictures = [_decoded(path.parent / name, images) for name in files[start:stop]]
-        tagged = {w: [one.said.get(w, "") for one in pictures] for w in WORDS if w not in told}
+        tagged = {w: [one.attributes.get(w, "") for one in pictures] for w in WORDS if w not in told}
         told = told.assign(**{word: pd.Series(cells, dtype=object) for word, cells in tagged.items()})
         ungiven = _unsaid(pictures, tagged)
         return block_of_pictures(labels[start:stop], pictures, images, columns_of(told), own, where, ungiven)
@@ -200,18 +200,15 @@ def _table(
 
 
 def _said(table: Table) -> pd.DataFrame:
-    columns = {word: table.column(SAID[word]) for word in WORDS}
-    lateral = table.column(LATERAL)
-    if lateral is not None:  # a lateral image has nothing under AP/PA
-        frontal = columns["view"] if columns["view"] is not None else np.full(len(lateral), "", dtype=object)
-        columns["view"] = np.where([text.lower() == "lateral" for text in lateral], "LATERAL", frontal)
+    columns = {word: table.column(ATTRIBUTES[word]) for word in WORDS}
+    columns["view"] = views(table)
     present = {word: pd.Series(cells, dtype=object) for word, cells in columns.items() if cells is not None}
     return pd.DataFrame(present, index=pd.RangeIndex(len(table.cells)))
 
 
 def _kept(table: Table, name: str) -> np.ndarray:
     """By its name in the first line, or by what it is: patient, age, sex, view."""
-    found = table.cells[:, table.header.index(name)] if name in table.header else table.column(SAID.get(name, ()))
+    found = table.cells[:, table.header.index(name)] if name in table.header else table.column(ATTRIBUTES.get(name, ()))
     if found is None:
         raise DataError(str(table.path), f"there is no column {shown(name)}", suggest(name, table.header, "Columns"))
     return found
@@ -219,18 +216,11 @@ def _kept(table: Table, name: str) -> np.ndarray:
 
 def _npz(bundle: Bundle, path: Path, images: Images, keep: Sequence[str], without: Sequence[str]) -> _Pieces:
     archive = Archive(path)
-    sides = [side for side in SIDES if f"{side}_images" in archive.members]
-    if not sides:
-        remedy = "Give a file in the form of MedMNIST, with train_images, test_images and so on."
-        raise DataError(str(path), "has no train_images, val_images or test_images", remedy)
-    pictures = {side: archive.pictures(side) for side in sides}
-    counts = {side: member.shape[0] for side, member in pictures.items()}
+    pictures = archive.parts()
+    counts = {part: member.shape[0] for part, member in pictures.items()}
 
     def member(name: str) -> np.ndarray | None:
-        found = archive.column(name, counts)
-        if found is not None and found.ndim != 1:
-            raise archive.damaged(f"{name} does not hold one value for each image")
-        return found
+        return archive.values(name, counts)
 
     said = pd.DataFrame(index=pd.RangeIndex(sum(counts.values())))
     for word, (name, yes, no) in FLAGS.items():
@@ -276,12 +266,11 @@ def _unread_array(
 def converted(pixels: np.ndarray, images: Images) -> np.ndarray:
     """Arrays of images at the bundle's size, as those of an .npz file are read."""
     size = images.shape[1]
-    wanted = Wanted(size, (), "ignore", images.clahe, (), None, 0)
     if pixels.shape[1:] == (size, size) and pixels.dtype == np.uint8 and not images.clahe:
         return pixels[:, np.newaxis]
     if not len(pixels):
         return np.zeros((0, 1, size, size), dtype=np.uint8)
-    return np.stack([image_of(one, wanted) for one in pixels])[:, np.newaxis]
+    return np.stack([image_of(one, size, images.clahe) for one in pixels])[:, np.newaxis]
 
 
 def block_of_pictures(
@@ -319,7 +308,7 @@ def block_without_images(
 
 def _unsaid(pictures: Sequence[Picture], words: Iterable[str]) -> dict[str, np.ndarray]:
     """A DICOM file has the columns, with or without a value in them; a file of another kind has none."""
-    silent = np.array([not one.said for one in pictures], dtype=bool)
+    silent = np.array([not one.attributes for one in pictures], dtype=bool)
     return dict.fromkeys(words, silent)
 
 

@@ -29,7 +29,7 @@ from wardround.bundles.predict.scoring import in_words as in_words
 from wardround.bundles.predict.writing import Sheet, refuse_target, written
 from wardround.core.errors import DataError, StudyError, shown
 from wardround.core.threads import torch_threads
-from wardround.data.sources.csv.text_table import checked_names
+from wardround.data.text_table import checked_names
 from wardround.uncertainty.decision import REASONS
 
 WORKERS = 2

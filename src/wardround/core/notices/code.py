@@ -48,8 +48,8 @@ def quoted(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names))
 
 
-def listed(words: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+def listed(items: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(items[:-1]), items[-1])))
 
 
 def count(notice: Notice, name: str = "rows") -> int:

@@ -57,13 +57,13 @@ def grouped(notices: Iterable[Notice]) -> list[tuple[list[Notice], str]]:
     groups: dict[tuple[object, ...], list[Notice]] = {}
     for notice in notices:
         groups.setdefault(_shared(notice), []).append(notice)
-    found: list[tuple[list[Notice], str]] = []
+    lines: list[tuple[list[Notice], str]] = []
     for members in groups.values():
         if len(members) < MANY_SITES:
-            found += [([notice], line_of(notice)) for notice in members]
+            lines += [([notice], line_of(notice)) for notice in members]
         else:
-            found.append((members, _line_for_many(members)))
-    return found
+            lines.append((members, _line_for_many(members)))
+    return lines
 
 
 def identity(notice: Notice) -> tuple[object, ...]:
@@ -75,13 +75,13 @@ def identity(notice: Notice) -> tuple[object, ...]:
 
 def over_seeds(by_seed: Iterable[Iterable[Notice]]) -> list[Notice]:
     """The first of each remark, with the number of seeds that have it where not all have it."""
-    found: dict[tuple[object, ...], list[Notice]] = {}
+    alike: dict[tuple[object, ...], list[Notice]] = {}
     total = 0
     for notices in by_seed:
         total += 1
         for key, notice in {identity(notice): notice for notice in notices}.items():
-            found.setdefault(key, []).append(notice)
-    return [replace(notices[0], seeds=some_of(len(notices), total)) for notices in found.values()]
+            alike.setdefault(key, []).append(notice)
+    return [replace(notices[0], seeds=some_of(len(notices), total)) for notices in alike.values()]
 
 
 def as_notice(note: Notice | str) -> Notice:

@@ -1,4 +1,4 @@
-"""The end of a run across hospitals: all results, computed from the summaries that sites sent."""
+"""The end of a deployed run: all results, computed from the summaries that sites sent."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -25,7 +25,7 @@ RESULT_FILES = ("results.json", "summaries.jsonl", "records.jsonl")
 
 @dataclass(frozen=True)
 class Participants:
-    """Who was invited, who came, and why others did not or left.
+    """Who was invited, who came, and why others did not come or left.
 
     `scored` names the sites with figures, where these are not the sites that sent summaries.
     """

@@ -1,4 +1,4 @@
-"""A hospital's own predictions, and the scores from which it calls classes: files of a run that never leave it."""
+"""A hospital's own predictions and thresholds: files of a run that never leave it."""
 
 from collections.abc import Sequence
 from io import BytesIO
@@ -22,7 +22,7 @@ def keep_predictions(
     classes: tuple[str, ...],
     thresholds: Sequence[np.ndarray | None],
 ) -> None:
-    """Of a wave's trials on test rows. `thresholds` are those of the positive class or of findings; None: none."""
+    """Predictions of a wave's trials on test rows. `thresholds` are those of the positive class or of findings."""
     if not predictions:
         return
     _write(
@@ -38,12 +38,11 @@ def keep_predictions(
 
 
 def load_predictions(folder: Path) -> pd.DataFrame | None:
-    """None where there are none yet."""
     return _read(folder / "predictions")
 
 
 def load_thresholds(folder: Path) -> pd.DataFrame | None:
-    """As `evaluation.thresholds.choose_thresholds` has them: by arm and seed, for each finding."""
+    """In the form of `evaluation.thresholds.choose_thresholds`: by arm and seed, for each finding."""
     table = _read(folder / "thresholds")
     return None if table is None else table.set_index(["arm", "seed"])
 

@@ -1,7 +1,7 @@
-"""A bundle at a hospital that took part in a deployed run, from what the run left there. Nothing is sent or asked.
+"""A bundle at a hospital that took part in a deployed run, made from what the run left there, without the network.
 
-The card holds what the hospital knows: its own rows and figures, who took part, and what its ledger says. How many
-rows others have, and figures over all hospitals, are in the coordinator's report.
+The card holds what the hospital knows: its own rows and figures, who took part, and its ledger. Other hospitals'
+numbers of rows, and figures over all hospitals, are in the coordinator's report.
 """
 
 from collections.abc import Mapping
@@ -94,7 +94,7 @@ def bundle_of(
     models: Mapping[str, Factory] | None = None,
     clahe: bool = False,
 ) -> Path:
-    """`clahe` says whether the contrast of this hospital's images was evened out when they were read."""
+    """`clahe` says whether CLAHE was applied when this hospital's images were read."""
     study = session.study
     names = [known.name for known in study.arms]
     if arm not in names:
@@ -118,8 +118,8 @@ def _changed(session: Session) -> RunError:
 
 
 def _refuse_changed(session: Session, predictions: pd.DataFrame) -> None:
-    """By what the run left here: the outcome of every row that was tested with any seed, and, where patients are
-    protected, the fingerprint of all rows that the ledger has charged."""
+    """Compare with what the run left here: the outcome of every tested row, and, where patients are protected, the
+    fingerprint of all rows that the ledger has charged."""
     rows, columns = predictions["row"].to_numpy(), label_columns(predictions)
     label, target = predictions[columns].to_numpy(), session.records.target.reshape(len(session.records), -1)
     charged = {entry.patients for entry in _ledger_entries(session)}
@@ -131,7 +131,6 @@ def _refuse_changed(session: Session, predictions: pd.DataFrame) -> None:
 
 
 def _ledger_entries(session: Session) -> list[Entry]:
-    """What this run has charged this site's patients."""
     return [entry for entry in session.ledger.entries() if (entry.run, entry.site) == (session.run, session.site)]
 
 
@@ -179,7 +178,7 @@ def _origin(session: Session, arm: Arm, seed: int, models: Mapping[str, Factory]
 
 
 def _run_inputs(session: Session, arm: Arm, site: Site, clahe: bool) -> Beside:
-    """What rows have beside columns. Thresholds of other hospitals' findings are not known here."""
+    """Inputs besides columns. Thresholds of other hospitals' findings are not known here."""
     inputs = beside_of(session.plan, arm, site, {"findings": {}})
     if inputs.inputs.images is None:
         return inputs
@@ -189,7 +188,7 @@ def _run_inputs(session: Session, arm: Arm, site: Site, clahe: bool) -> Beside:
 def _weights(
     session: Session, arm: Arm, seed: int, beside: Beside, models: Mapping[str, Factory] | None
 ) -> tuple[Tree, Tree]:
-    """The model with which this site predicts, as the end of the run left it here."""
+    """The model with which this site predicts after the run."""
     path = session.folder / "models" / arm.name / f"seed-{seed}.safetensors"
     if not path.is_file():
         problem = f"has no model of arm {arm.name} with seed {seed} yet"
@@ -239,7 +238,7 @@ def _card_facts(session: Session, arm: Arm, seed: int, site: Site, predictions: 
 
 
 def _findings(scores: Scores, arm: str, site: str, resampling: Resampling) -> dict[str, Any]:
-    """Of each finding what this site knows: its own AUC."""
+    """For each finding, this site's own AUC."""
     if not scores.findings:
         return {}
     findings = findings_told({"findings": describe_findings(scores, arm, resampling)}, site)

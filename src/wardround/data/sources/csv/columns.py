@@ -29,7 +29,7 @@ import pandas as pd
 
 from wardround.core.errors import DataError, StudyError
 from wardround.data.records import Column
-from wardround.data.sources.csv.text_table import Cells, Table
+from wardround.data.text_table import Cells, Table
 
 Shape = Literal["empty", "numbers", "dates", "unclear dates", "numbers and text", "dates and text", "text"]
 Kind = Literal["numeric", "date", "categorical", "id", "free text", "empty"]

@@ -29,8 +29,8 @@ from wardround.data.sources.csv.columns import (
     shape,
 )
 from wardround.data.sources.csv.target_classes import DeclaredClasses, read_target
-from wardround.data.sources.csv.text_table import Separator, Table, checked_names, looks_like_data, read_table
 from wardround.data.sources.source import Source
+from wardround.data.text_table import Separator, Table, checked_names, looks_like_data, read_table
 
 AGE_NAMES = ("age", "age_years")
 SEX_NAMES = ("sex", "gender")

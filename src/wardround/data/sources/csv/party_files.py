@@ -30,8 +30,8 @@ from wardround.data.sources.csv.hospital_files import (
     without,
 )
 from wardround.data.sources.csv.target_classes import DeclaredClasses, read_target
-from wardround.data.sources.csv.text_table import Cells, Separator, Table, checked_names, read_table
 from wardround.data.sources.source import Source
+from wardround.data.text_table import Cells, Separator, Table, checked_names, read_table
 
 NO_ROW = -1  # in the place of a row's number
 UNLABELLED = ("",)  # the classes of a party that has no labels

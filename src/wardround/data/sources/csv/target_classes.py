@@ -20,7 +20,7 @@ import numpy as np
 
 from wardround.core.errors import DataError, StudyError, suggest
 from wardround.data.sources.csv.columns import FEW_LEVELS, normalized_levels, spelling
-from wardround.data.sources.csv.text_table import MISSING_WORDS, Cells, to_number
+from wardround.data.text_table import MISSING_WORDS, Cells, to_number
 
 RARE = 0.1  # of the rows of the word that it is close to
 MOST_NUMBERS = 4  # different ones that may be names of classes, as grades are; more are a count or a measurement
