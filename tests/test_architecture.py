@@ -16,8 +16,7 @@ from wardround.core.errors import WardroundError
 from wardround.core.settings import settings_of
 from wardround.data.partition import PARTITIONERS
 from wardround.data.sources import SOURCES
-from wardround.deployment.governance.policy import Policy
-from wardround.deployment.provisioning.site_file import SiteFile
+from wardround.deployment import Policy, SiteFile
 from wardround.models import MODELS
 from wardround.study.schema import (
     METRICS,

@@ -13,10 +13,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from wardround.core.settings import Factory
 from wardround.data.records import Records
 from wardround.data.sources import Source
-from wardround.deployment.common.messaging import Step
+from wardround.deployment import Refusal, Refused, Step
 from wardround.deployment.flat.coordinator import Coordinator
 from wardround.deployment.flat.site_handler import SiteWork
-from wardround.deployment.governance.policy import Refusal, Refused
 from wardround.protocol.messages import Sealed
 from wardround.protocol.signing import Key, PublicKey
 from wardround.runs.catalog import load_study

@@ -11,8 +11,7 @@ from tests.deployment.in_process_federation import ByHand, OpenGate, key, own_re
 from wardround.core.settings import Factory
 from wardround.data.records import Records
 from wardround.data.sources import Source
-from wardround.deployment.common.deployable import refuse_undeployable
-from wardround.deployment.common.messaging import Step
+from wardround.deployment import Step, refuse_undeployable
 from wardround.deployment.flat.site_handler import SiteWork
 from wardround.deployment.regional.region_handler import OwnSites, RegionWork
 from wardround.deployment.regional.regions import regions_of

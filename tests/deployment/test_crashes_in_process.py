@@ -16,7 +16,8 @@ from tests.deployment.parity import KNOWN, kept_memories
 from tests.small_federations import assert_same_tree
 from wardround.core.errors import DeployError
 from wardround.core.tree import Tree
-from wardround.deployment.common.parity import replay, replay_trial
+from wardround.deployment import replay
+from wardround.deployment.common.parity import replay_trial
 from wardround.protocol.messages import Sealed
 from wardround.runs.catalog import load_study
 from wardround.runs.plan import load_plan

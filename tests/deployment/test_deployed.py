@@ -10,8 +10,7 @@ from pathlib import Path
 
 from tests.deployment.federation_processes import HEART, Hospitals, Process, heart_study, hospitals
 from wardround.cli.rendering import INTERRUPTED
-from wardround.deployment.join import preflight
-from wardround.deployment.provisioning.kit import CoordinatorKit
+from wardround.deployment import CoordinatorKit, preflight
 from wardround.runs.audit import changed_files, heads_in, verify
 
 STUDY = heart_study(

@@ -22,7 +22,8 @@ from wardround.core.errors import DeployError, RunError
 from wardround.core.threads import torch_threads
 from wardround.data.records import Records
 from wardround.data.sources import Source
-from wardround.deployment.common.local_predictions import load_predictions, load_thresholds
+from wardround.deployment import load_predictions
+from wardround.deployment.common.local_predictions import load_thresholds
 from wardround.deployment.flat.site_bundle import bundle_of
 from wardround.deployment.flat.site_session import Session
 from wardround.evaluation.prediction import scores_of

@@ -14,7 +14,7 @@ from tests.noticed import noticed
 from wardround.core.errors import DeployError, StudyError
 from wardround.core.notices import text_of
 from wardround.core.tree import Tree
-from wardround.deployment.common.deployable import refuse_undeployable
+from wardround.deployment import refuse_undeployable
 from wardround.deployment.flat.run_secret import RunSecret
 from wardround.privacy.dp.accountant import Charge, epsilon
 from wardround.protocol.messages import Message, Sealed, open_sealed, seal

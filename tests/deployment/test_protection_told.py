@@ -11,12 +11,10 @@ from wardround.core.errors import DeployError, StudyError
 from wardround.core.health import Condition
 from wardround.data.records import Column
 from wardround.data.serialization import read_column, write_column
-from wardround.deployment.common.deployable import refuse_undeployable
+from wardround.deployment import SiteFile, in_plain_words, preflight, refuse_undeployable
 from wardround.deployment.common.deployed_plan import own_plan
 from wardround.deployment.common.schema_agreement import common_columns
-from wardround.deployment.governance.plain_words import in_plain_words
-from wardround.deployment.join import peers_of, preflight
-from wardround.deployment.provisioning.site_file import SiteFile
+from wardround.deployment.join import peers_of
 from wardround.runs.catalog import load_study
 from wardround.runs.ledger import charges_of
 

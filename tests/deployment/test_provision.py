@@ -19,11 +19,8 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 
 from tests.deployment.federation_fixtures import SITES, kits, study
 from wardround.core.errors import DeployError, MachineError, StudyError
-from wardround.deployment.common.deployable import refuse_undeployable
+from wardround.deployment import CoordinatorKit, SiteFile, provision, refuse_undeployable, revoke
 from wardround.deployment.provisioning import certificates
-from wardround.deployment.provisioning.kit import CoordinatorKit
-from wardround.deployment.provisioning.provision import provision, revoke
-from wardround.deployment.provisioning.site_file import SiteFile
 from wardround.runs.audit import verify
 from wardround.runs.catalog import load_study
 

@@ -18,7 +18,7 @@ from tests.noticed import noticed
 from wardround.core.errors import DataError, DeployError
 from wardround.data.records import Column, Records
 from wardround.data.sources import Source
-from wardround.deployment.governance.policy import Refusal
+from wardround.deployment import Refusal
 from wardround.protocol.messages import PROTOCOL, Message, Sealed, seal
 from wardround.runs.catalog import load_study
 

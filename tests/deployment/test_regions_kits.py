@@ -23,14 +23,11 @@ from tests.deployment.test_containers import GROWING, ROOT, refuse_unknown, unit
 from wardround.cli.main import app
 from wardround.core.errors import CheckError, DeployError
 from wardround.core.health import Condition
+from wardround.deployment import CoordinatorKit, RegionFile, coordinate_region, preflight_region, provision, revoke
 from wardround.deployment.join import alone
 from wardround.deployment.provisioning.certificates import certificate_pem, new_authority, new_key, private_pem
-from wardround.deployment.provisioning.kit import CoordinatorKit
 from wardround.deployment.provisioning.kit_files import write_private
-from wardround.deployment.provisioning.provision import provision, revoke
-from wardround.deployment.provisioning.region_file import RegionFile
 from wardround.deployment.provisioning.region_kits import COMPOSE, UNIT, unit_text
-from wardround.deployment.regional.region_run import coordinate_region, preflight_region
 from wardround.runs.catalog import load_study
 
 REGIONS = {"north": ["alder", "cedar"], "south": ["birch", "dogwood"]}

@@ -15,7 +15,7 @@ from tests.deployment.regional_federation import Hierarchy, hierarchy
 from tests.noticed import noticed
 from wardround.cli.main import app
 from wardround.core.errors import DeployError, StudyError
-from wardround.deployment.common.parity import replay
+from wardround.deployment import replay
 from wardround.protocol.messages import Sealed
 from wardround.report.evidence import read_evidence
 from wardround.report.sections.topology import region_sentences, region_table
@@ -70,8 +70,7 @@ def test_a_region_without_sites_gets_no_kit(case: str, tmp_path: Path) -> None:
 
 
 def test_a_region_file_without_hospitals_is_refused(tmp_path: Path) -> None:
-    from wardround.deployment.provisioning.provision import provision
-    from wardround.deployment.provisioning.region_file import RegionFile
+    from wardround.deployment import RegionFile, provision
 
     document = load_study({**regional(REGIONS), "data": {"source": "at-sites"}})[0]
     made = provision(document, NAMES, tmp_path / "kits", regions={"north": "127.0.0.1:9091", "south": "127.0.0.1:9092"})

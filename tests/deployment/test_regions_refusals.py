@@ -16,13 +16,16 @@ from tests.deployment.regional_federation import Hierarchy, hierarchy
 from tests.noticed import noticed
 from wardround.cli.main import app
 from wardround.core.errors import DeployError, StudyError
-from wardround.deployment.coordinate import coordinate
-from wardround.deployment.governance.plain_words import in_plain_words
-from wardround.deployment.governance.policy import Policy, objections
-from wardround.deployment.provisioning.kit import CoordinatorKit
-from wardround.deployment.provisioning.provision import provision
-from wardround.deployment.provisioning.region_file import RegionFile
-from wardround.deployment.provisioning.site_file import SiteFile
+from wardround.deployment import (
+    CoordinatorKit,
+    Policy,
+    RegionFile,
+    SiteFile,
+    coordinate_study,
+    in_plain_words,
+    objections,
+    provision,
+)
 from wardround.deployment.regional.region_run import study_of
 from wardround.protocol.messages import Message, Sealed, open_sealed, seal
 from wardround.runs.catalog import load_study
@@ -281,7 +284,7 @@ def test_a_kit_of_another_study_is_refused_by_the_coordinator_of_all(tmp_path: P
     made = kits(tmp_path)
     other, families = load_study({**regional(topology={"regional_rounds": 1}), "data": {"source": "at-sites"}})
     with pytest.raises(DeployError, match="the kit was made for a study with hash"):
-        coordinate(other, families, CoordinatorKit.load(made), tmp_path)
+        coordinate_study(other, families, CoordinatorKit.load(made), tmp_path)
 
 
 def test_the_command_makes_kits_of_regions(tmp_path: Path) -> None:

@@ -24,12 +24,10 @@ from tests.deployment.outsider_attacks import IMPOSTOR, OtherAuthority, attempt_
 from tests.deployment.parity import KNOWN
 from wardround.core.errors import DeployError, WardroundError
 from wardround.core.tree import Tree
+from wardround.deployment import CoordinatorKit, SiteFile, coordinate_study
 from wardround.deployment import join as joining
-from wardround.deployment.coordinate import coordinate
 from wardround.deployment.flower.gateway import Scope
 from wardround.deployment.provisioning import certificates
-from wardround.deployment.provisioning.kit import CoordinatorKit
-from wardround.deployment.provisioning.site_file import SiteFile
 from wardround.protocol.messages import Message, Sealed, open_sealed, seal
 from wardround.runs import audit
 from wardround.runs.audit import verify
@@ -333,7 +331,7 @@ def test_two_coordinators_cannot_use_one_kit(tmp_path: Path) -> None:
             joining.alone(here.kit / "link"),
             pytest.raises(DeployError, match="another process coordinates with this"),
         ):
-            coordinate(here.study, here.families, kit, tmp_path / "runs")
+            coordinate_study(here.study, here.families, kit, tmp_path / "runs")
         assert not (tmp_path / "runs").exists()
 
 
@@ -349,7 +347,7 @@ def is_noticed(kit: Path, damaged: Path) -> bool:
     """By `join --check` or by `join` itself, in words; anything but a WardroundError would be a defect."""
     try:
         found = joining.preflight(SiteFile.load(kit))
-        joining.join(SiteFile.load(kit), lambda line: None, stop=lambda: True)
+        joining.join_studies(SiteFile.load(kit), lambda line: None, stop=lambda: True)
     except WardroundError as error:
         return bool(error.remedy)
     return any(not one.ok and str(damaged) in one.state for one in found)

@@ -8,13 +8,19 @@ import pytest
 from tests.deployment.in_process_federation import OpenGate
 from tests.deployment.vertical_federation import Parties, document, federation, write
 from wardround.core.errors import DataError, DeployError, StudyError
-from wardround.deployment.common.deployable import refuse_undeployable
-from wardround.deployment.governance.approvals import approve
-from wardround.deployment.governance.plain_words import in_plain_words
-from wardround.deployment.governance.policy import Policy, Refusal, Refused, objections
-from wardround.deployment.join import preflight
-from wardround.deployment.provisioning.provision import provision
-from wardround.deployment.provisioning.site_file import SiteFile, open_source
+from wardround.deployment import (
+    Policy,
+    Refusal,
+    Refused,
+    SiteFile,
+    approve,
+    in_plain_words,
+    objections,
+    open_source,
+    preflight,
+    provision,
+    refuse_undeployable,
+)
 from wardround.runs.catalog import families, load_study
 
 PARTS = ("clinic", "lab")

@@ -13,7 +13,7 @@ from tests.deployment.in_process_federation import ByHand, OpenGate, key, public
 from wardround.core.seeds import generator
 from wardround.core.tree import Tree
 from wardround.data.sources import SOURCES, Source
-from wardround.deployment.common.messaging import Step
+from wardround.deployment import Step
 from wardround.deployment.flat.site_handler import SiteWork
 from wardround.deployment.vertical.vertical_coordinator import VerticalCoordinator
 from wardround.engines.serial import start_run

@@ -12,7 +12,7 @@ from tests.cli.test_commands import wardround as command
 from tests.real_data import shared_data
 from tests.report.image_studies import SOURCES, findings_study
 from wardround.core.errors import StudyError
-from wardround.deployment.common.deployable import refuse_undeployable
+from wardround.deployment import refuse_undeployable
 from wardround.evaluation.thresholds import class_threshold
 from wardround.report import build, sections_of
 from wardround.report.evidence import read_evidence

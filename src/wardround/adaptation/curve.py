@@ -89,7 +89,9 @@ def sentence(entry: Mapping[str, Any], metric: str) -> str:
     if difference["difference"] is None:
         return f"{rows} there is no {word}: it is not defined on the test rows."
     means = [figure_words(entry[way][metric]["mean"], metric) for way in WAYS]
-    comparison = f"{rows} adapting gives {_article(word)} {word} of {means[0]} and training alone {means[1]}"
+    comparison = (
+        f"{rows} adapting gives {'an' if word[0] in 'aA' else 'a'} {word} of {means[0]} and training alone {means[1]}"
+    )
     kind = verdict(difference)
     if kind == "unknown":
         reason = "one repeat gives no interval" if difference["seeds"] == 1 else why_unknown(dict(difference))
@@ -98,10 +100,6 @@ def sentence(entry: Mapping[str, Any], metric: str) -> str:
     if kind == "none":
         return f"{comparison}: no evidence of a difference ({amount})."
     return f"{comparison}: adapting is {kind} ({amount})."
-
-
-def _article(word: str) -> str:
-    return "an" if word[0] in "aA" else "a"
 
 
 def conclusion(fractions: Sequence[Mapping[str, Any]], metric: str) -> str:

@@ -31,7 +31,7 @@ def deployed_folder(study: Study, out: Path) -> RunFolder:
     return RunFolder(out / f"{study.name}-{study.hash[:8]}-deployed")
 
 
-def coordinate(
+def coordinate_study(
     study: Study,
     families: Families,
     kit: CoordinatorKit,

@@ -112,7 +112,7 @@ def peers_of(site: SiteFile) -> dict[str, PublicKey]:
     return {path.stem: read_public_key(path.read_bytes(), path) for path in sorted(site.peers.glob("*.pub"))}
 
 
-def join(site: SiteFile, notice: ShowLine, stop: Callable[[], bool] = lambda: False) -> None:
+def join_studies(site: SiteFile, notice: ShowLine, stop: Callable[[], bool] = lambda: False) -> None:
     """Take part in all studies approved here, until `stop` or a KeyboardInterrupt."""
     from wardround.deployment.flower.site_loop import SiteLoop
 

@@ -24,8 +24,7 @@ from wardround.core import seeds
 from wardround.core.errors import StudyError
 from wardround.core.settings import Count, Fraction, NonNegative
 from wardround.core.tree import Tree
-from wardround.models.dropout import Dropout
-from wardround.models.model import Model, ModelBuilder, Shape, from_module
+from wardround.models.model import Dropout, Model, ModelBuilder, Shape, from_module
 from wardround.study.facts import ModelFacts, declares
 from wardround.study.schema import Arm
 

@@ -19,9 +19,8 @@ from wardround.core.settings import Count, Fraction, parse_settings, settings_of
 from wardround.core.tree import Tree
 from wardround.data.site import Block
 from wardround.models.cnn import cnn
-from wardround.models.dropout import Dropout
 from wardround.models.mlp import mlp
-from wardround.models.model import Cut, Model, ModelBuilder, Shape, from_module
+from wardround.models.model import Cut, Dropout, Model, ModelBuilder, Shape, from_module
 from wardround.models.residual import residual
 from wardround.study.facts import ModelFacts, declares
 
@@ -47,7 +46,8 @@ def joined(
             problem = "joins what several parties hold, and the study names no parties"
             raise StudyError("model: joined", problem, "Add [topology.parties], or choose another model.")
         refuse_unknown_parties(bottoms or {}, shape.parts)
-        refuse_weights_without_image(weights, shape.parts)
+        if weights is not None and not any(len(part.shape) == 3 for part in shape.parts):
+            raise StudyError("model: weights", "are for images, and no party has one", "Leave `weights` out.")
         models = {p.party: bottom(p, embedding, (bottoms or {}).get(p.party), weights) for p in shape.parts}
         others = [part.party for part in shape.parts if part.present is not None]
 
@@ -156,11 +156,6 @@ def refuse_unknown_parties(bottoms: Mapping[str, Any], parts: tuple[Block, ...])
         if party not in known:
             remedy = suggest(party, known, "Parties with features")
             raise StudyError("model: bottoms", f"no party with features is called {party!r}", remedy)
-
-
-def refuse_weights_without_image(weights: Path | None, parts: tuple[Block, ...]) -> None:
-    if weights is not None and not any(len(part.shape) == 3 for part in parts):
-        raise StudyError("model: weights", "are for images, and no party has one", "Leave `weights` out.")
 
 
 def prefixed(leaves: Tree, prefix: str) -> Tree:

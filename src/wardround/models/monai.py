@@ -8,9 +8,8 @@ from typing import Literal
 from torch import nn
 
 from wardround.core.extras import load
-from wardround.models.image_network import image_model, image_size
+from wardround.models.image_network import Norm, image_model, image_size, keeps_statistics, normalised_by
 from wardround.models.model import Model, ModelBuilder, Shape
-from wardround.models.norms import Norm, keeps_statistics, normalised_by
 from wardround.study.facts import ModelFacts, declares
 
 RESNET = "He, Zhang, Ren, Sun. Deep residual learning for image recognition. CVPR 2016. arXiv:1512.03385"

@@ -19,9 +19,7 @@ def join(
     from wardround.deployment.provisioning.kit_files import need_flower
 
     need_flower()  # before the imports below, which need parts of it
-    from wardround.deployment.join import join as take_part
-    from wardround.deployment.join import preflight
-    from wardround.deployment.provisioning.site_file import SiteFile
+    from wardround.deployment import SiteFile, join_studies, preflight
 
     os.umask(0o077)  # what hospitals send, and what they keep, is for this user alone
     loaded = SiteFile.load(site)
@@ -32,6 +30,6 @@ def join(
     notice(f"joins {loaded.coordinator}; state in {loaded.state}")
     try:
         with ends_on_request():
-            take_part(loaded, notice)
+            join_studies(loaded, notice)
     except KeyboardInterrupt:
         notice(f"stopped; what this site knows is in {loaded.state}, and the same command goes on from there")

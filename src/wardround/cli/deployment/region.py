@@ -24,14 +24,11 @@ def region(
     from wardround.deployment.provisioning.kit_files import need_flower
 
     need_flower()  # before the imports below, which need parts of it
-    from wardround.deployment.provisioning.region_file import RegionFile
-    from wardround.deployment.regional.region_run import coordinate_region
+    from wardround.deployment import RegionFile, coordinate_region, preflight_region
 
     os.umask(0o077)  # what hospitals send, and what they keep, is for this user alone
     loaded = RegionFile.load(region)
     if check:
-        from wardround.deployment.regional.region_run import preflight_region
-
         show_preflight(loaded.name, preflight_region(loaded, listen), json, what="region")
         return
     notice = service_lines("region", loaded.name, json)

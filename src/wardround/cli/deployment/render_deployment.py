@@ -20,10 +20,7 @@ from wardround.cli.rendering import INTERRUPTED, console, show_json, warn
 
 if TYPE_CHECKING:
     from wardround.core.health import Condition
-    from wardround.deployment.common.messaging import Step
-    from wardround.deployment.common.parity import Parity
-    from wardround.deployment.demo import Demo
-    from wardround.deployment.provisioning.kit import CoordinatorKit
+    from wardround.deployment import CoordinatorKit, Demo, Parity, Step
     from wardround.runs.ledger import Spent
     from wardround.study.schema import Study
 
