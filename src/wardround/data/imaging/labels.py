@@ -14,7 +14,7 @@ import pandas as pd
 
 from wardround.core.errors import DataError
 from wardround.core.notices import Notice
-from wardround.data.imaging.finding_names import FINDINGS, NO_FINDING, chosen, plain
+from wardround.data.imaging.finding_names import FINDINGS, NO_FINDING, chosen, plain, simple
 from wardround.data.imaging.listing import Listing
 from wardround.data.imaging.problems import Problem
 from wardround.data.records import BOX_COLUMNS
@@ -47,10 +47,6 @@ class Table:
         """Where any row is wrong. `problem` begins with their number."""
         if wrong.any():
             raise DataError(f"{self.path}, line {self.lines[wrong][0]}", f"{wrong.sum()} {problem}", remedy)
-
-
-def simple(name: str) -> str:
-    return "".join(sign for sign in name.casefold() if sign.isalnum())
 
 
 def is_table(path: Path) -> bool:
@@ -106,7 +102,8 @@ def read_listing(path: Path, findings: tuple[str, ...]) -> Listing:
         classes = _findings_in(listed, findings, path)
         target, problems = _from_lists(names, listed, classes)
     else:
-        classes = chosen(findings, _finding_columns(table), path.name)
+        columns = [name for name in table.header if name and simple(name) not in OTHER]
+        classes = chosen(findings, columns, path.name)
         target = _from_columns(table, classes)
     return Listing(names, target, classes, _attributes(table, names), problems)
 
@@ -134,10 +131,6 @@ def _from_lists(
         unknown.append("|".join(word or "(blank)" for word in words if plain(word) not in known))
     odd = np.flatnonzero(np.array([bool(text) for text in unknown])[which])
     return target[which], tuple(Problem("unknown-finding", names[row], unknown[which[row]]) for row in odd)
-
-
-def _finding_columns(table: Table) -> list[str]:
-    return [name for name in table.header if name and simple(name) not in OTHER]
 
 
 def _from_columns(table: Table, classes: tuple[str, ...]) -> np.ndarray:
