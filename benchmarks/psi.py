@@ -57,7 +57,7 @@ def main() -> None:
     for parties in arguments.parties:
         for patients in arguments.patients:
             matched, seconds, processor = measure(parties, patients, arguments.common, arguments.threads)
-            sends, gets = matched.sent["party-0", ""] / 1e6, matched.sent["", "party-0"] / 1e6
+            sends, gets = matched.traffic["party-0", ""] / 1e6, matched.traffic["", "party-0"] / 1e6
             common = len(matched.patients["party-0"])
             cells = (f"{seconds:.1f}", f"{processor:.1f}", f"{sends:.2f}", f"{gets:.2f}")
             table.add_row(f"{parties}", f"{patients:,}", f"{common:,}", *cells)

@@ -102,6 +102,7 @@ def test_pictures_are_drawn_side_by_side_and_synthetic_ones_are_labelled(tmp_pat
     assert not list((tmp_path / "figures").iterdir())  # of the earlier attack
 
 
+@pytest.mark.slow
 def test_the_same_run_attacked_again_gives_the_same_numbers(attacked: dict[str, Any], run: Path) -> None:
     first, again = (attack_run(run, quick=True, shadows=2, arms=["plain"], only=["membership"]) for _ in range(2))
     assert first == again

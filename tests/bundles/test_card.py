@@ -174,8 +174,8 @@ def test_the_card_of_a_csv_hospital_names_neither_the_other_nor_its_columns(tmp_
     }
     made = run_study(study, tmp_path / "runs")
     told = "'{}': 2 of 120 rows left out, without a value in 'ill'".format
-    warnings = json.loads((made.folder / "results.json").read_text())["warnings"]
-    assert {told("north"), told("south")} <= set(warnings)
+    notices = json.loads((made.folder / "results.json").read_text())["notices"]
+    assert {told("north"), told("south")} <= {notice["text"] for notice in notices}
     opened = open_finished_run(made.folder)
     for name, other in (("north", "south"), ("south", "north")):
         bundle = load_bundle(bundle_from(opened, arm="fedavg", site=name, out=tmp_path / name))

@@ -302,6 +302,7 @@ def test_the_report_counts_what_a_bundle_says(tmp_path: Path) -> None:
         assert told["referral"]["at"]["sites"][site] == pytest.approx(np.mean(away))
 
 
+@pytest.mark.slow
 def test_a_model_in_onnx_is_called_by_the_threshold_that_stands_in_it(tmp_path: Path) -> None:
     runtime = pytest.importorskip("onnxruntime")
     onnx = pytest.importorskip("onnx")

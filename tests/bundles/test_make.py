@@ -184,7 +184,7 @@ def test_a_private_arm_says_nothing_of_its_patients(tmp_path: Path) -> None:
     text = (private.path / "card.md").read_text()
     assert f"epsilon {spent['epsilon']:.3f} at delta 1e-05" in text
     assert "No guarantee" in text
-    assert not set(opened.results["warnings"]) & set(card["limits"])
+    assert not {notice["text"] for notice in opened.results["notices"]} & set(card["limits"])
     table, rows = next(iter(opened.plan.cohorts.values())).table, np.arange(303)
     outside = private.outside(table, rows)
     assert (

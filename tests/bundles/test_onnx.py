@@ -4,6 +4,7 @@ import json
 import sys
 from dataclasses import dataclass, replace
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from wardround.bundles.build import onnx as exporting
 from wardround.bundles.build.onnx import RANDOM_ROWS, TOLERANCE, largest_difference, trial_rows
 from wardround.core.errors import BundleError, MachineError
 
-pytest.importorskip("onnxruntime")
-pytest.importorskip("onnxscript")
+pytestmark = pytest.mark.skipif(
+    not (find_spec("onnxruntime") and find_spec("onnxscript")), reason="the extra `onnx` is not installed"
+)
 
 THREE = ("no", "mild", "severe")
 KINDS: dict[str, dict[str, Any]] = {
@@ -62,6 +64,7 @@ def test_every_model_of_tables_scores_the_same(kind: str, tmp_path: Path) -> Non
         assert scored(tmp_path / "model.onnx", np.zeros((rows, 3), x.dtype)).shape == (rows, *expected.shape[1:])
 
 
+@pytest.mark.slow
 def test_the_file_says_what_it_is_and_nothing_of_this_machine(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

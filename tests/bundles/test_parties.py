@@ -104,7 +104,7 @@ def test_a_file_without_a_partys_columns_or_told_to_leave_it_out(
     left_out = predict_table(bundle, table, options=PredictOptions(without=("laboratory",)))
     lacking = predict_table(bundle, table.drop(columns=PARTIES["laboratory"]))
     pd.testing.assert_frame_equal(left_out, lacking, check_exact=True)
-    absent = run.folder.absent()
+    absent = run.folder.other_predictions("missing_party")
     assert absent is not None
     chosen = absent[(absent["site"] == SITE) & (absent["party"] == "laboratory")].sort_values("row")
     assert np.abs(left_out["score"].to_numpy() - chosen["score"].to_numpy()).max() <= 1e-6

@@ -25,6 +25,7 @@ from wardround.bundles.inputs import LOOKS, looks_of
 from wardround.bundles.predict.scoring import IMAGES
 from wardround.core.errors import BundleError, DataError, StudyError
 from wardround.data.records import Records
+from wardround.runs.folder import Predictions
 
 SITE = "hospital-1"
 
@@ -52,11 +53,9 @@ def files(run: FinishedRun, records: Records, tmp_path_factory: pytest.TempPathF
     return as_files(records, saved(run, "fedavg").index.to_numpy(), tmp_path_factory.mktemp("files") / "images")
 
 
-def saved(run: FinishedRun, arm: str, kind: str = "predictions") -> pd.DataFrame:
+def saved(run: FinishedRun, arm: str, kind: Predictions = "predictions") -> pd.DataFrame:
     """What the run saved of the site's test rows, in the order of the rows."""
-    table = {"predictions": run.folder.predictions, "absent": run.folder.absent, "regional": run.folder.regional}[
-        kind
-    ]()
+    table = run.folder.other_predictions(kind)
     assert table is not None
     chosen = table[(table["arm"] == arm) & (table["site"] == SITE)].set_index("row").sort_index()
     return chosen[[name for name in chosen if str(name).startswith("score")]]
@@ -80,7 +79,7 @@ def test_without_a_party_its_stand_in_is_used(
     run: FinishedRun, bundles: dict[str, Bundle], files: Path, tmp_path: Path
 ) -> None:
     """The run has predicted so too. A folder of images says nothing of ages, so that it comes to the same."""
-    expected, bundle = saved(run, "vertical", "absent"), bundles["vertical"]
+    expected, bundle = saved(run, "vertical", "missing_party"), bundles["vertical"]
     made = []
     for source, how in ((files / "list.csv", PredictOptions(without=("records",))), (files, PredictOptions())):
         found = predict_file(bundle, source, tmp_path / "out.csv", options=how)

@@ -20,7 +20,7 @@ from wardround.bundles.predict.reading import Notation, ReadBlock, merge_notatio
 from wardround.core.errors import DataError
 from wardround.data.prepare import Fit, Layout, Recipe
 from wardround.data.records import Column
-from wardround.data.sources.csv.text_table import checked_names, read_table
+from wardround.data.text_table import checked_names, read_table
 from wardround.study.schema import Preparation
 
 NAMES = ("a", "b", "c")
@@ -93,6 +93,7 @@ def test_any_text_is_read_as_training_reads_it(tmp_path: Path, body: str, size: 
 cells = st.text(alphabet='ab1",;\n é', max_size=6)
 
 
+@pytest.mark.slow
 @quick
 @given(
     st.lists(st.tuples(cells, cells, cells), min_size=1, max_size=12),

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.bundles.test_registry import in_order, registry
 from tests.bundles.untrained_bundles import write_bundle
 from wardround.bundles import Registry, load_bundle
@@ -48,6 +50,7 @@ def test_a_kill_between_copying_and_logging_leaves_no_bundle_that_counts(registr
     assert registry.add(new, "heart").label == "heart@3"
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_count_on_from_each_other(registry: Registry, tmp_path: Path) -> None:
     bundles = [write_bundle(tmp_path / f"new-{number}", weights=10 + number) for number in range(6)]
     processes = [run(ADDING, registry.path, *bundles[:3]), run(ADDING, registry.path, *bundles[3:])]

@@ -37,7 +37,7 @@ def heart_run(folder: Path, **changes: Any) -> FinishedRun:
 
 def measured(run: FinishedRun) -> SeedRows:
     """What the report is made from, with the first seed."""
-    table, cohort = run.folder.uncertainty(), run.plan.cohort_of(run.plan.study.arms[0])
+    table, cohort = run.folder.other_predictions("uncertainty"), run.plan.cohort_of(run.plan.study.arms[0])
     assert table is not None
     patients = pd.DataFrame({"row": cohort.row_numbers, "patient": cohort.patient})
     return next(iter(seeds_of(table, patients, ensemble=False)))

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 
 from wardround.data.cohort import Cohort
 from wardround.data.records import Column, Records
@@ -83,14 +82,20 @@ def _heart() -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
 
 
 def _breast() -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
+    from sklearn.datasets import load_breast_cancer
+
     return _of_one_hospital(load_breast_cancer(), lambda target: target)
 
 
 def _diabetes() -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
+    from sklearn.datasets import load_diabetes
+
     return _of_one_hospital(load_diabetes(), lambda target: target > np.median(target))
 
 
 def _wine() -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
+    from sklearn.datasets import load_wine
+
     return _of_one_hospital(load_wine(), lambda target: target == 1)
 
 

@@ -96,7 +96,7 @@ def test_a_real_mirrored_image_is_turned() -> None:
     data = pydicom.dcmread(real("RG3_UNCR.dcm"))
     assert list(data.PatientOrientation) == ["R", "F"]
     found = read_dicom(real("RG3_UNCR.dcm"), 1760, clahe=False)
-    assert "turned" in found.found
+    assert "turned" in found.remarks
     assert found.pixels is not None
     assert np.array_equal(found.pixels, grey_levels(data)[0][:, ::-1])
 

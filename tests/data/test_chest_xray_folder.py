@@ -37,7 +37,7 @@ def test_images_labels_and_people_arrive_in_the_order_of_the_table(tmp_path: Pat
     assert np.isnan(records.groups["age"][3])  # 412 years
     assert note(records, "ages").startswith("1 ages are 0, above 120")
     assert records.hospitals == ("chest-xray",)
-    assert records.side is None
+    assert records.split is None
     assert records.boxes is None
     assert not records.synthetic
 
@@ -71,7 +71,7 @@ def test_the_official_lists_give_the_sides(tmp_path: Path) -> None:
     folder = nih_folder(tmp_path)
     (folder / "train_val_list.txt").write_text("\n".join(NAMES[:2]))
     (folder / "test_list.txt").write_text("\n".join(NAMES[2:]) + "\n")
-    side = chest_xray(folder, size=8).load().side
+    side = chest_xray(folder, size=8).load().split
     assert side is not None
     assert side.tolist() == ["train", "train", "test", "test"]
 
@@ -80,7 +80,7 @@ def test_lists_that_leave_an_image_out_are_refused_and_one_list_alone_is_not_use
     folder = nih_folder(tmp_path)
     (folder / "test_list.txt").write_text("\n".join(NAMES[2:]))
     records = chest_xray(folder, size=8).load()
-    assert records.side is None
+    assert records.split is None
     assert "without its counterpart" in note(records, "test_list.txt")
     (folder / "train_val_list.txt").write_text(NAMES[0])
     with pytest.raises(DataError, match=r"1 images are in both of .* or in neither"):
@@ -203,7 +203,7 @@ def test_the_real_table_says_what_is_known_of_it() -> None:
     listing = read_listing(shared_data("nih-cxr14/NIH_Data_Entry_2017_v2020.csv.gz"), FINDINGS)
     assert len(listing) == 112_120
     assert not listing.problems
-    assert listing.said["patient"].nunique() == 30_805
+    assert listing.attributes["patient"].nunique() == 30_805
     counts = dict(zip(FINDINGS, listing.target.sum(axis=0).tolist(), strict=True))
     assert counts["Infiltration"] == 19_894
     assert counts["Hernia"] == 227

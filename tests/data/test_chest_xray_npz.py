@@ -40,8 +40,8 @@ def test_chestmnist_has_pixels_labels_and_sides_but_no_people(tmp_path: Path) ->
     assert records.classes == FINDINGS
     assert records.target.tolist() == np.eye(14, dtype=int)[:12].tolist()
     assert records.target.dtype == np.int64
-    assert records.side is not None
-    assert records.side.tolist() == ["train"] * 4 + ["validation"] * 4 + ["test"] * 4
+    assert records.split is not None
+    assert records.split.tolist() == ["train"] * 4 + ["validation"] * 4 + ["test"] * 4
     assert records.patient is None
     assert len(records.groups) == 12
     assert list(records.groups.columns) == []
@@ -51,8 +51,8 @@ def test_chestmnist_has_pixels_labels_and_sides_but_no_people(tmp_path: Path) ->
 
 def test_an_archive_may_lack_sides(tmp_path: Path) -> None:
     records = chest_xray(written(tmp_path / "a.npz", **arrays(("test",))), size=28).load()
-    assert records.side is not None
-    assert records.side.tolist() == ["test"] * 4
+    assert records.split is not None
+    assert records.split.tolist() == ["test"] * 4
 
 
 def test_images_are_resized_in_memory_and_it_is_said(tmp_path: Path) -> None:
@@ -252,10 +252,10 @@ def real() -> Records:
 
 def test_the_real_subset_has_its_known_sizes_and_no_patient_on_two_sides(real: Records) -> None:
     assert images(real).shape == (17_060, 1, 64, 64)
-    assert real.side is not None
-    assert [int((real.side == side).sum()) for side in ("train", "validation", "test")] == [11_876, 1_586, 3_598]
+    assert real.split is not None
+    assert [int((real.split == side).sum()) for side in ("train", "validation", "test")] == [11_876, 1_586, 3_598]
     assert real.patient is not None
-    patients = {side: set(real.patient[real.side == side]) for side in set(real.side)}
+    patients = {side: set(real.patient[real.split == side]) for side in set(real.split)}
     assert sum(map(len, patients.values())) == len(set().union(*patients.values())) == 4_458
 
 

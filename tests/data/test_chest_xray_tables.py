@@ -10,9 +10,9 @@ from PIL import Image
 from tests.data.nih_folders import NAMES, first_pixels, grey, nih_folder, note
 from tests.real_data import shared_data
 from wardround.core.errors import DataError, StudyError
-from wardround.data.imaging.boxes import read_boxes
 from wardround.data.imaging.file_lookup import matched
 from wardround.data.imaging.finding_names import FINDINGS
+from wardround.data.imaging.labels import read_boxes
 from wardround.data.imaging.listing import groups, years
 from wardround.data.sources.chest_xray import chest_xray
 
@@ -94,14 +94,15 @@ def test_a_hospitals_own_table(tmp_path: Path) -> None:
     assert records.hospitals == ("north", "south")
     assert len(set(records.units.tolist())) == 4  # number 7 of two hospitals, and two whose numbers are not known
     assert note(records, "patient number").startswith("2 images without a patient number")
-    assert records.side is not None
-    assert records.side.tolist() == ["train", "validation", "test", "test"]
+    assert records.split is not None
+    assert records.split.tolist() == ["train", "validation", "test", "test"]
 
 
 @pytest.mark.parametrize(
-    ("row", "problem"), [("c.png;south;7;dev;", "1 rows are on no side"), ("c.png;;7;test;", "1 rows have no hospital")]
+    ("row", "problem"),
+    [("c.png;south;7;dev;", "1 rows are in no part of the split"), ("c.png;;7;test;", "1 rows have no hospital")],
 )
-def test_sides_and_hospitals_are_whole_or_absent(tmp_path: Path, row: str, problem: str) -> None:
+def test_a_split_and_hospitals_are_complete_or_left_out(tmp_path: Path, row: str, problem: str) -> None:
     (tmp_path / "own.csv").write_text(f"image;hospital;patient;side;Edema\n{row}\n")
     with pytest.raises(DataError, match=problem):
         chest_xray(tmp_path / "own.csv", 8, ("Edema",)).load()

@@ -50,6 +50,7 @@ def test_200_federations_with_coarse_columns_and_200_with_copies() -> None:
     assert missed(range(200)) == []
 
 
+@pytest.mark.slow
 def test_the_heart_hospitals_in_any_few_columns() -> None:
     """Their patients are different people, and in few columns hundreds of rows are equal."""
     records = heart().load()

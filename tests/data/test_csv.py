@@ -17,7 +17,7 @@ from wardround.data.describe import describe_file
 from wardround.data.records import Column, Records
 from wardround.data.sources.csv.columns import SEX_WORDS
 from wardround.data.sources.csv.hospital_files import csv
-from wardround.data.sources.csv.text_table import MISSING_WORDS
+from wardround.data.text_table import MISSING_WORDS
 
 SECRET = "PATIENT-SECRET-7731"
 
@@ -190,7 +190,7 @@ BROKEN = [
     ("x,y\n1,yes\n".encode("utf-16"), "a.csv: not a text file"),
     (
         b"x,y\n1,yes\nM\xfcller,no\n",
-        "a.csv, line 3: not UTF-8\n  Please save it as UTF-8 (in a spreadsheet: 'CSV UTF-8').",
+        "a.csv, line 3: not UTF-8\n  Save it as UTF-8 (in a spreadsheet: 'CSV UTF-8').",
     ),
     (b"\xef\xbb\xbfx,y\r\n1,yes\r\nM\xfcller,no\r\n", "a.csv, line 3: not UTF-8"),
     (b"x,y\n1,yes\n2,no,5\n", "a.csv, line 3: 3 fields, but the header names 2 columns"),

@@ -208,7 +208,7 @@ def test_who_has_the_outcome_need_not_be_named(tmp_path: Path) -> None:
 
 def test_a_missing_column_of_patients_is_not_guessed(tmp_path: Path) -> None:
     error = refusal(tmp_path, {"clinic": CLINIC, "lab": "pin,crp\nA1,1.5\n"})
-    assert "party 'lab'" in error.problem
+    assert "lab.csv" in error.where
     assert "Did you mean" not in error.remedy
     assert (
         'Columns of this file: crp, pin. If it has another name here, write `patients = { lab = "name" }`'

@@ -232,6 +232,7 @@ def test_the_real_files_hold_seventy_thousand_images(real: Records) -> None:
     assert CLASSES[real.target[0]] == "Ankle boot"
 
 
+@pytest.mark.slow
 @needs_debian
 def test_the_real_pixels_have_their_well_known_mean_and_spread(real: Records) -> None:
     training = images(real)[:60_000]

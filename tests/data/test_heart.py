@@ -6,6 +6,7 @@ from wardround.core.errors import DataError, StudyError
 from wardround.data.cohort import load_cohort
 from wardround.data.prepare import complete_rows
 from wardround.data.sources.heart import COLUMNS, HOSPITALS, heart, read_hospital
+from wardround.data.sources.synthetic import synthetic
 from wardround.study.schema import Preparation
 
 ROWS = {"cleveland": 303, "hungarian": 294, "switzerland": 123, "va": 200}
@@ -83,6 +84,11 @@ def test_any_subset_of_hospitals_in_the_order_given() -> None:
 def test_a_hospital_named_twice_is_refused() -> None:
     with pytest.raises(StudyError, match="names one twice"):
         heart(("va", "va"))
+
+
+def test_complete_rows_of_own_columns_are_found_in_a_table_of_one_type() -> None:
+    """pandas gives such a table's gaps as an array that cannot be written to."""
+    assert len(complete_rows(synthetic(count=2, features=3, largest=50).load(), in_own_columns=True)) == 100
 
 
 def test_dropping_incomplete_rows_says_so_and_refuses_a_hospital_that_has_none() -> None:

@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 import torch
 from scipy.stats import multivariate_normal, norm
-from sklearn.metrics import roc_auc_score
 from torch import nn
 
 from tests.real_data import shared_data
@@ -461,6 +460,7 @@ def test_noise_is_as_strong_as_the_machine_says() -> None:
     assert (noisy - plain)[below].std() == pytest.approx(2 * machine.grain * 255, rel=0.02)
 
 
+@pytest.mark.slow
 def test_hospitals_see_slightly_different_patients() -> None:
     found = phantom(rows=6000, size=32, images_per_patient=1.0).load()
     shares = pd.Series(found.groups["view"] == "AP").groupby(found.hospital).mean()
@@ -483,6 +483,8 @@ def test_clouds_are_smooth() -> None:
 
 def train_and_score(pixels: np.ndarray, target: np.ndarray, train: np.ndarray, test: np.ndarray) -> np.ndarray:
     """AUC of each finding on the test rows, from three convolutions with group normalisation."""
+    from sklearn.metrics import roc_auc_score
+
     torch.manual_seed(0)
     inputs, wanted = torch.from_numpy(pixels).float() / 64 - 2, torch.from_numpy(target).float()
     network = nn.Sequential(

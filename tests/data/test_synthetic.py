@@ -110,6 +110,7 @@ def test_each_site_is_labelled_by_its_own_model(iid: bool) -> None:
         assert np.array_equal(records.target[own], scores.argmax(axis=1))
 
 
+@pytest.mark.slow
 def test_the_covariance_is_diagonal_and_falls_as_j_to_the_minus_1_2() -> None:
     centre = np.linspace(-2, 2, 60)
     model = SiteModel(weights=np.zeros((60, 2)), bias=np.zeros(2), centre=centre)

@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import binom
-from sklearn.datasets import load_iris
 
 from tests.data.planted_mistakes import PLANTS, by_hospital, cohort_of, honest_data
 from wardround.core.errors import CheckError
@@ -126,6 +125,8 @@ def test_identifiers_tell_nothing_even_where_patients_come_twice() -> None:
 
 
 def test_several_classes_one_may_stand_apart_by_nature_but_none_by_a_gap() -> None:
+    from sklearn.datasets import load_iris
+
     data = load_iris()
     table = pd.DataFrame(data["data"], columns=["a", "b", "c", "d"])
     target, hospital = data["target"].astype(np.int64), np.full(150, "meadow", dtype=object)

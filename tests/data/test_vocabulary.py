@@ -10,7 +10,7 @@ from tests.real_data import shared_data
 from wardround.core.errors import DataError, StudyError
 from wardround.data.records import Records
 from wardround.data.sources.csv.hospital_files import csv
-from wardround.data.sources.csv.target_words import MEANINGS, PAIRS, differ_by_one_typo
+from wardround.data.sources.csv.target_classes import MEANINGS, PAIRS, differ_by_one_typo
 
 TWO = ("no disease", "disease")
 TURNED = {"0": "disease", "1": "no disease"}
@@ -198,7 +198,7 @@ def test_a_target_that_has_another_name_here_is_asked_for(tmp_path: Path) -> Non
     files["b"].write_text("x,Result\n1,yes\n2,no\n")
     with pytest.raises(DataError, match=r"b\.csv: there is no column 'target'") as caught:
         csv(files, "target").load()
-    assert "`targets = { hospital" in caught.value.remedy
+    assert "`targets = { b = " in caught.value.remedy
     assert csv(files, "target", targets={"b": "Result"}).load().target.tolist() == [1, 0, 1, 0]
     with pytest.raises(DataError, match="there is no column 'target'") as alone:
         csv({"b": files["b"]}, "target").load()

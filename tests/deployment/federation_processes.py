@@ -15,11 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from wardround.deployment.common.parity import Parity, replay
-from wardround.deployment.coordinate import deployed_folder
-from wardround.deployment.governance.approvals import approve
-from wardround.deployment.provisioning.provision import provision
-from wardround.deployment.provisioning.site_file import SiteFile
+from wardround.deployment import Parity, SiteFile, approve, deployed_folder, provision, replay
 from wardround.runs.catalog import load_study
 from wardround.runs.folder import RunFolder
 from wardround.runs.plan import load_plan

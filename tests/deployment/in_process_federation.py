@@ -1,22 +1,21 @@
 """A whole federation in one process: messages are sealed and opened as over a network, and carried by hand."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from wardround.core.settings import Factory
 from wardround.data.records import Records
 from wardround.data.sources import Source
-from wardround.deployment.common.deployed_plan import own_records
-from wardround.deployment.common.messaging import Step
+from wardround.deployment import Refusal, Refused, Step
 from wardround.deployment.flat.coordinator import Coordinator
 from wardround.deployment.flat.site_handler import SiteWork
-from wardround.deployment.governance.policy import Refusal, Refused
 from wardround.protocol.messages import Sealed
 from wardround.protocol.signing import Key, PublicKey
 from wardround.runs.catalog import load_study
@@ -157,6 +156,12 @@ def federation(
     run_folder = RunFolder(folder / "run")
     coordinator = Coordinator(study, families, list(sources), run_folder, transport, key("coordinator"), keys)
     return Federation(run_folder, transport, coordinator, open_site)
+
+
+def own_records(source: Source, name: str) -> Records:
+    """A hospital's rows, all of them its own whatever the source calls them."""
+    records = source.load()
+    return replace(records, hospital=np.full(len(records), name, dtype=object))
 
 
 def site_work(

@@ -206,13 +206,12 @@ def forged_messages_are_refused(here: Hospitals, coordinator: Process, site: str
     from flwr.app import RecordDict
 
     from wardround.deployment.flower.adapter import CoordinatorConnection, ReconnectingGrid
-    from wardround.deployment.flower.server_app import GridTransport, Standing
-    from wardround.deployment.flower.wire import from_record
+    from wardround.deployment.flower.server_app import GridTransport, Standing, from_record
 
     host, port = inner_door(coordinator)
-    office = CoordinatorConnection(f"{host}:{port}", (here.kit / "link" / "secret").read_bytes(), {})
+    connection = CoordinatorConnection(f"{host}:{port}", (here.kit / "link" / "secret").read_bytes(), {})
     node = connection_of(here, site)
-    grid = ReconnectingGrid(lambda: office)
+    grid = ReconnectingGrid(lambda: connection)
 
     class Known:
         def look(self) -> Mapping[str, Standing]:
@@ -238,7 +237,7 @@ def forged_messages_are_refused(here: Hospitals, coordinator: Process, site: str
         assert message.kind == "refused"
         assert message.body["reason"] == "a message does not carry its signature"
         assert not message.tensors
-    office.close()
+    connection.close()
     assert events(here.site(site).state / "audit.jsonl").count("forged message") == len(answers)
 
 

@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.deployment.in_process_federation import ByHand, OpenGate, key, public
+from tests.deployment.in_process_federation import ByHand, OpenGate, key, own_records, public
 from wardround.core.settings import Factory
 from wardround.data.records import Records
 from wardround.data.sources import Source
-from wardround.deployment.common.deployable import refuse_undeployable
-from wardround.deployment.common.deployed_plan import own_records
-from wardround.deployment.common.messaging import Step
+from wardround.deployment import Step, refuse_undeployable
 from wardround.deployment.flat.site_handler import SiteWork
 from wardround.deployment.regional.region_handler import OwnSites, RegionWork
 from wardround.deployment.regional.regions import regions_of
@@ -114,7 +112,7 @@ def hierarchy(
 ) -> Hierarchy:
     """What is in `folder` already is gone on with."""
     study, families = load_study(document, sources=known_sources)
-    refuse_undeployable(study, families, list(sources))
+    refuse_undeployable(study, list(sources))
     return Hierarchy(folder, study, families, sources, gates or {})
 
 

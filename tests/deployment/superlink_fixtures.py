@@ -9,8 +9,7 @@ from typing import Any
 
 from tests.deployment import federation_fixtures as made
 from tests.deployment.federation_processes import free_port
-from wardround.deployment.provisioning.kit import CoordinatorKit
-from wardround.deployment.provisioning.provision import provision
+from wardround.deployment import CoordinatorKit, provision
 from wardround.protocol.messages import Sealed, Transport
 from wardround.protocol.signing import read_key, read_public_key
 

@@ -15,11 +15,12 @@ from tests.deployment.hospital_files import at_sites, study
 from tests.deployment.in_process_federation import Federation, body_of, federation, kind_of
 from tests.deployment.parity import KNOWN
 from tests.deployment.test_hostile_ends import forged
+from tests.noticed import noticed
 from wardround.core.errors import DeployError
 from wardround.core.tree import Tree
 from wardround.protocol.messages import Sealed
 from wardround.protocol.text import is_plain, plain_text
-from wardround.report.words_participation import participation_words
+from wardround.report.sections.answer import participation_sentence
 
 SITES = ("alder", "birch", "cedar")
 Change = Callable[[dict[str, Any], Tree], None]
@@ -168,9 +169,7 @@ def test_a_hospital_sends_no_update_that_is_not_finite_and_others_are_not_harmed
         if kind_of(sealed) == "train":
             assert all(torch.isfinite(leaf).all() for leaf in tensors_of(answer).values())
     found = results(made)
-    assert any(
-        line.startswith("cedar: its update of wild had numbers that are not finite") for line in found["warnings"]
-    )
+    assert noticed(found, "update-not-finite", site="cedar", arm="wild")
     assert found["participation"]["cedar"]["rounds"] < found["participation"]["cedar"]["of"]
     alone = begin(tmp_path / "alone", quorum=None)
     alone.run()
@@ -198,7 +197,7 @@ def test_who_misses_the_greeting_stands_in_the_results_and_in_the_first_words(tm
     }
     rounds = len(made.folder.records())
     assert found["alder"] == {"came": True, "rounds": rounds, "of": rounds, "scored": True, "why": None}
-    words = participation_words(results(made))
+    words = participation_sentence(results(made))
     assert words is not None
     assert words.startswith("Not everybody took part: 2 of 3 invited hospitals")
     assert "cedar did not take part (did not answer the greeting in time)" in words
@@ -207,7 +206,7 @@ def test_who_misses_the_greeting_stands_in_the_results_and_in_the_first_words(tm
 def test_everybody_there_is_not_worth_a_word(tmp_path: Path) -> None:
     made = begin(tmp_path)
     made.run()
-    assert participation_words(results(made)) is None
+    assert participation_sentence(results(made)) is None
 
 
 def test_who_left_in_the_middle_is_counted(tmp_path: Path) -> None:
@@ -229,7 +228,9 @@ def test_a_hospital_with_more_than_half_of_all_weight_is_noticed(tmp_path: Path)
 
     lies(made, "facts", many)
     made.run()
-    assert any(line.startswith("cedar: has 99% of all training rows") for line in results(made)["warnings"])
+    (notice,) = noticed(results(made), "large-share-of-weight")
+    assert notice["site"] == "cedar"
+    assert notice["counts"]["share"] > 0.98
 
 
 def test_who_differs_from_most_leaves_whoever_it_is(tmp_path: Path) -> None:
@@ -266,7 +267,7 @@ def test_text_from_a_hospital_reaches_the_screen_without_control_characters(kind
     lines = [line for line in made.lines if line.startswith("cedar: ")]
     assert lines
     assert all(is_plain(line) for line in lines)
-    assert all(is_plain(line) for line in results(made)["warnings"])
+    assert all(is_plain(notice["text"]) for notice in results(made)["notices"])
 
 
 def test_names_with_control_characters_are_refused(tmp_path: Path) -> None:

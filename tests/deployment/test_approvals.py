@@ -7,9 +7,9 @@ import pytest
 
 from tests.deployment.federation_fixtures import kits, site_file, study
 from wardround.core.errors import DeployError
-from wardround.deployment.governance.approvals import approvals_of, approve, approved_study, withdraw
-from wardround.deployment.governance.policy import Policy, refusal_of_study
-from wardround.deployment.provisioning.site_file import SiteFile
+from wardround.deployment import Policy, SiteFile, approvals_of, approve, withdraw
+from wardround.deployment.governance.approvals import approved_study
+from wardround.deployment.governance.policy import refusal_of_study
 from wardround.runs.audit import verify
 from wardround.runs.catalog import families
 

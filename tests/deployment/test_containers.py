@@ -15,9 +15,8 @@ import yaml  # type: ignore[import-untyped]
 from typer.main import get_command
 
 from wardround.cli.main import app
+from wardround.deployment import SiteFile
 from wardround.deployment.demo import started
-from wardround.deployment.flower.superlink import free_port
-from wardround.deployment.provisioning.site_file import SiteFile
 
 ROOT = Path(__file__).parents[2]
 CONTAINERS = ROOT / "containers"
@@ -157,6 +156,8 @@ def test_an_engine_understands_the_compose_file() -> None:
 
 def made_kits(folder: Path) -> Path:
     """What the service `setup` does, on this machine."""
+    from wardround.deployment.flower.superlink import free_port
+
     environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(folder)}
     command = ["sh", str(CONTAINERS / "setup.sh"), str(folder / "kits"), "127.0.0.1", str(free_port())]
     subprocess.run([*command, f"{folder}/state-%s"], env=environment, check=True, capture_output=True, timeout=120)

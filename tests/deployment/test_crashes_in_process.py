@@ -16,13 +16,23 @@ from tests.deployment.parity import KNOWN, kept_memories
 from tests.small_federations import assert_same_tree
 from wardround.core.errors import DeployError
 from wardround.core.tree import Tree
-from wardround.deployment.common.parity import replay, replay_trial
+from wardround.deployment import replay
+from wardround.deployment.common.parity import replay_trial
 from wardround.protocol.messages import Sealed
 from wardround.runs.catalog import load_study
 from wardround.runs.plan import load_plan
 
 SITES = ("alder", "birch", "cedar")
-MESSAGES = ("hello", "facts", "lend", "moments", "prepare", "train", "evaluate", "goodbye")  # in the order of a run
+MESSAGES = (
+    "hello",
+    "facts",
+    "fill_values",
+    "moments",
+    "prepare",
+    "train",
+    "evaluate",
+    "goodbye",
+)  # in the order of a run
 DEADLINE = 1000.0  # seconds; a clock of the test's own lets them pass
 PLACES: list[Place] = [
     (kind, number, site) for kind in MESSAGES for number in (range(3) if kind == "train" else [None]) for site in SITES

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from tests.deployment.in_process_federation import Federation, body_of, federation, kind_of
+from tests.noticed import noticed
 from wardround.core.errors import CheckError, DeployError
+from wardround.data.checks.clinical_names import SAME
 from wardround.data.checks.label_direction import Association
-from wardround.data.clinical_names import SAME
 from wardround.data.sources import SOURCES, Source
 from wardround.deployment.common.schema_agreement import direction_payload, inverted_labels
 from wardround.study.schema import Evaluation, Study
@@ -41,7 +42,7 @@ def hospitals(folder: Path, inverted: str = "", accept: tuple[str, ...] = (), **
 def test_hospitals_that_mean_the_same_are_let_through(tmp_path: Path) -> None:
     made = hospitals(tmp_path)
     made.run()
-    assert not [line for line in made.folder.read_json("results.json")["warnings"] if "inverted" in line]
+    assert not noticed(made.folder.read_json("results.json"), "label-direction")
 
 
 @pytest.mark.parametrize("inverted", HOSPITALS)
@@ -58,9 +59,9 @@ def test_an_inverted_label_stops_the_run_before_anything_trains(inverted: str, t
 def test_a_study_may_accept_it_knowingly(tmp_path: Path) -> None:
     made = hospitals(tmp_path, "va", ("label-direction",))
     made.run()
-    (line,) = [line for line in made.folder.read_json("results.json")["warnings"] if "inverted" in line]
-    assert line.startswith("va: ")
-    assert line.endswith("(accepted by the study)")
+    (notice,) = noticed(made.folder.read_json("results.json"), "label-direction")
+    assert notice["site"] == "va"
+    assert notice["accepted"]
 
 
 def told_by(made: Federation) -> dict[str, dict[str, list[float]]]:
@@ -111,12 +112,12 @@ def test_an_answer_that_is_no_direction_is_refused(sent: list[Any]) -> None:
 def test_a_site_that_sends_such_an_answer_ends_the_run_with_a_clear_word(tmp_path: Path) -> None:
     made = hospitals(tmp_path)
     site = made.transport.sites["va"]
-    made_facts = site._made
+    answer_facts = site._answer_body
 
     def lying(kind: str, body: Any, tensors: Any) -> dict[str, Any]:
-        found = made_facts(kind, body, tensors)
+        found = answer_facts(kind, body, tensors)
         return {**found, "directions": {"x": [7, 7]}} if kind == "facts" else found
 
-    site._made = lying  # type: ignore[method-assign]
+    site._answer_body = lying  # type: ignore[method-assign]
     with pytest.raises(DeployError, match="va sent an answer that cannot be used"):
         made.run()

@@ -11,17 +11,18 @@ import numpy as np
 import pytest
 
 from tests.deployment import radiology_sites as radiology
-from tests.deployment.in_process_federation import OpenGate, body_of, federation, kind_of
+from tests.deployment.in_process_federation import OpenGate, body_of, federation, kind_of, own_records
 from tests.deployment.parity import KNOWN, Both, assert_parity, deploy
 from tests.deployment.radiology_sites import FINDINGS, NAMES, study
 from tests.deployment.regional_federation import Hierarchy, hierarchy
+from tests.noticed import noticed
 from wardround.bundles import load_bundle, predict_images
 from wardround.core.errors import DeployError, RunError
 from wardround.core.threads import torch_threads
 from wardround.data.records import Records
 from wardround.data.sources import Source
-from wardround.deployment.common.deployed_plan import own_records
-from wardround.deployment.common.local_predictions import load_predictions, load_thresholds
+from wardround.deployment import load_predictions
+from wardround.deployment.common.local_predictions import load_thresholds
 from wardround.deployment.flat.site_bundle import bundle_of
 from wardround.deployment.flat.site_session import Session
 from wardround.evaluation.prediction import scores_of
@@ -236,8 +237,8 @@ def test_what_is_told_has_no_small_cell(tmp_path: Path) -> None:
     for body in told:
         assert not list(small_numbers(body["summaries"], smallest))
         assert not (body["summaries"]["0"]["test"]["findings"]["mass"].get("histogram") or [[], []])[1]
-    warnings = [line for line in results["warnings"] if "of these findings stay there" in line]
-    assert [line.split(":")[0] for line in warnings] == list(NAMES)
+    withheld = [notice for notice in noticed(results, "figures-withheld") if notice["details"].get("findings")]
+    assert [notice["site"] for notice in withheld] == list(NAMES)
     arm = results["arms"]["fedavg"]
     assert "mass" in arm["left_out"]
     assert not arm["findings"]["mass"]["positives"]

@@ -19,9 +19,7 @@ from wardround.core.errors import DeployError
 from wardround.core.threads import torch_threads
 from wardround.data.records import Column, Records
 from wardround.data.sources import Source
-from wardround.deployment.common.local_predictions import load_predictions
-from wardround.deployment.provisioning.provision import provision
-from wardround.deployment.provisioning.site_file import SiteFile, open_source
+from wardround.deployment import SiteFile, load_predictions, open_source, provision
 from wardround.runs.catalog import families, load_study
 from wardround.runs.execute import StudyRun, run_study
 

@@ -47,6 +47,7 @@ def watched(pid: int) -> Iterator[list[float]]:
         thread.join()
 
 
+@pytest.mark.slow
 def test_a_superlink_holds_nothing_of_strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One for all of it, since it takes seconds to start."""
     linked, done = made_linked(tmp_path), []
@@ -63,7 +64,7 @@ def test_a_superlink_holds_nothing_of_strangers(tmp_path: Path, monkeypatch: pyt
             assert ask(transport, {"north": message}) == {"north": message}
         nobody_repeats_a_request(linked, tmp_path)
         a_site_whose_clock_is_an_hour_off_is_refused(linked, tmp_path, monkeypatch)
-        linked._office().expel("south")
+        linked._connected().expel("south")
         assert first_words(linked, tmp_path, "south") == UNKNOWN_KEY
         done.append(True)
 
@@ -85,16 +86,16 @@ def nobody_repeats_a_request(linked: Any, folder: Path) -> None:
     from wardround.deployment.flower.adapter import SiteConnection
 
     key = read_key(folder / "kits" / "sites" / "south" / "site.key").private
-    desk = SiteConnection(f"{linked.host}:{linked.port}", linked.ca.read_bytes(), key, None)
+    connection = SiteConnection(f"{linked.host}:{linked.port}", linked.ca.read_bytes(), key, None)
     seen: list[httpx.Request] = []
-    desk.client._client.event_hooks["request"].append(seen.append)
-    assert desk.receive() is None
+    connection.client._client.event_hooks["request"].append(seen.append)
+    assert connection.receive() is None
     context = ssl.create_default_context(cafile=str(linked.ca))
     with httpx.Client(verify=context, trust_env=False) as other:
         repeated = other.post(seen[0].url, headers=seen[0].headers, content=seen[0].read())
     assert repeated.status_code == 401
-    assert desk.receive() is None  # who signs anew is heard
-    desk.close()
+    assert connection.receive() is None  # who signs anew is heard
+    connection.close()
 
 
 def a_site_whose_clock_is_an_hour_off_is_refused(linked: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ def test_the_app_that_is_sent_has_no_code_in_it() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 2**20, 2**20 + 1, 5 * 2**20])
 def test_messages_survive_the_wire(size: int) -> None:
-    from wardround.deployment.flower.wire import SMALL, from_record, to_record
+    from wardround.deployment.flower.server_app import SMALL, from_record, to_record
 
     sealed = Sealed(b'{"kind": "train"}', os.urandom(size), os.urandom(96))
     record = to_record(sealed)
@@ -80,7 +80,7 @@ def test_messages_survive_the_wire(size: int) -> None:
 def test_whatever_is_no_message_is_refused() -> None:
     from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-    from wardround.deployment.flower.wire import from_record
+    from wardround.deployment.flower.server_app import from_record
 
     half = {"head": b"head", "signature": b"signature"}
     array = Array("uint8", (3,), "other", b"abc")
@@ -173,24 +173,26 @@ def others_are_heard_while_one_has_died_over_its_answer(linked: Any, transport: 
     from flwr.app import Context, RecordDict
 
     from wardround.deployment.flower.adapter import SiteConnection
-    from wardround.deployment.flower.client_app import client_app
     from wardround.deployment.flower.server_app import LinkLost
+    from wardround.deployment.flower.site_loop import client_app
 
     key = read_key(folder / "kits" / "sites" / "south" / "site.key").private
-    desk = SiteConnection(f"{linked.host}:{linked.port}", linked.ca.read_bytes(), key, None)
-    (folder / "south-connection").write_text(str(desk.number))
+    connection = SiteConnection(f"{linked.host}:{linked.port}", linked.ca.read_bytes(), key, None)
+    (folder / "south-connection").write_text(str(connection.number))
     answers, began = transport.ask({"south": MESSAGE, "north": MESSAGE}), time.monotonic()
-    while (message := desk.receive()) is None:
+    while (message := connection.receive()) is None:
         assert next(answers) is None
 
     def broken(request: Any) -> None:
         raise OSError
 
-    vars(desk.client)["PushObject"] = broken
+    vars(connection.client)["PushObject"] = broken
     with pytest.raises(LinkLost):
-        desk.send(client_app(echo)(message, Context(0, desk.number, {}, RecordDict(), {})), lambda gone, total: None)
-    desk.stopped.set()
-    desk.client.close()
+        connection.send(
+            client_app(echo)(message, Context(0, connection.number, {}, RecordDict(), {})), lambda gone, total: None
+        )
+    connection.stopped.set()
+    connection.client.close()
     for _ in range(4):
         assert next(answers) is None
     with joined(linked, folder, "north", echo):
@@ -221,10 +223,10 @@ def comes_back_when_it_has_given_us_up(linked: Any, transport: Transport, folder
     """As when the coordinator's machine was suspended: the SuperLink runs, but its run of ours has ended."""
     from flwr.proto.control_pb2 import StopRunRequest
 
-    office, before = linked.office, linked.process.pid
-    office.control.StopRun(StopRunRequest(run_id=office.context.run_id))
-    office._beat()
-    assert office.lost.is_set()
+    connection, before = linked.connection, linked.process.pid
+    connection.control.StopRun(StopRunRequest(run_id=connection.context.run_id))
+    connection._beat()
+    assert connection.lost.is_set()
     with joined(linked, folder, "north", echo):
         assert ask(transport, {"north": MESSAGE}) == {"north": MESSAGE}
     assert linked.process.pid != before

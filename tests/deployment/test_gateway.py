@@ -1,4 +1,4 @@
-"""What a door lets through: heads before bodies, and nobody for long. Real sockets and TLS, on loopback."""
+"""What a gateway lets through: heads before bodies, and nobody for long. Real sockets and TLS, on loopback."""
 
 import asyncio
 import logging
@@ -17,19 +17,14 @@ import pytest
 
 from tests.deployment.federation_processes import heart_study, hospitals
 from wardround.core.settings import settings_of
-from wardround.deployment.coordinate import coordinate
-from wardround.deployment.flower import connection as connections
-from wardround.deployment.flower import gateway as doors
-from wardround.deployment.flower import superlink as linked
-from wardround.deployment.flower.connection import Receive, Scope, Send
-from wardround.deployment.flower.gateway import Gateway, Limits, Verdict, network_of
+from wardround.deployment import CoordinatorKit, coordinate_study, revoke
+from wardround.deployment.flower import gateway as gateways
+from wardround.deployment.flower.gateway import Gateway, Limits, Receive, Scope, Send, Verdict, network_of
 from wardround.deployment.provisioning import certificates as made
-from wardround.deployment.provisioning.kit import CoordinatorKit, Keys
-from wardround.deployment.provisioning.provision import revoke
+from wardround.deployment.provisioning.kit import Keys
 from wardround.protocol.messages import Transport
 
 HOST = "127.0.0.2"
-LINKED = linked.SuperLink
 LARGE = 60 * 2**20
 KERNEL = 16 * 2**20  # bytes of a body that may be under way in the buffers of sockets on loopback
 WITHIN = 10.0  # seconds for what takes a fraction of one
@@ -37,11 +32,11 @@ WITHIN = 10.0  # seconds for what takes a fraction of one
 
 @dataclass
 class Served:
-    """A door in a thread, its address, and what came through it."""
+    """A gateway in a thread, its address, and what came through it."""
 
     port: int
     ca: Path
-    door: Gateway
+    gateway: Gateway
     afterwards: float = 0.0  # seconds that the application takes after its answer
     judged: list[str] = field(default_factory=list)
     bodies: list[int] = field(default_factory=list)
@@ -60,7 +55,7 @@ class Served:
             time.sleep(0.01)
 
     def nobody_is_left(self) -> None:
-        self.wait(lambda: not self.door.unknown and not self.door.known and not self.door.homes)
+        self.wait(lambda: not self.gateway.unknown and not self.gateway.known and not self.gateway.homes)
 
 
 @pytest.fixture(scope="module")
@@ -96,15 +91,15 @@ def served(
         await asyncio.sleep(here.afterwards)
 
     tls = {"ssl_keyfile": str(kit / "own.key"), "ssl_certfile": str(kit / "own.pem")}
-    door = Gateway(app, [listener], judge, limits or Limits(), tidy, lifespan="off", **tls)
-    here = Served(listener.getsockname()[1], kit / "ca.pem", door)
-    thread = threading.Thread(target=lambda: runner.run(door.serve()))
+    gateway = Gateway(app, [listener], judge, limits or Limits(), tidy, lifespan="off", **tls)
+    here = Served(listener.getsockname()[1], kit / "ca.pem", gateway)
+    thread = threading.Thread(target=lambda: runner.run(gateway.serve()))
     thread.start()
     try:
-        here.wait(lambda: door.started)
+        here.wait(lambda: gateway.started)
         yield here
     finally:
-        door.should_exit = True
+        gateway.should_exit = True
         thread.join(WITHIN)
     assert not thread.is_alive()
 
@@ -181,7 +176,7 @@ def test_who_is_refused_with_a_small_body_always_hears_why(kit: Path) -> None:
         assert here.bodies == []
 
 
-@pytest.mark.parametrize("others", [{"content-length": str(doors.LARGEST + 1)}, {"transfer-encoding": "chunked"}])
+@pytest.mark.parametrize("others", [{"content-length": str(gateways.LARGEST + 1)}, {"transfer-encoding": "chunked"}])
 def test_no_body_without_a_limit(others: dict[str, str], kit: Path) -> None:
     with served(kit) as here, here.secured() as known:
         lines = head(0, "north", **others)
@@ -217,8 +212,8 @@ def trickle(connection: socket.socket, pieces: list[bytes], pause: float) -> str
 
 
 def test_whoever_is_slow_with_a_head_is_sent_away(kit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_WITHIN", 0.4)
-    monkeypatch.setattr(doors, "HANDSHAKE_WITHIN", 0.4)
+    monkeypatch.setattr(gateways, "HEAD_WITHIN", 0.4)
+    monkeypatch.setattr(gateways, "HANDSHAKE_WITHIN", 0.4)
     with served(kit) as here, ExitStack() as stack:
         began = time.monotonic()
         silent = stack.enter_context(here.connect())  # not even a handshake
@@ -241,7 +236,7 @@ def test_a_head_is_not_endless(kit: Path) -> None:
 def test_whoever_stops_in_a_body_is_sent_away_and_who_is_only_slow_is_not(
     kit: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "LONGEST_PAUSE", 0.4)
+    monkeypatch.setattr(gateways, "LONGEST_PAUSE", 0.4)
     with served(kit) as here:
         with here.secured() as slow, here.secured() as stopped:
             stopped.sendall(head(8, "north") + b"1234")
@@ -249,7 +244,7 @@ def test_whoever_stops_in_a_body_is_sent_away_and_who_is_only_slow_is_not(
             assert status(stopped) == "cut"
         here.nobody_is_left()
         assert here.bodies[-1] == 8
-        monkeypatch.setattr(connections, "BODY_WITHIN", 0.3)
+        monkeypatch.setattr(gateways, "BODY_WITHIN", 0.3)
         began = time.monotonic()
         with here.secured() as endless:
             assert trickle(endless, [head(100, "north"), *[b"1"] * 99], 0.1) == "cut"
@@ -282,7 +277,7 @@ def test_one_address_has_only_some_connections_and_others_are_not_shut_out(kit: 
         flood = [stack.enter_context(here.connect("127.0.7.9")) for _ in range(30)]
         here.wait(lambda: open_ones(flood) == 4)
         assert open_ones([other]) == 1
-        assert sum(map(len, here.door.unknown.values())) == 5
+        assert sum(map(len, here.gateway.unknown.values())) == 5
         assert ask(known, b"again", "north") == "200"
         with here.secured("127.0.7.9") as same:  # behind the same address as the flood, where the oldest must go
             assert ask(same, b"hello", "south") == "200"
@@ -300,7 +295,7 @@ def test_many_addresses_have_only_some_connections_together(kit: Path) -> None:
         assert [ask(one, b"hello", "north") for one in more] == ["200"] * 4
 
 
-def test_the_door_is_full_when_those_who_are_known_fill_it(kit: Path) -> None:
+def test_the_gateway_is_full_when_those_who_are_known_fill_it(kit: Path) -> None:
     with served(kit, Limits(connections=3)) as here, ExitStack() as stack:
         known = [stack.enter_context(here.secured()) for _ in range(3)]
         assert [ask(one, b"hello", "north") for one in known] == ["200"] * 3
@@ -316,7 +311,7 @@ def test_one_site_does_not_take_all(kit: Path) -> None:
         assert [ask(one, b"hello", "north") for one in known[:3]] == ["200", "200", "503"]
         assert ask(known[3], b"hello", "south") == "200"
         known[0].sendall(head(1500, "north"))
-        here.wait(lambda: here.door.reading["north"] == 1500)
+        here.wait(lambda: here.gateway.reading["north"] == 1500)
         assert ask(known[1], bytes(1000), "north") == "503"
         known[0].sendall(bytes(1500))
         assert status(known[0]) == "200"
@@ -331,8 +326,8 @@ def test_one_connection_is_one_sites(kit: Path) -> None:
 def test_strangers_are_told_of_in_one_line_and_memory_is_returned(
     kit: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(doors, "REPORT_EVERY", 0.5)
-    monkeypatch.setattr(doors, "TIDY_AFTER", 0.3)
+    monkeypatch.setattr(gateways, "REPORT_EVERY", 0.5)
+    monkeypatch.setattr(gateways, "TIDY_AFTER", 0.3)
     tidied: list[float] = []
     with caplog.at_level(logging.WARNING), served(kit, tidy=lambda: tidied.append(0)) as here:
         for _ in range(5):
@@ -365,6 +360,9 @@ def test_one_who_has_many_addresses_counts_as_one(address: str, network: str) ->
 
 
 def test_a_coordinators_kit_says_how_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from wardround.deployment.flower import superlink
+
+    defaults = dict(superlink.SuperLink.__dict__)
     given: dict[str, Any] = {}
 
     class Link:
@@ -374,7 +372,7 @@ def test_a_coordinators_kit_says_how_many(tmp_path: Path, monkeypatch: pytest.Mo
         def carry(self, coordinate: Callable[[Transport], None]) -> None:
             pass
 
-    monkeypatch.setattr(linked, "SuperLink", Link)
+    monkeypatch.setattr(superlink, "SuperLink", Link)
     with hospitals(heart_study(("fedavg",)), tmp_path) as here:
         path = here.kit / "coordinator.toml"
         written = path.read_text(encoding="utf-8")
@@ -382,16 +380,12 @@ def test_a_coordinators_kit_says_how_many(tmp_path: Path, monkeypatch: pytest.Mo
         changed = written.replace("connections = 512", "connections = 99").replace("address = 32", "address = 7")
         path.write_text(changed, encoding="utf-8")
         revoke(here.kit, "va", "left the study")  # which writes the file anew
-        coordinate(here.study, here.families, CoordinatorKit.load(here.kit), tmp_path / "runs")
+        coordinate_study(here.study, here.families, CoordinatorKit.load(here.kit), tmp_path / "runs")
     assert (given["connections"], given["connections_per_address"]) == (99, 7)
-    assert (linked_default("connections"), linked_default("connections_per_address")) == (512, 32)
-
-
-def linked_default(name: str) -> Any:
-    """Those of the kit, of the link and of the door are the same."""
-    found = {Limits.__dict__[name.replace("connections_per", "per")], Keys.__dict__[name], LINKED.__dict__[name]}
-    assert len(found) == 1
-    return found.pop()
+    for name, default in (("connections", 512), ("connections_per_address", 32)):  # of kit, link and gateway alike
+        assert Limits.__dict__[name.replace("connections_per", "per")] == default
+        assert Keys.__dict__[name] == default
+        assert defaults[name] == default
 
 
 def test_every_key_of_a_coordinators_kit_is_in_the_reference() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.deployment.federation_fixtures import SITES
 from wardround.cli.main import main
-from wardround.deployment.provisioning.kit import CoordinatorKit
+from wardround.deployment import CoordinatorKit
 
 STUDY = """name = "trial"
 question = "Does it help?"

@@ -28,7 +28,7 @@ def rows(site: str, count: int = 60) -> list[list[str]]:
     found = []
     for number in range(count):
         marker = NUMBER if number == 0 else rng.normal(10, 3)
-        lab = "" if site == "west" else f"{rng.normal(5, 1):.4f}"  # so that the others lend a value
+        lab = "" if site == "west" else f"{rng.normal(5, 1):.4f}"  # so that it takes a fill value from the others
         sick = "yes" if rng.random() < 0.5 else "no"
         who = IDENTITY if number == 0 else f"P{site}{number:04}"
         name = NAME if number == 0 else f"Person {site} {number}"
@@ -99,7 +99,7 @@ def test_nothing_of_a_patient_leaves_a_hospital(tmp_path: Path) -> None:
     made = planted(tmp_path)
     made.run()
     kinds = {kind_of(sealed) for _, sealed, _ in made.transport.carried}
-    assert {"hello", "facts", "lend", "moments", "prepare", "train", "evaluate", "goodbye"} == kinds
+    assert {"hello", "facts", "fill_values", "moments", "prepare", "train", "evaluate", "goodbye"} == kinds
     for site, asked, answer in made.transport.carried:
         for sealed in (asked, answer):
             assert_clean(sealed.head + sealed.tensors + sealed.signature, f"{kind_of(sealed)}, {site}")
@@ -134,9 +134,11 @@ def test_no_message_holds_as_many_numbers_as_there_are_rows(tmp_path: Path) -> N
 def test_what_sites_lend_is_asked_for_and_is_of_many_rows(tmp_path: Path) -> None:
     made = planted(tmp_path)
     made.run()
-    lent = [body_of(answer)["lent"][0] for _, _, answer in made.transport.carried if kind_of(answer) == "lent"]
-    assert len(lent) == len(SITES)
-    for one in lent:
+    fill_values = [
+        body_of(answer)["fill_values"][0] for _, _, answer in made.transport.carried if kind_of(answer) == "fill_values"
+    ]
+    assert len(fill_values) == len(SITES)
+    for one in fill_values:
         assert sum(count > 0 for count in one["counts"]) <= 1  # of `lab`, which west lacks; of nothing else
         assert all(count == 0 or count >= 5 for count in one["counts"])
         assert one["levels"] == {}

@@ -10,10 +10,12 @@ import pytest
 from tests.deployment.in_process_federation import Federation, body_of, key, kind_of
 from tests.deployment.private_studies import EXAMPLE, KNOWN, begin, gate, ledger, private
 from tests.deployment.test_hostile_ends import Anyone
+from tests.noticed import noticed
 from wardround.core.errors import DeployError, StudyError
+from wardround.core.notices import text_of
 from wardround.core.tree import Tree
-from wardround.deployment.common.deployable import refuse_undeployable
-from wardround.deployment.flat.site_secret import RunSecret
+from wardround.deployment import refuse_undeployable
+from wardround.deployment.flat.run_secret import RunSecret
 from wardround.privacy.dp.accountant import Charge, epsilon
 from wardround.protocol.messages import Message, Sealed, open_sealed, seal
 from wardround.runs.catalog import load_study
@@ -59,6 +61,7 @@ def another_model(body: dict[str, Any], tensors: Tree) -> None:
     tensors[name] = tensors[name] + 1e-6
 
 
+@pytest.mark.slow
 def test_a_site_charges_the_noise_that_each_round_has(tmp_path: Path) -> None:
     made = begin(tmp_path, private(privacy={"example": {**EXAMPLE, "noise_schedule": {"last": 0.5}}}))
     made.run()
@@ -85,9 +88,9 @@ def test_a_site_stops_where_falling_noise_would_exceed_epsilon(tmp_path: Path) -
 
 
 def test_a_study_without_a_clip_is_not_deployed() -> None:
-    asked, families = load_study(private(privacy={"example": {**EXAMPLE, "clip": "none"}}), sources=KNOWN)
+    asked, _ = load_study(private(privacy={"example": {**EXAMPLE, "clip": "none"}}), sources=KNOWN)
     with pytest.raises(StudyError, match="privacy: example: clip: without a clip"):
-        refuse_undeployable(asked, families, ("alder", "birch"))
+        refuse_undeployable(asked, ("alder", "birch"))
 
 
 def test_a_repeated_request_has_the_same_bytes_and_is_charged_once(tmp_path: Path) -> None:
@@ -236,7 +239,7 @@ def test_a_site_whose_secret_was_lost_gives_no_second_answer(tmp_path: Path) -> 
             (run_folder(tmp_path, site) / "secret").unlink()
 
     looked_at(made, look)
-    assert "is gone" in made.coordinator.left["birch"]
+    assert "is gone" in text_of(made.coordinator.left["birch"])
     assert len(ledger(tmp_path, "birch")) == 1
 
 
@@ -254,9 +257,10 @@ def test_the_ledger_outlives_runs_and_stops_at_the_total(tmp_path: Path) -> None
     assert ledger(tmp_path, "alder") == spent
     assert len(ledger(tmp_path, "birch")) == 2 * ROUNDS
     assert second.folder.records()["sites"].map(len).tolist() == [3, 3, 3]
-    (warning,) = [line for line in second.folder.read_json("results.json")["warnings"] if "budget is spent" in line]
-    assert warning.startswith("alder: refused: ")
-    assert "most_total_epsilon" in warning
+    (notice,) = noticed(second.folder.read_json("results.json"), "site-refused")
+    assert notice["site"] == "alder"
+    assert "budget is spent" in notice["text"]
+    assert "most_total_epsilon" in notice["text"]
 
 
 def test_no_loss_and_no_count_of_training_patients_leaves(tmp_path: Path) -> None:
@@ -321,9 +325,9 @@ def test_epochs_that_were_not_done_are_not_charged(tmp_path: Path, monkeypatch: 
 def test_studies_that_would_promise_too_much_are_refused_at_both_ends(
     content: dict[str, Any], where: str, problem: str, tmp_path: Path
 ) -> None:
-    study, families = load_study(content, sources=KNOWN)
+    study, _ = load_study(content, sources=KNOWN)
     with pytest.raises(StudyError, match=problem) as refused:
-        refuse_undeployable(study, families, ["alder", "birch", "cedar", "dogwood"])
+        refuse_undeployable(study, ["alder", "birch", "cedar", "dogwood"])
     assert where in refused.value.where
     made = begin(tmp_path, content)
     with pytest.raises(DeployError, match=problem):

@@ -19,13 +19,10 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 
 from tests.deployment.federation_fixtures import SITES, kits, study
 from wardround.core.errors import DeployError, MachineError, StudyError
-from wardround.deployment.common.deployable import refuse_undeployable
+from wardround.deployment import CoordinatorKit, SiteFile, provision, refuse_undeployable, revoke
 from wardround.deployment.provisioning import certificates
-from wardround.deployment.provisioning.kit import CoordinatorKit
-from wardround.deployment.provisioning.provision import provision, revoke
-from wardround.deployment.provisioning.site_file import SiteFile
 from wardround.runs.audit import verify
-from wardround.runs.catalog import families, load_study
+from wardround.runs.catalog import load_study
 
 HOSTS = ("coordinator.example.org", "10.0.0.5", "::1")
 
@@ -278,7 +275,7 @@ def test_what_can_be_deployed_is_not_refused() -> None:
         selection={"arms": ["fedprox"], "on": "site", "site": "south"},
         deployment={"quorum": 3, "deadline": 60},
     )
-    refuse_undeployable(whole, families(), SITES)
+    refuse_undeployable(whole, SITES)
 
 
 def test_a_selection_must_leave_somebody_to_train() -> None:
@@ -287,7 +284,7 @@ def test_a_selection_must_leave_somebody_to_train() -> None:
         selection={"arms": ["fedprox"], "on": "site", "site": "south"},
     )
     with pytest.raises(StudyError, match="no site is left"):
-        refuse_undeployable(alone, families(), SITES)
+        refuse_undeployable(alone, SITES)
 
 
 def test_revoking_is_recorded_with_date_and_reason(tmp_path: Path) -> None:

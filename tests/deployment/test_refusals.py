@@ -14,10 +14,11 @@ import pytest
 from tests.deployment.hospital_files import at_sites, dots_at_sites, own, study
 from tests.deployment.in_process_federation import Federation, OpenGate, body_of, federation, key, kind_of
 from tests.deployment.parity import KNOWN
+from tests.noticed import noticed
 from wardround.core.errors import DataError, DeployError
 from wardround.data.records import Column, Records
 from wardround.data.sources import Source
-from wardround.deployment.governance.policy import Refusal
+from wardround.deployment import Refusal
 from wardround.protocol.messages import PROTOCOL, Message, Sealed, seal
 from wardround.runs.catalog import load_study
 
@@ -74,7 +75,7 @@ def assert_gone_on(made: Federation, folder: Path, why: str) -> None:
     made.run()
     assert_said(made, folder, why)
     assert made.folder.complete
-    assert any(line.startswith("cedar: ") and why in line for line in made.folder.read_json("results.json")["warnings"])
+    assert any(why in notice["text"] for notice in made.folder.read_json("results.json")["notices"])
 
 
 def unreadable() -> Source:
@@ -216,8 +217,8 @@ def test_images_of_the_same_classes_do_not_fit_a_table_either(tmp_path: Path) ->
 def test_a_column_that_a_site_lacks_is_a_warning(tmp_path: Path) -> None:
     made = begin(tmp_path)
     made.run()
-    warnings = made.folder.read_json("results.json")["warnings"]
-    assert "birch: 'lab' is not recorded, or has no value, and counts as missing" in warnings
+    (notice,) = noticed(made.folder.read_json("results.json"), "column-not-recorded")
+    assert (notice["site"], notice["columns"]) == ("birch", ["lab"])
     assert Column("lab").kind == "numeric"
 
 

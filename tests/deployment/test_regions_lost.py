@@ -12,12 +12,13 @@ from tests.deployment.hospital_files import NAMES, at_sites, study
 from tests.deployment.in_process_federation import OpenGate, body_of, kind_of
 from tests.deployment.parity import KNOWN
 from tests.deployment.regional_federation import Hierarchy, hierarchy
+from tests.noticed import noticed
 from wardround.cli.main import app
 from wardround.core.errors import DeployError, StudyError
-from wardround.deployment.common.parity import replay
+from wardround.deployment import replay
 from wardround.protocol.messages import Sealed
 from wardround.report.evidence import read_evidence
-from wardround.report.topology import region_table, topology_words
+from wardround.report.sections.topology import region_sentences, region_table
 from wardround.runs.catalog import load_study
 from wardround.runs.plan import load_plan
 
@@ -69,8 +70,7 @@ def test_a_region_without_sites_gets_no_kit(case: str, tmp_path: Path) -> None:
 
 
 def test_a_region_file_without_hospitals_is_refused(tmp_path: Path) -> None:
-    from wardround.deployment.provisioning.provision import provision
-    from wardround.deployment.provisioning.region_file import RegionFile
+    from wardround.deployment import RegionFile, provision
 
     document = load_study({**regional(REGIONS), "data": {"source": "at-sites"}})[0]
     made = provision(document, NAMES, tmp_path / "kits", regions={"north": "127.0.0.1:9091", "south": "127.0.0.1:9092"})
@@ -113,15 +113,16 @@ def test_a_region_that_loses_all_its_sites_is_left_out_by_the_quorum(tmp_path: P
     assert found.largest < 1e-6
     results = folder.read_json("results.json")
     lost = "0 of 2 sites are left and 1 are needed"
-    assert [line for line in results["warnings"] if line.startswith("south: failed") and lost in line]
+    (failed,) = noticed(results, "site-failed", site="south")
+    assert lost in failed["details"]["reason"]
     for site in REGIONS["south"]:
-        assert f"{site}: was away when models were evaluated, so that no figure has its rows" in results["warnings"]
+        assert noticed(results, "site-away", site=site)
     told = results["arms"]["fedavg"]["topology"]["regions"]
     assert (told["south"]["metrics"], told["south"]["test"]) == (None, None)
     assert told["north"]["metrics"] is not None
     evidence = read_evidence(folder)
     assert "A region without figures has no hospital that told any." in region_table(evidence).note
-    assert topology_words(evidence)
+    assert region_sentences(evidence)
 
 
 def test_without_a_quorum_it_is_a_clear_error_and_the_run_goes_on_when_it_is_settled(tmp_path: Path) -> None:

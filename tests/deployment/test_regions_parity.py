@@ -16,9 +16,9 @@ from tests.deployment.parity import KNOWN, simulated
 from tests.deployment.regional_federation import Hierarchy, assert_same_regions, hierarchy
 from tests.small_federations import assert_same_tree
 from wardround.data.sources import Source
-from wardround.deployment.common.parity import replay
+from wardround.deployment import replay
 from wardround.report.evidence import read_evidence
-from wardround.report.topology import topology_words
+from wardround.report.sections.topology import region_sentences
 from wardround.runs.catalog import load_study
 from wardround.runs.execute import run_study
 from wardround.runs.folder import RunFolder
@@ -78,6 +78,7 @@ def test_the_same_bits_as_simulated(circumstance: str, tmp_path: Path) -> None:
     assert_regional_parity(regional(**CIRCUMSTANCES[circumstance]), tmp_path)
 
 
+@pytest.mark.slow
 def test_arms_that_differ_travel_apart_where_their_regional_rounds_do(tmp_path: Path) -> None:
     """An arm that ends early, one that trains in one region only, one with other regional rounds, and one alone."""
     arms: list[Any] = [
@@ -105,7 +106,7 @@ def test_a_scale_of_all_sites_agrees_to_rounding(tmp_path: Path) -> None:
     theirs = made.run_folder.load_model("fedavg", 3)
     for name, leaf in ours.items():
         np.testing.assert_allclose(theirs[name].numpy(), leaf.numpy(), atol=1e-6, err_msg=name)
-    assert {"lend", "moments"} <= {kind_of(sealed) for _, sealed, _ in made.transport.carried}
+    assert {"fill_values", "moments"} <= {kind_of(sealed) for _, sealed, _ in made.transport.carried}
 
 
 @pytest.mark.slow
@@ -155,7 +156,7 @@ def test_records_costs_and_figures_are_the_simulations(tmp_path: Path) -> None:
         for site in NAMES:
             assert one[arm]["sites"][site]["accuracy"] == other[arm]["sites"][site]["accuracy"], (arm, site)
     evidence = read_evidence(folder)
-    assert "north" in " ".join(topology_words(evidence))
+    assert "north" in " ".join(region_sentences(evidence))
 
 
 def six_wards() -> dict[str, Callable[[], Source]]:

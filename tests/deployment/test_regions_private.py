@@ -23,6 +23,7 @@ def content(regions: dict[str, list[str]] | None = None, **changes: Any) -> dict
     return private(topology=topology, training={"rounds": 4}, **changes)
 
 
+@pytest.mark.slow
 def test_patients_pay_once_for_each_round_whatever_dies(tmp_path: Path) -> None:
     """Every region dies at each of its messages; the ledger of each hospital is what the coordinator of all knows."""
     made = hierarchy(content(), tmp_path, sources(), known_sources=KNOWN)

@@ -13,15 +13,15 @@ from tests.deployment.in_process_federation import body_of, kind_of
 from tests.deployment.parity import KNOWN
 from tests.deployment.regional_federation import Hierarchy, hierarchy
 from wardround.core.errors import DeployError
+from wardround.deployment import replay
 from wardround.deployment.common import messaging as correspondence
-from wardround.deployment.common.parity import replay
 from wardround.deployment.regional.region_handler import RegionWork
 from wardround.protocol.messages import Sealed
 from wardround.runs.catalog import load_study
 from wardround.runs.plan import load_plan
 
 REGIONS = {"north": ["alder", "cedar"], "south": ["birch", "dogwood"]}
-MESSAGES = ("hello", "facts", "lend", "moments", "prepare", "train", "evaluate", "goodbye")
+MESSAGES = ("hello", "facts", "fill_values", "moments", "prepare", "train", "evaluate", "goodbye")
 Place = tuple[str, Any, str]
 
 

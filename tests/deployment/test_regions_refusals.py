@@ -13,15 +13,19 @@ from tests.deployment.hospital_files import NAMES, at_sites, study
 from tests.deployment.in_process_federation import OpenGate, body_of, key, kind_of
 from tests.deployment.parity import KNOWN
 from tests.deployment.regional_federation import Hierarchy, hierarchy
+from tests.noticed import noticed
 from wardround.cli.main import app
 from wardround.core.errors import DeployError, StudyError
-from wardround.deployment.coordinate import coordinate
-from wardround.deployment.governance.plain_words import in_plain_words
-from wardround.deployment.governance.policy import Policy, objections
-from wardround.deployment.provisioning.kit import CoordinatorKit
-from wardround.deployment.provisioning.provision import provision
-from wardround.deployment.provisioning.region_file import RegionFile
-from wardround.deployment.provisioning.site_file import SiteFile
+from wardround.deployment import (
+    CoordinatorKit,
+    Policy,
+    RegionFile,
+    SiteFile,
+    coordinate_study,
+    in_plain_words,
+    objections,
+    provision,
+)
 from wardround.deployment.regional.region_run import study_of
 from wardround.protocol.messages import Message, Sealed, open_sealed, seal
 from wardround.runs.catalog import load_study
@@ -108,7 +112,7 @@ def test_a_hospital_that_refuses_is_left_out_of_the_run_everywhere(tmp_path: Pat
     made = begin(tmp_path, {"birch": OpenGate(None)}, deployment=OPEN)
     results = made.run().read_json("results.json")
     assert list(results["sites"][0]["sites"]) == ["alder", "cedar", "dogwood"]
-    assert "birch: refused: not approved here" in results["warnings"]
+    assert noticed(results, "site-refused", site="birch", details={"reason": "not approved here"})
     told = results["arms"]["fedavg"]["topology"]["regions"]
     assert {region: one["sites"] for region, one in told.items()} == {"north": ["alder", "cedar"], "south": ["dogwood"]}
 
@@ -124,7 +128,7 @@ def test_a_hospital_that_fails_while_all_agree_is_left_out_too(tmp_path: Path) -
     made.transports["north"].before = lambda site, sealed: site != "cedar" or before(site, sealed)
     results = made.run().read_json("results.json")
     assert list(results["sites"][0]["sites"]) == ["alder", "birch", "dogwood"]
-    assert "cedar: refused: the approval was withdrawn" in results["warnings"]
+    assert noticed(results, "site-refused", site="cedar", details={"reason": "the approval was withdrawn"})
 
 
 # -- messages
@@ -198,7 +202,7 @@ def test_the_coordinator_of_all_sees_no_columns_of_a_single_site(tmp_path: Path)
     by_site = {"sets", "described", "directions"}  # as in the report of any run
     assert {name for name, one in answers["north", "facts"].items() if "cedar" in str(one)} <= by_site
     assert "burns" in str(answers["north", "facts"]["kinds"])
-    for kind in ("lend", "moments", "train"):
+    for kind in ("fill_values", "moments", "train"):
         told = {name: one for name, one in answers["south", kind].items() if name != "rounds"}
         assert "birch" not in str(told), kind
     tensors = [answer.tensors for region, sealed, answer in made.transport.carried if kind_of(sealed) == "train"]
@@ -280,7 +284,7 @@ def test_a_kit_of_another_study_is_refused_by_the_coordinator_of_all(tmp_path: P
     made = kits(tmp_path)
     other, families = load_study({**regional(topology={"regional_rounds": 1}), "data": {"source": "at-sites"}})
     with pytest.raises(DeployError, match="the kit was made for a study with hash"):
-        coordinate(other, families, CoordinatorKit.load(made), tmp_path)
+        coordinate_study(other, families, CoordinatorKit.load(made), tmp_path)
 
 
 def test_the_command_makes_kits_of_regions(tmp_path: Path) -> None:

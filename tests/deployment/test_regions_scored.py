@@ -11,12 +11,13 @@ from tests.deployment.in_process_federation import federation, kind_of, public
 from tests.deployment.parity import KNOWN
 from tests.deployment.regional_federation import assert_same_regions, hierarchy
 from tests.deployment.test_regions_recovery import Clock, clock, place_of  # noqa: F401
+from tests.noticed import noticed
 from tests.small_federations import assert_same_tree
 from wardround.core.errors import DeployError
 from wardround.protocol.messages import Sealed, open_sealed
 from wardround.report.build import build_report
 from wardround.report.evidence import read_evidence
-from wardround.report.topology import region_table, topology_words
+from wardround.report.sections.topology import region_sentences, region_table
 from wardround.runs.execute import run_study
 
 REGIONS = {"north": ["alder", "c*"], "south": ["birch", "dogwood"]}
@@ -108,9 +109,8 @@ def test_small_hospitals_withhold_and_the_report_says_so(tmp_path: Path) -> None
     note = region_table(evidence).note
     assert "fewer than 13 patients tested): of alder and birch" in note
     assert "A region without figures" in note
-    assert topology_words(evidence)
-    warned = [line for line in evidence.results["warnings"] if line.startswith("alder: fewer than 13 patients tested")]
-    assert len(warned) == 1  # whatever number of models
+    assert region_sentences(evidence)
+    assert len(noticed(evidence.results, "figures-withheld", site="alder")) == 1  # whatever number of models
 
 
 def test_a_site_scores_no_model_that_its_study_does_not_have(tmp_path: Path) -> None:
@@ -118,11 +118,11 @@ def test_a_site_scores_no_model_that_its_study_does_not_have(tmp_path: Path) -> 
     made = federation(study(["fedavg"]), tmp_path, at_sites(), known_sources=KNOWN)
     sealed_before = made.coordinator._with_models
 
-    def with_another(trials: Any, state: Any, wanted: Any, prepare: Any, beside: Any = None) -> Any:
-        if any(message.kind == "evaluate" for message, _ in wanted.values()):
+    def with_another(trials: Any, state: Any, requests: Any, prepare: Any, extra: Any = None) -> Any:
+        if any(message.kind == "evaluate" for message, _ in requests.values()):
             own = {f"0/own/{name}": leaf.clone() for name, leaf in state.runs[0].server["params"].items()}
-            beside = dict.fromkeys(wanted, own)
-        return sealed_before(trials, state, wanted, prepare, beside)
+            extra = dict.fromkeys(requests, own)
+        return sealed_before(trials, state, requests, prepare, extra)
 
     made.coordinator._with_models = with_another  # type: ignore[method-assign]
     with pytest.raises(DeployError, match="asks for figures of a model that the study that was approved here"):

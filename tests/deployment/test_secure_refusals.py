@@ -13,6 +13,7 @@ from tests.deployment.test_private_sites import changed, run_folder
 from tests.deployment.test_secure_wire import summed
 from wardround.core import tree
 from wardround.core.errors import DeployError
+from wardround.core.notices import text_of
 from wardround.core.tree import Tree
 from wardround.deployment.common.secure_sum_site import Commitments
 from wardround.deployment.common.update_checks import leaves_hash
@@ -154,7 +155,7 @@ def test_sites_that_are_told_of_different_models_have_no_sum_together(tmp_path: 
 
     made.transport.before, made.transport.after = before, after
     made.run()
-    assert "not signed by it for this sum" in made.coordinator.left["alder"]
+    assert "not signed by it for this sum" in text_of(made.coordinator.left["alder"])
 
 
 def test_without_the_key_of_another_site_nothing_begins(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.deployment.private_studies import KNOWN, begin, private
 from tests.small_federations import assert_same_tree
 from wardround.core.errors import DeployError
 from wardround.core.tree import Tree
-from wardround.deployment.common.parity import replay
+from wardround.deployment import replay
 from wardround.deployment.common.secure_wave import vector_of
 from wardround.engines import serial
 from wardround.protocol.messages import Sealed

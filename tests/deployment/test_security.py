@@ -8,8 +8,8 @@ from tests.deployment import outsider_attacks as strangers
 from tests.deployment.federation_processes import HEART, Hospitals, Process, heart_study, hospitals, wait_until
 from tests.deployment.outsider_attacks import OtherAuthority, attempt_to_join, entries, events, site_key
 from wardround.core.errors import DeployError
+from wardround.deployment import revoke
 from wardround.deployment.provisioning import certificates as made
-from wardround.deployment.provisioning.provision import revoke
 from wardround.runs.audit import verify
 
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern")  # Flower's matter

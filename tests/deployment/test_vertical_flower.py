@@ -11,8 +11,7 @@ from safetensors.torch import load_file
 from tests.deployment.federation_processes import Hospitals, free_port
 from tests.deployment.vertical_federation import document, simulated, write
 from tests.small_federations import assert_same_tree
-from wardround.deployment.governance.approvals import approve
-from wardround.deployment.provisioning.provision import provision
+from wardround.deployment import approve, provision
 from wardround.runs.audit import heads_in, verify
 from wardround.runs.catalog import load_study
 

@@ -106,12 +106,12 @@ def test_what_is_said_in_the_open(run: tuple[Parties, list[bytes]]) -> None:
     allowed = {
         "ready": {"columns", "inputs", "classes", "findings", "visits", "voucher", "versions"},
         "matched": {"common"},
-        "dealt": {"sides", "unmatched", "described"},
+        "assigned": {"sizes", "unmatched", "described"},
         "shaped": {"shapes"},
         "agreed": {"waves"},
         "embedded": set[str](),
         "learned": {"losses"},
-        "shown": set[str](),
+        "last_embedded": set[str](),
         "assessed": {"summaries", "figures", "without"},
         "goodbye": set[str](),
     }
@@ -123,7 +123,7 @@ def test_what_is_said_in_the_open(run: tuple[Parties, list[bytes]]) -> None:
     ready = {site: body_of(answer) for site, _, answer in made.transport.carried if kind_of(answer) == "ready"}
     assert ready["lab"]["classes"] == []
     assert ready["lab"]["columns"] is None
-    (dealt,) = [body_of(answer) for answer in answers if kind_of(answer) == "dealt"]
+    (dealt,) = [body_of(answer) for answer in answers if kind_of(answer) == "assigned"]
     assert set(dealt["described"]) <= {"train", "validation", "test", "classes", "age"}
 
 
@@ -181,8 +181,8 @@ def _last(leaf: Any) -> Any:
     [
         ("embedded", "what lab sealed for this party cannot be opened"),
         ("learned", "what clinic sealed for this party cannot be opened"),
-        ("dealt", "what clinic sealed for this party cannot be opened"),
-        ("shown", "what lab sealed for this party cannot be opened"),
+        ("assigned", "what clinic sealed for this party cannot be opened"),
+        ("last_embedded", "what lab sealed for this party cannot be opened"),
     ],
 )
 def test_what_was_changed_on_its_way_is_refused(tmp_path: Path, kind: str, words: str) -> None:
@@ -243,8 +243,8 @@ def test_a_channel_opens_what_belongs_there_and_nothing_else() -> None:
     [
         ("ready", {"voucher": None}),
         ("matched", {"common": "many"}),
-        ("dealt", {"train": "all"}),
-        ("dealt", {"train": [3], "described": 7}),
+        ("assigned", {"train": "all"}),
+        ("assigned", {"train": [3], "described": 7}),
         ("shaped", {"shapes": [["wide"]]}),
         ("embedded", {}),
         ("learned", {"losses": {"0": None}}),
@@ -333,7 +333,7 @@ def test_few_rows_without_a_match_are_not_counted_in_the_open(tmp_path: Path, sm
     files = write(tmp_path / "data", known=0.9)
     made = federation(document(files, deployment={"smallest_cell": smallest}), tmp_path, files)
     made.run()
-    (dealt,) = [body_of(answer) for _, _, answer in made.transport.carried if kind_of(answer) == "dealt"]
+    (dealt,) = [body_of(answer) for _, _, answer in made.transport.carried if kind_of(answer) == "assigned"]
     told = made.folder.read_json("results.json")["arms"]["split"]["topology"]["matched"]["unmatched_train"]
     assert dealt["unmatched"] == told
     assert told is None if smallest == 20 else 0 < told < 20

@@ -85,7 +85,7 @@ def test_a_coordinator_that_dies_at_every_message(tmp_path: Path, undisturbed: d
             made = made.restart_coordinator()
     assert deaths == len(seen)
     assert {kind for kind, _, _ in seen} == {
-        "hello", "match", "deal", "shape", "agree", "embed", "learn", "show", "assess", "goodbye"
+        "hello", "match", "assign", "shape", "agree", "embed", "learn", "embed_last", "assess", "goodbye"
     }  # fmt: skip
     assert_undisturbed(made, undisturbed)
 
@@ -104,7 +104,7 @@ def test_a_party_that_dies_at_every_message(tmp_path: Path, undisturbed: dict[st
             lost[place] = answer
             made.restart_site(party)
             return None
-        if kind_of(sealed) in ("embed", "learn", "show"):
+        if kind_of(sealed) in ("embed", "learn", "embed_last"):
             assert answer == lost[place], "the same question gets the same bytes"
         return answer
 

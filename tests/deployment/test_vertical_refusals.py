@@ -8,13 +8,19 @@ import pytest
 from tests.deployment.in_process_federation import OpenGate
 from tests.deployment.vertical_federation import Parties, document, federation, write
 from wardround.core.errors import DataError, DeployError, StudyError
-from wardround.deployment.common.deployable import refuse_undeployable
-from wardround.deployment.governance.approvals import approve
-from wardround.deployment.governance.plain_words import in_plain_words
-from wardround.deployment.governance.policy import Policy, Refusal, Refused, objections
-from wardround.deployment.join import preflight
-from wardround.deployment.provisioning.provision import provision
-from wardround.deployment.provisioning.site_file import SiteFile, open_source
+from wardround.deployment import (
+    Policy,
+    Refusal,
+    Refused,
+    SiteFile,
+    approve,
+    in_plain_words,
+    objections,
+    open_source,
+    preflight,
+    provision,
+    refuse_undeployable,
+)
 from wardround.runs.catalog import families, load_study
 
 PARTS = ("clinic", "lab")
@@ -70,7 +76,7 @@ def test_a_name_that_parts_of_the_network_have_is_no_partys(tmp_path: Path, name
 )
 def test_what_cannot_be_deployed(tmp_path: Path, changes: dict[str, Any], where: str, words: str) -> None:
     with pytest.raises(StudyError) as caught:
-        refuse_undeployable(study_of(tmp_path, **changes), families(), PARTS)
+        refuse_undeployable(study_of(tmp_path, **changes), PARTS)
     assert where in caught.value.where
     assert words in caught.value.problem
     assert caught.value.remedy
@@ -114,12 +120,12 @@ def test_the_check_before_joining_speaks_of_patients_and_keys(tmp_path: Path) ->
     for party, site in sites.items():
         found = {one.name: one for one in preflight(site)}
         assert found["patients"].ok
-        assert found["patients"].found == f"{90 if party == 'clinic' else 91} patients, whose numbers are text"
+        assert found["patients"].state == f"{90 if party == 'clinic' else 91} patients, whose numbers are text"
         assert found["keys"].ok
         assert found["policy"].ok
         assert found["approval"].ok
-        assert ("no labels" in found["data"].found) == (party == "lab")
-        assert "P0001" not in " ".join(one.found for one in found.values())
+        assert ("no labels" in found["data"].state) == (party == "lab")
+        assert "P0001" not in " ".join(one.state for one in found.values())
     (sites["lab"].peers / "clinic.pub").unlink()
     found = {one.name: one for one in preflight(sites["lab"])}
     assert not found["keys"].ok
@@ -130,11 +136,11 @@ def test_the_check_finds_a_file_of_the_wrong_kind(tmp_path: Path) -> None:
     path = sites["clinic"].path
     path.write_text(path.read_text(encoding="utf-8").replace('target = "sick"\n', ""), encoding="utf-8")
     (bad,) = [one for one in preflight(SiteFile.load(path)) if one.name == "study"]
-    assert "has the labels of this study, and its rows have none" in bad.found
+    assert "has the labels of this study, and its rows have none" in bad.state
     text = path.read_text(encoding="utf-8").replace('source = "csv-parties"', 'source = "csv"\ntarget = "sick"')
     path.write_text(text, encoding="utf-8")
     (bad,) = [one for one in preflight(SiteFile.load(path)) if one.name == "study"]
-    assert "does not tell whose its rows are, as others would know them" in bad.found
+    assert "does not tell whose its rows are, as others would know them" in bad.state
 
 
 def test_plain_words_say_what_leaves_and_who_can_read_it(tmp_path: Path) -> None:

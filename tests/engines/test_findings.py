@@ -17,7 +17,7 @@ from wardround.engines.stacked.stacked import STACKED
 from wardround.evaluation.curves import Curves
 from wardround.models import MODELS, Shape
 from wardround.runs.plan import Plan
-from wardround.runs.units import cut, one_at_a_time
+from wardround.runs.units import cut, serial_setting
 from wardround.training.trial import Run, Trial
 
 EXACT = 1e-12
@@ -125,11 +125,11 @@ def test_what_is_done_for_one_site_at_a_time_is_run_by_the_slow_engine(
     training: dict[str, Any], named: str | None
 ) -> None:
     plan, _ = planned(training=training)
-    assert one_at_a_time(plan.study.arms[0]) == named
+    assert serial_setting(plan.study.arms[0]) == named
     assert [unit.engine for unit in cut(plan, "auto")] == ["serial" if named else "stacked"]
     assert [unit.engine for unit in cut(plan, "serial")] == ["serial"]
     if named:
-        with pytest.raises(RunError, match=f"knows nothing of {named}"):
+        with pytest.raises(RunError, match=f"does not support {named}"):
             cut(plan, "stacked")
 
 

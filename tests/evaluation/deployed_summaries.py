@@ -57,7 +57,7 @@ def as_deployed(run: wardround.StudyRun, study: Mapping[str, Any], target: Path,
     plan = wardround.load_plan(parsed, known)
     smallest = parsed.deployment.smallest_cell
     lines = lines_of(folder.predictions(), folder.groups(), smallest)
-    selection = folder.selection()
+    selection = folder.other_predictions("selection")
     if selection is not None and parsed.selection is not None:
         side = "validation" if parsed.selection.on == "validation" else "test"
         lines += lines_of(selection, folder.groups().iloc[:0], smallest, side)

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from scipy.special import expit
-from sklearn import metrics as sk
 
 import wardround
 from wardround.study.schema import METRICS, Study
@@ -67,6 +66,8 @@ def ratio(part: float, whole: float) -> float:
 
 def by_scikit_learn(label: np.ndarray, score: np.ndarray, threshold: float = 0.5) -> dict[str, float]:
     """Figures of one finding over the rows in which it is known; NaN for those that need a positive and have none."""
+    from sklearn import metrics as sk
+
     known = label >= 0
     label, score = label[known], score[known].astype(np.float64)
     if not len(label):

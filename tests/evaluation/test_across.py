@@ -9,8 +9,8 @@ import wardround
 from tests.evaluation.test_benefit import FEDAVG, LOCAL, corrected_interval, scores, study
 from wardround.evaluation.comparisons.benefit import BENEFIT, site_differences
 from wardround.report.evidence import Evidence
-from wardround.report.words_across import across_words
-from wardround.report.words_on_data import _compared
+from wardround.report.sections.hospitals import site_difference_sentences
+from wardround.report.sections.privacy.releases import _compared
 
 # of 40 rows, with seeds 1 to 4; "large" would not weigh more here if it had more rows
 HITS = {
@@ -89,7 +89,7 @@ def entry(site: str | None, difference: float, interval: list[float] | None, ver
 def test_an_arm_that_is_behind_is_said_to_be_and_where() -> None:
     mean = entry(None, -0.01, [-0.03, 0.01], "no evidence")
     sites = [entry("a", 0.02, [0, 0.04], "no evidence"), entry("b", -0.04, [-0.07, -0.01], "loses")]
-    (said,) = across_words(evidence_of([mean], sites))
+    (said,) = site_difference_sentences(evidence_of([mean], sites))
     assert said == (
         "On average over sites, fedavg is behind training alone (-1.0 points, 95 % CI -3.0 to +1.0, corrected for 3 "
         "comparisons): no more than chance explains. Its mean is below at b (-4.0 points, 60 training rows), above at "
@@ -98,7 +98,7 @@ def test_an_arm_that_is_behind_is_said_to_be_and_where() -> None:
 
 
 def test_an_arm_that_is_ahead_needs_no_reason() -> None:
-    (said,) = across_words(evidence_of([entry(None, 0.02, [0.01, 0.03], "gains")], []))
+    (said,) = site_difference_sentences(evidence_of([entry(None, 0.02, [0.01, 0.03], "gains")], []))
     assert said == (
         "On average over sites, each counting the same, the difference from training alone: fedavg (+2.0 points, 95 % "
         "CI +1.0 to +3.0, corrected for 3 comparisons)."
@@ -106,12 +106,12 @@ def test_an_arm_that_is_ahead_needs_no_reason() -> None:
 
 
 def test_a_difference_is_not_told_as_none() -> None:
-    (said,) = across_words(evidence_of([entry(None, -0.0003, [-0.02, 0.02], "no evidence")], []))
+    (said,) = site_difference_sentences(evidence_of([entry(None, -0.0003, [-0.02, 0.02], "no evidence")], []))
     assert "is behind training alone (less than 0.1 points, 95 % CI -2.0 to +2.0, corrected" in said
 
 
 def test_one_seed_says_nothing_of_chance() -> None:
-    (said,) = across_words(evidence_of([entry(None, -0.02, None, "cannot be told")], []))
+    (said,) = site_difference_sentences(evidence_of([entry(None, -0.02, None, "cannot be told")], []))
     assert said == (
         "On average over sites, fedavg is behind training alone (-2.0 points; one seed gives no interval, so that this "
         "may be chance)."

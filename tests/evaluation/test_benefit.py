@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-from sklearn.metrics import accuracy_score, brier_score_loss, roc_auc_score
 
 import wardround
 from tests.evaluation.synthetic_predictions import with_accuracy
@@ -202,6 +201,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> wardround.StudyRun:
 @pytest.fixture(scope="module")
 def accuracy(run: wardround.StudyRun) -> dict[tuple[str, str], np.ndarray]:
     """Of (arm, site), over seeds, by scikit-learn from the saved predictions."""
+    from sklearn.metrics import accuracy_score
+
     predictions = pd.read_parquet(run.folder / "predictions.parquet")
     return {
         (str(arm), str(site)): np.array(
@@ -217,6 +218,8 @@ def test_every_arm_is_scored_at_every_hospital(accuracy: dict[tuple[str, str], n
 
 
 def test_the_runs_benefit_is_computed_from_its_predictions(run: wardround.StudyRun) -> None:
+    from sklearn.metrics import accuracy_score, brier_score_loss, roc_auc_score
+
     predictions = pd.read_parquet(run.folder / "predictions.parquet").astype({"score": np.float64})
     computed = {
         "accuracy": lambda p: accuracy_score(p["label"], p["score"] >= 0.5),

@@ -7,10 +7,6 @@ import numpy as np
 import pytest
 from scipy.optimize import brentq
 from scipy.special import expit, logit
-from sklearn.calibration import calibration_curve
-from statsmodels.discrete.discrete_model import Logit
-from statsmodels.genmod.families import Binomial
-from statsmodels.genmod.generalized_linear_model import GLM
 
 from wardround.evaluation.calibration_curves import BINS, calibration, decision_curve, reliability
 from wardround.evaluation.metrics import THRESHOLDS
@@ -83,6 +79,10 @@ def test_patients_tested_several_times_do_not_make_the_intervals_narrower() -> N
 
 @pytest.mark.parametrize("seed", range(3))
 def test_slope_and_intercept_are_those_of_statsmodels(seed: int) -> None:
+    from statsmodels.discrete.discrete_model import Logit
+    from statsmodels.genmod.families import Binomial
+    from statsmodels.genmod.generalized_linear_model import GLM
+
     true, label = patients(300, seed)
     rng = np.random.default_rng(seed)
     row = rng.integers(0, 120, 300)
@@ -173,6 +173,8 @@ def test_the_bins_hold_every_row_once_in_order_of_the_score() -> None:
 
 
 def test_the_bins_are_scikit_learns_quantiles() -> None:
+    from sklearn.calibration import calibration_curve
+
     true, label = patients(1000, 4)
     score = expit(true)
     positive, mean = calibration_curve(label, score, n_bins=BINS, strategy="quantile")

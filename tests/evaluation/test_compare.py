@@ -8,8 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-from sklearn import metrics as sk
-from statsmodels.stats.multitest import multipletests
 
 from tests.evaluation.synthetic_predictions import by_skill, with_accuracy
 from wardround.evaluation.comparisons import compare
@@ -47,6 +45,8 @@ def tests(predictions: pd.DataFrame) -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def by_scikit_learn(part: pd.DataFrame, metric: str) -> float:
+    from sklearn import metrics as sk
+
     label, score = part["label"], part["score"]
     computed = {
         "accuracy": lambda: sk.accuracy_score(label, score >= 0.5),
@@ -95,6 +95,8 @@ def test_all_three_t_tests_and_both_effect_sizes_are_scipys(
 def test_the_arms_are_one_family_in_each_metric(
     predictions: pd.DataFrame, tests: dict[tuple[str, str], dict[str, Any]], metric: str
 ) -> None:
+    from statsmodels.stats.multitest import multipletests
+
     reference = figures(predictions, "reference", metric)
     raw = [corrected_p(figures(predictions, arm, metric) - reference) for arm in ARMS]
     for method, name in (("holm", "p_value_holm"), ("bonferroni", "p_value")):

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.evaluation.finding_predictions import NAMES, a_study, label_names, predictions, records_of, score_names
+from tests.noticed import noticed
 from wardround.deployment.common.site_counts import without_small_findings
 from wardround.evaluation.deployed_results import deployed_results, withheld
 from wardround.evaluation.findings import describe_findings
@@ -128,7 +129,7 @@ def test_a_model_that_diverged_has_no_figures_of_any_finding() -> None:
     table.loc[(table["seed"] == 2) & (table["site"] == "north"), "score_air"] = np.nan
     found = results_of(table)
     assert found["arms"]["fedavg"]["metrics"]["auc"]["seeds"] == 1
-    assert found["warnings"][0].startswith("fedavg: training diverged with 1 of the seeds")
+    assert noticed(found, "diverged", arm="fedavg", seeds=[1, 2])
 
 
 # Thresholds
@@ -323,7 +324,7 @@ def test_sites_with_few_rows_say_so_and_nothing_else() -> None:
     }
 
 
-def test_one_warning_names_all_findings_of_a_site() -> None:
+def test_one_notice_names_all_findings_of_a_site_by_the_number_of_seeds() -> None:
     small = {"small_classes": [1]}
     line = {"arm": "fedavg", "side": "test", "site": "north", "diverged": False}
     study = a_study(("fedavg",), seeds=2)
@@ -331,10 +332,8 @@ def test_one_warning_names_all_findings_of_a_site() -> None:
         {**line, "seed": 1, "findings": {"mass": small, "fluid": {"suppressed": True}, "air": {"small_classes": []}}},
         {**line, "seed": 2, "findings": {"mass": small, "fluid": {"small_classes": []}, "air": {"small_classes": []}}},
     ]
-    assert withheld(study, lines, NAMES) == [
-        "north: fewer than 5 patients tested have, or have not, mass, fluid (1 of 2 seeds); its figures of these "
-        "findings stay there and count nowhere else"
-    ]
+    told = [(notice.site, notice.classes, notice.seeds) for notice in withheld(study, lines, NAMES)]
+    assert told == [("north", ("mass",), None), ("north", ("fluid",), (1, 2))]
 
 
 def test_a_sites_own_figures_are_means_over_what_it_tells() -> None:

@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from sklearn import metrics as sk
 
 from tests.evaluation.finding_predictions import (
     NAMES,
@@ -151,6 +150,8 @@ def test_the_threshold_has_the_best_f1_of_all_that_there_are(rows: list[tuple[in
 
 def test_a_threshold_by_hand() -> None:
     """Called from 0.8 on: 1 hit of 1, F1 2/(1+2) = 2/3. From 0.6: 1 of 2. From 0.4: 2 of 3, F1 4/5. From 0.2: 4/6."""
+    from sklearn import metrics as sk
+
     label, score = np.array([1, 0, 1, 0, -1]), np.array([0.8, 0.6, 0.4, 0.2, 0.9])
     assert best_threshold(label, score) == 0.4
     assert f1_at(label, score, 0.4) == sk.f1_score(label[:4], score[:4] >= 0.4) == 0.8
@@ -210,6 +211,8 @@ def test_thresholds_are_chosen_on_validation_rows_alone() -> None:
 
 
 def test_figures_are_those_at_the_chosen_thresholds() -> None:
+    from sklearn import metrics as sk
+
     test, _ = predictions({"fedavg": 2.0, "local": 0.5}, draw=1)
     validation, _ = predictions({"fedavg": 2.0, "local": 0.5}, draw=2)
     content = made()
@@ -311,6 +314,8 @@ def test_an_arm_that_has_diverged_has_no_figures_and_calls_nobody(columns: list[
 
 
 def test_with_several_seeds_figures_are_means_over_them_and_counts_are_those_of_one() -> None:
+    from sklearn import metrics as sk
+
     seeds = (1, 2, 3)
     test, _ = predictions({"fedavg": 2.0, "local": 0.5}, seeds, draw=1)
     validation, _ = predictions({"fedavg": 2.0, "local": 0.5}, seeds, draw=2)
@@ -357,6 +362,8 @@ def test_a_seed_that_has_diverged_counts_nowhere_and_the_others_do() -> None:
 
 @pytest.mark.parametrize(("rows", "digits"), [(60, 1), (400, 2), (3000, 6)])
 def test_points_lie_on_scikit_learns_curves_and_span_them(rows: int, digits: int) -> None:
+    from sklearn import metrics as sk
+
     table, groups = predictions({"a": 1.5}, rows=rows, digits=digits)
     described = describe_findings(Scores.of(table, groups), "a", FIXED)
     assert left_out(described) == []

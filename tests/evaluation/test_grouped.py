@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from sklearn import metrics as sk
 
 from tests.evaluation.synthetic_predictions import by_skill
 from wardround.evaluation.metrics import PAIRS, grouped_metrics, metrics
@@ -80,6 +79,8 @@ def test_several_classes_too(seed: int) -> None:
 
 def by_scikit_learn(part: pd.DataFrame) -> list[float]:
     """In the order of METRICS, for rows of both classes with calls of both kinds."""
+    from sklearn import metrics as sk
+
     label, score = part["label"], part["score"]
     called = score >= 0.5
     return [
@@ -149,6 +150,8 @@ def test_the_rows_of_an_arm_are_found_in_any_order(predictions: pd.DataFrame) ->
 
 
 def test_several_classes_have_a_score_for_each() -> None:
+    from sklearn import metrics as sk
+
     rng = np.random.default_rng(3)
     label, score = np.arange(30) % 3, rng.dirichlet(np.ones(3), 30)
     columns = {f"score_{name}": score[:, number] for number, name in enumerate(("low", "mid", "high"))}

@@ -36,7 +36,11 @@ def claiming(world: World, studies: int, seed: int = 0) -> int:
     return sum(bool(claims_in(content_of(world, rng))) for _ in range(studies))
 
 
-@pytest.mark.parametrize("world", [World(4, 5), World(4, 1, fixed=True)], ids=["new splits", "one seed"])
+@pytest.mark.parametrize(
+    "world",
+    [pytest.param(World(4, 5), marks=pytest.mark.slow), World(4, 1, fixed=True)],
+    ids=["new splits", "one seed"],
+)
 def test_where_there_is_nothing_hardly_any_report_claims_something(world: World) -> None:
     assert claiming(world, 40) <= most_claims(40)
 
@@ -63,6 +67,7 @@ def test_what_is_there_is_found(world: World) -> None:
         assert "fedavg better by" in content["answer"][0]["text"]
 
 
+@pytest.mark.slow
 def test_uncorrected_twenty_hospitals_would_claim_something_often() -> None:
     """The test above can fail: without the correction a third of all reports would claim something."""
     rng = np.random.default_rng(0)

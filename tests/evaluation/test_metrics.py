@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from sklearn import metrics as sk
 
 from wardround.evaluation.metrics import metrics
 from wardround.study.schema import METRICS
@@ -10,6 +9,8 @@ from wardround.study.schema import METRICS
 
 @pytest.mark.parametrize("seed", range(20))
 def test_two_classes_agree_with_scikit_learn(seed: int) -> None:
+    from sklearn import metrics as sk
+
     rng = np.random.default_rng(seed)
     label = rng.integers(0, 2, 60)
     score = np.round(rng.random(60), 2)  # rounding makes ties
@@ -31,6 +32,8 @@ def test_two_classes_agree_with_scikit_learn(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_several_classes_agree_with_scikit_learn(seed: int) -> None:
+    from sklearn import metrics as sk
+
     rng = np.random.default_rng(seed)
     label = rng.permutation(np.arange(90) % 4)
     score = rng.dirichlet(np.ones(4), 90)
@@ -46,6 +49,8 @@ def test_several_classes_agree_with_scikit_learn(seed: int) -> None:
 
 
 def test_a_class_without_rows_is_left_out_of_the_averages() -> None:
+    from sklearn import metrics as sk
+
     rng = np.random.default_rng(0)
     label, score = rng.integers(0, 2, 50), rng.dirichlet(np.ones(3), 50)
     macro = np.mean([sk.roc_auc_score(label == c, score[:, c]) for c in (0, 1)])

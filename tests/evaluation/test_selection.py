@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.metrics import accuracy_score
 
 import wardround
 from tests.evaluation.synthetic_predictions import with_accuracy
@@ -139,7 +138,7 @@ class Made:
 
     @property
     def selection(self) -> pd.DataFrame:
-        found = self.folder.selection()
+        found = self.folder.other_predictions("selection")
         assert found is not None
         return found
 
@@ -210,6 +209,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
 def test_the_chosen_value_has_the_best_accuracy_on_the_rows_set_aside_for_it(
     runs: Callable[[str], Made], name: str
 ) -> None:
+    from sklearn.metrics import accuracy_score
+
     made = runs(name)
     assert made.results["selection"]
     for choice in made.results["selection"]:
@@ -228,6 +229,8 @@ def test_the_chosen_value_has_the_best_accuracy_on_the_rows_set_aside_for_it(
 def test_the_selected_arms_predictions_are_with_each_seed_those_of_the_value_chosen(
     runs: Callable[[str], Made], name: str
 ) -> None:
+    from sklearn.metrics import accuracy_score
+
     made = runs(name)
     composed, records = compose(made.predictions, made.results["selection"]), made.folder.records()
     different = set()
@@ -343,7 +346,7 @@ def test_arms_that_only_choose_leave_no_trace_among_the_compared(runs: Callable[
 def test_other_labels_of_test_rows_would_have_led_to_the_same_choice(runs: Callable[[str], Made], name: str) -> None:
     made = runs(name)
     turned = made.predictions.assign(label=1 - made.predictions["label"])
-    again = results(made.plan.study, turned, made.folder.groups(), made.folder.records(), made.selection)
+    again = results(made.plan.study, turned, made.folder.groups(), made.folder.records(), selection=made.selection)
     assert again["selection"] == made.results["selection"]
     assert again["arms"][FIRST]["metrics"]["accuracy"] != made.results["arms"][FIRST]["metrics"]["accuracy"]
 
@@ -382,7 +385,7 @@ def test_other_values_of_test_rows_lead_to_the_same_choice(
         for one in (records, changed)
     ]
     first, second = (RunFolder(run.folder) for run in runs)
-    before, after_change = first.selection(), second.selection()
+    before, after_change = (run.other_predictions("selection") for run in (first, second))
     assert before is not None
     assert after_change is not None
     pd.testing.assert_frame_equal(before, after_change, check_exact=True)

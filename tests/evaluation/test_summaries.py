@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 import wardround
 from tests.evaluation.deployed_summaries import as_deployed, facts_of, lines_of, prediction
+from tests.noticed import noticed
 from wardround.deployment.common.site_counts import describe_deployed, without_small
 from wardround.evaluation.calibration_curves import decision_curve
-from wardround.evaluation.deployed_results import diverged, withheld
+from wardround.evaluation.deployed_results import diverged_arms, withheld
 from wardround.evaluation.metrics import THRESHOLDS, metrics
 from wardround.evaluation.participation import participation, was_there
 from wardround.evaluation.scores import Scores
@@ -185,7 +186,8 @@ def test_a_site_that_diverged_takes_the_figures_of_its_arm_and_seed_away() -> No
     assert told.by_site["fedavg"]["south"][:, 0].tolist() == [1, 1]
     assert told.calibration("fedavg") is None
     assert told.decision_curve("fedavg") is None
-    assert diverged(lines)[0].startswith("fedavg: training diverged with 1 of the seeds")
+    (notice,) = diverged_arms(lines, 2)
+    assert (notice.code, notice.arm, notice.seeds) == ("diverged", "fedavg", (1, 2))
 
 
 # What must not be told
@@ -420,17 +422,16 @@ def test_a_held_out_site_selects_too(tmp_path_factory: pytest.TempPathFactory) -
 
 
 def test_a_warning_names_each_site_and_class_that_withholds(results: Mapping[str, Any]) -> None:
-    told = [line for line in results["warnings"] if "stay there" in line]
-    assert any(line.startswith("switzerland: fewer than 5 patients tested of class") for line in told)
+    told = noticed(results, "figures-withheld", site="switzerland")
+    assert any(notice["details"] == {"part": "tested"} and len(notice["classes"]) == 1 for notice in told)
     study = wardround.load_study(STUDY)[0]
     where = {"arm": "fedavg", "site": "va", "side": "test"}
     lines = [{**where, "seed": seed, "suppressed": True} for seed in (1, 2)]
-    assert withheld(study, lines, ["no", "yes"]) == [
-        "va: fewer than 5 patients tested with 2 of 4 seeds; its figures stay there and count nowhere else"
-    ]
+    (notice,) = withheld(study, lines, ["no", "yes"])
+    assert (notice.site, notice.seeds, notice.details, notice.classes) == ("va", (2, 4), {"part": "tested"}, ())
     for_selection = [{**line, "side": "validation"} for line in lines]
-    (line,) = withheld(study, for_selection, ["no", "yes"])
-    assert line.startswith("va: fewer than 5 patients to select by with 2 of 4 seeds")
+    (notice,) = withheld(study, for_selection, ["no", "yes"])
+    assert (notice.details, notice.seeds) == ({"part": "to select by"}, (2, 4))
     assert withheld(replace(study, selection=None), for_selection, ["no", "yes"]) == []
 
 

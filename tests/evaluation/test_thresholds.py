@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.metrics import accuracy_score, f1_score, roc_curve
 
 import wardround
 from tests.evaluation.finding_predictions import records_of
@@ -43,11 +42,15 @@ def content_of(validation: pd.DataFrame | None, **evaluation: Any) -> tuple[dict
 
 def by_scikit_learn(part: pd.DataFrame) -> float:
     """Where sensitivity + specificity is best."""
+    from sklearn.metrics import roc_curve
+
     false, true, cut = roc_curve(part["label"], part["score"], drop_intermediate=False)
     return float(cut[np.argmax(true - false)])
 
 
 def test_the_threshold_is_where_youdens_index_is_best_on_validation_rows() -> None:
+    from sklearn.metrics import accuracy_score, f1_score
+
     validation = rare(600, 2)
     content, test = content_of(validation)
     table = choose_thresholds(validation)
@@ -72,6 +75,8 @@ def test_the_threshold_is_where_youdens_index_is_best_on_validation_rows() -> No
 
 
 def test_a_number_holds_for_every_arm_and_is_not_chosen_on_anything() -> None:
+    from sklearn.metrics import accuracy_score
+
     content, test = content_of(rare(600, 2), threshold=0.1)
     for arm in SKILL:
         parts = [part for _, part in test[test["arm"] == arm].groupby("seed")]
@@ -116,6 +121,8 @@ def at_a_site(rows: int, draw: int) -> SitePrediction:
 
 
 def test_across_hospitals_each_chooses_on_its_own_rows_and_keeps_the_threshold() -> None:
+    from sklearn.metrics import accuracy_score
+
     validation, test = at_a_site(600, 2), at_a_site(600, 1)
     chosen = own_thresholds(validation, 5)
     assert chosen is not None

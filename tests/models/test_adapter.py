@@ -263,7 +263,9 @@ PROTECTED: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("align", ["none", "coral", "mmd"])
+@pytest.mark.parametrize(
+    "align", ["none", pytest.param("coral", marks=pytest.mark.slow), pytest.param("mmd", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedprox", "scaffold", "fednova", "fedadam"])
 def test_patients_are_protected_and_sums_are_masked_with_every_algorithm(algorithm: str, align: str) -> None:
     """What is sent is the same leaves as without; what is charged is what the accountant asks for."""

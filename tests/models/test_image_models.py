@@ -21,8 +21,8 @@ from wardround.engines.serial import SERIAL
 from wardround.engines.stacked.stacked import STACKED
 from wardround.models import MODELS, Model, Shape
 from wardround.models.cnn import cnn
+from wardround.models.image_network import Norm, groups_for, normalised_by
 from wardround.models.monai import densenet, resnet
-from wardround.models.norms import Norm, groups_for, normalised_by
 from wardround.models.residual import ResidualNetwork, residual
 from wardround.training.rounds import start
 
@@ -85,6 +85,7 @@ def test_the_stem_of_imagenet_asks_for_larger_images(build: Any) -> None:
         build(stem="imagenet")(DIGITS)
 
 
+@pytest.mark.slow
 def test_monai_is_imported_only_for_its_own_networks_and_missed_in_plain_words() -> None:
     code = """
 import sys

@@ -1,9 +1,8 @@
 """Mistakes in the private matching of patients: somebody learns more than whom all have."""
 
 from tests.mutants.mutant import Mutant, returns
-from wardround.privacy.psi import group, psi, psi_terms
-from wardround.privacy.psi.psi import Matcher, Party
-from wardround.privacy.psi.psi_terms import PsiMessage, Terms
+from wardround.privacy.psi import group, psi
+from wardround.privacy.psi.psi import Matcher, Party, PsiMessage, Terms
 
 ATTACKS = "privacy/test_psi_attacks.py"
 VIEWS = "privacy/test_psi_views.py"
@@ -50,14 +49,14 @@ MUTANTS = (
     ),
     Mutant(
         "a party may try out as many ids as it likes",
-        psi_terms.check_size,
+        psi.check_size,
         returns(None),
         "more ids than agreed on are refused by all",
         (f"{ATTACKS}::test_a_party_that_tries_more_ids_than_agreed_on_is_refused_by_all",),
     ),
     Mutant(
         "nobody looks at signatures of a matching",
-        psi_terms.check_message,
+        psi.check_message,
         returns(None),
         "a flipped bit is noticed at both ends",
         (f"{ATTACKS}::test_a_flipped_bit_is_noticed_at_both_ends",),

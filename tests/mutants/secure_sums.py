@@ -4,9 +4,8 @@ from copy import copy
 from typing import Any
 
 from tests.mutants.mutant import Mutant, returns
-from wardround.privacy.secure_sum import shamir, terms
-from wardround.privacy.secure_sum.secure_sum import Collector, Member
-from wardround.privacy.secure_sum.terms import InMemory
+from wardround.privacy.secure_sum import secure_sum, shamir
+from wardround.privacy.secure_sum.secure_sum import Collector, InMemory, Member
 
 SUM = "privacy/test_secure_sum.py"
 ATTACKS = "privacy/test_secure_sum_attacks.py"
@@ -50,14 +49,14 @@ MUTANTS = (
     ),
     Mutant(
         "half of the sites are enough",
-        terms.default_threshold,
+        secure_sum.default_threshold,
         lambda original, sites: max(2, sites // 2),
         "the default threshold is two thirds and one more",
         (f"{DROPOUTS}::test_default_threshold_is_two_thirds_and_one_more",),
     ),
     Mutant(
         "nobody looks at the signature of a key",
-        terms.check_advert,
+        secure_sum.check_advert,
         returns(None),
         "swapped keys are refused",
         (f"{ATTACKS}::test_swapped_keys_are_refused", f"{ATTACKS}::test_an_advert_of_another_round_is_refused"),
@@ -78,7 +77,7 @@ MUTANTS = (
     ),
     Mutant(
         "sites agree on nothing before they reveal",
-        terms.agreed,
+        secure_sum.agreed,
         returns(b"agreed"),
         "sites that were told of different survivors reveal nothing",
         (f"{ATTACKS}::test_sites_that_were_told_of_different_survivors_reveal_nothing",),
@@ -92,7 +91,7 @@ MUTANTS = (
     ),
     Mutant(
         "a revealed seed is not checked",
-        terms.seed_hash,
+        secure_sum.seed_hash,
         returns(bytes(32)),
         "a revealed share with a flipped bit gives no sum",
         (f"{ATTACKS}::test_a_revealed_share_with_a_flipped_bit_gives_no_sum",),

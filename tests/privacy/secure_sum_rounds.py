@@ -6,9 +6,8 @@ from hashlib import sha256
 import numpy as np
 
 from wardround.privacy.secure_sum.fixed_point import Whole
-from wardround.privacy.secure_sum.secure_sum import Collector, Member
+from wardround.privacy.secure_sum.secure_sum import Collector, Commitments, InMemory, Member, Terms, default_threshold
 from wardround.privacy.secure_sum.simulated_sum import simulated_key
-from wardround.privacy.secure_sum.terms import Commitments, InMemory, Terms, default_threshold
 
 STAGES = ("advertise", "share", "mask", "confirm", "reveal")
 

@@ -152,6 +152,7 @@ def test_both_libraries_agree_on_the_whole_grid(rate: float, noise: float, steps
     agrees(rate, noise, steps)
 
 
+@pytest.mark.slow
 def test_both_libraries_agree_on_a_mixture() -> None:
     mixture = [Charge(0.25, 3.1, 32), Charge(1.0, 10.0, 3), Charge(0.05, 2.0, 40), Charge(1.0, 30.0, 5)]
     ours = epsilon(mixture, DELTA)

@@ -13,14 +13,19 @@ from typer.testing import CliRunner
 import wardround
 from tests.privacy.test_validate import EXAMPLE, plan_of, study
 from wardround.cli.main import app
-from wardround.privacy.dp.exposure import exposure_words, planned_exposure
-from wardround.report import plots_privacy
+from wardround.privacy.dp.exposure import exposure_text, planned_exposure
 from wardround.report.evidence import read_evidence
-from wardround.report.spent import epsilon_lines
-from wardround.report.tables_privacy import protection_table, spent_table, total_table
-from wardround.report.words_privacy import protection_words, spent_lines
+from wardround.report.sections.privacy import spending
+from wardround.report.sections.privacy.private_arms import epsilon_lines
+from wardround.report.sections.privacy.spending import (
+    protection_sentences,
+    protection_table,
+    spent_lines,
+    spent_table,
+    total_table,
+)
 from wardround.runs.folder import RunFolder
-from wardround.runs.privacy_plan import as_plain, counted_exposure, planned_spending
+from wardround.runs.spending import as_plain, counted_exposure, planned_spending
 
 
 def seeds(count: int, **more: Any) -> dict[str, Any]:
@@ -36,8 +41,8 @@ def test_new_splits_leave_few_who_always_train() -> None:
     told = told_of(evaluation=seeds(20, test_share=0.2))
     assert told is not None
     assert told["train_with_every_seed"] == pytest.approx(0.8**20)
-    assert "20 seeds drew new splits, so that this is true of about 1.2 % of the patients" in exposure_words(told)
-    assert "All others were test or validation patients with at least one seed" in exposure_words(told)
+    assert "20 seeds drew new splits, so that this is true of about 1.2 % of the patients" in exposure_text(told)
+    assert "All others were test or validation patients with at least one seed" in exposure_text(told)
     both = told_of(evaluation=seeds(3, test_share=0.2, validation_share=0.1))
     assert both is not None
     assert both["train_with_every_seed"] == pytest.approx(0.7**3)
@@ -47,10 +52,8 @@ def test_a_split_that_stays_covers_its_training_patients() -> None:
     told = told_of(evaluation=seeds(20, test_share=0.25, vary=["batches", "init"]))
     assert told is not None
     assert (told["splits"], told["train_with_every_seed"]) == (1, 0.75)
-    assert exposure_words(told).startswith(
-        "The total epsilon covers the training patients, about 75 % of the patients;"
-    )
-    assert exposure_words(told).endswith("The split is the same with every seed.")
+    assert exposure_text(told).startswith("The total epsilon covers the training patients, about 75 % of the patients;")
+    assert exposure_text(told).endswith("The split is the same with every seed.")
 
 
 def test_nobody_is_exposed_without_privacy_of_patients() -> None:
@@ -106,7 +109,7 @@ def test_tables_and_figures_know_an_epsilon_that_is_infinite(run: wardround.Stud
     assert total.rows[0][-1] == math.inf
     assert "in the last round" in spent.columns
     assert [name for line in epsilon_lines(evidence) for _, name in line.arms] == ["private", "falling"]
-    for draw in (plots_privacy.budget, plots_privacy.lengths, plots_privacy.cost_of_epsilon):
+    for draw in (spending.budget, spending.gradient_lengths, spending.cost_of_epsilon):
         assert draw(evidence) is not None
 
 
@@ -120,13 +123,13 @@ def test_report_results_and_terminal_say_it(run: wardround.StudyRun) -> None:
         assert row["noise_last"] == pytest.approx(row["noise"] / 2, rel=1e-5)
         assert 1.9 < row["epsilon"] <= 2
     evidence = read_evidence(RunFolder(run.folder), checked=True)
-    told = " ".join(protection_words(evidence))
-    assert exposure_words(found["exposure"]) in told
+    told = " ".join(protection_sentences(evidence))
+    assert exposure_text(found["exposure"]) in told
     assert "Without a clip: unclipped." in told
     assert "private 2, falling 2." in told
     assert "unclipped: not clipped: epsilon infinite" in spent_lines(evidence)
     shown = " ".join(CliRunner().invoke(app, ["privacy", "spent", str(run.folder)]).stdout.split())
-    assert exposure_words(found["exposure"]) in shown
+    assert exposure_text(found["exposure"]) in shown
     assert "infinite" in shown
     plain = CliRunner().invoke(app, ["privacy", "spent", str(run.folder / "ledger.jsonl"), "--json"]).stdout
     assert {row["add_remove"] for row in json.loads(plain)["total"]} == {"infinite"}

@@ -24,7 +24,7 @@ from wardround.engines import serial
 from wardround.engines.serial import leaves_of_run, restore_run
 from wardround.models import MODELS, Shape
 from wardround.privacy.dp.accountant import Charge, epsilon
-from wardround.privacy.secure_sum.vectors import encoding_of
+from wardround.privacy.secure_sum.fixed_point import encoding_of
 from wardround.runs import checkpoint
 from wardround.runs.execute import execute
 from wardround.runs.folder import RunFolder
@@ -349,7 +349,7 @@ def test_fedprox_with_privacy_and_secure_sums_in_one_study_and_each_switched_off
         assert summed["change"] == pytest.approx(alone["change"], rel=1e-4)
 
 
-@pytest.mark.parametrize("rounds_before", [2, 14])
+@pytest.mark.parametrize("rounds_before", [2, pytest.param(14, marks=pytest.mark.slow)])
 def test_a_private_study_that_is_stopped_goes_on_to_the_same_bits(
     whole: Path, tmp_path: Path, rounds_before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -366,6 +366,7 @@ def test_a_private_study_that_is_stopped_goes_on_to_the_same_bits(
     assert numbers(folder.path) == numbers(whole)
 
 
+@pytest.mark.slow
 def test_augmented_steps_that_draw_nobody_work() -> None:
     rng = np.random.default_rng(0)
     x, y = torch.tensor(rng.integers(0, 255, (12, 1, 8, 8)), dtype=torch.uint8), torch.tensor(rng.integers(0, 2, 12))

@@ -76,8 +76,11 @@ def test_noise_is_the_least_that_keeps_to_epsilon_over_the_whole_run() -> None:
     assert epsilon([Charge(0.25, rule.noise, 32)], DELTA) <= 2 < epsilon([Charge(0.25, rule.noise * 0.99, 32)], DELTA)
 
 
-@pytest.mark.parametrize("share", [1.0, 0.5])
-@pytest.mark.parametrize("stragglers", [None, Stragglers(0.5, "keep"), Stragglers(0.5, "drop")])
+@pytest.mark.parametrize("share", [pytest.param(1.0, marks=pytest.mark.slow), 0.5])
+@pytest.mark.parametrize(
+    "stragglers",
+    [pytest.param(None, marks=pytest.mark.slow), Stragglers(0.5, "keep"), Stragglers(0.5, "drop")],
+)
 def test_charges_of_all_rounds_come_to_epsilon_and_no_further(share: float, stragglers: Stragglers | None) -> None:
     """Only rounds in which a site works count, with the epochs that it does: its noise is the smaller for it."""
     private = private_trial(

@@ -7,11 +7,10 @@ from hypothesis import strategies as st
 
 from tests.real_data import shared_data
 from wardround.core.errors import DataError, DeployError, StudyError
-from wardround.privacy.psi.psi import Party
-from wardround.privacy.psi.psi_terms import PsiMessage, Terms
+from wardround.privacy.psi.psi import Party, PsiMessage, Terms
 from wardround.privacy.psi.simulated_psi import match_patients
+from wardround.privacy.secure_sum.secure_sum import InMemory
 from wardround.privacy.secure_sum.simulated_sum import simulated_key
-from wardround.privacy.secure_sum.terms import InMemory
 
 SETS = st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=20), min_size=2, max_size=4)
 
@@ -158,10 +157,10 @@ def test_bytes_on_the_way() -> None:
     heads = 400  # at most, for a message: kind, names, counts and a signature of 64 bytes
     for party, other, own, others in (("lab", "ward", 40, 24), ("ward", "lab", 24, 40)):
         sent = 32 * own + 16 * others + 32 + 16
-        assert sent < found.sent[party, ""] < sent + 4 * heads
+        assert sent < found.traffic[party, ""] < sent + 4 * heads
         got = 32 * others + own // 8 + 32 + 2 * 16
-        assert got < found.sent["", party] < got + 5 * heads
-        assert (party, other) not in found.sent
+        assert got < found.traffic["", party] < got + 5 * heads
+        assert (party, other) not in found.traffic
 
 
 def test_images_of_real_patients_find_their_patient() -> None:

@@ -10,10 +10,9 @@ import pytest
 from tests.privacy.test_psi_group import BASE, add, encode, small
 from wardround.core.errors import DataError, DeployError, WardroundError
 from wardround.privacy.psi import group as psi_group
-from wardround.privacy.psi.psi import Matcher, Party
-from wardround.privacy.psi.psi_terms import PsiMessage, Terms
+from wardround.privacy.psi.psi import Matcher, Party, PsiMessage, Terms
+from wardround.privacy.secure_sum.secure_sum import Commitments, InMemory
 from wardround.privacy.secure_sum.simulated_sum import simulated_key
-from wardround.privacy.secure_sum.terms import Commitments, InMemory
 
 TERMS = Terms(b"session", ("desk", "lab", "ward"))
 IDS = {"desk": ["a", "b", "c", "d"], "lab": ["b", "c", "x"], "ward": ["y", "c", "b", "z", "w"]}

@@ -6,16 +6,16 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations, permutations
 
 import numpy as np
+import pytest
 from scipy.stats import chi2, ks_2samp, spearmanr
 
 from tests.privacy.test_psi_group import ORDER
 from wardround.core import seeds
 from wardround.privacy.psi import group as psi_group
-from wardround.privacy.psi.psi import Party
-from wardround.privacy.psi.psi_terms import PsiMessage, Terms
+from wardround.privacy.psi.psi import Party, PsiMessage, Terms
 from wardround.privacy.psi.simulated_psi import _secret, match_patients
+from wardround.privacy.secure_sum.secure_sum import InMemory
 from wardround.privacy.secure_sum.simulated_sum import simulated_key
-from wardround.privacy.secure_sum.terms import InMemory
 
 SEED = 5
 ONE = (1).to_bytes(32, "little")
@@ -124,6 +124,7 @@ def test_no_id_and_no_hash_of_one_is_in_any_message() -> None:
         assert seen.terms.print_of(point) not in everything
 
 
+@pytest.mark.slow
 def test_points_look_alike_whatever_the_ids_and_the_order_of_the_file_is_lost() -> None:
     """Numbers in a row at one party, unlike texts at the other: byte by byte, both lists are uniform.
 

@@ -44,6 +44,7 @@ def test_many_rounds_share_a_few_levels(schedule: NoiseSchedule) -> None:
     assert max(counts) - min(counts) <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", [FALLING, RISING])
 def test_the_price_is_that_of_two_other_accountants(schedule: NoiseSchedule) -> None:
     """Opacus composes by its own discretisation; Google's accountant is given the events one by one."""

@@ -17,9 +17,8 @@ from tests.privacy.secure_sum_rounds import Round, member, names, plain_sum, ter
 from wardround.core.errors import SecureSumError
 from wardround.privacy.secure_sum.fixed_point import Encoding, Whole
 from wardround.privacy.secure_sum.masks import add_masks, keystream
-from wardround.privacy.secure_sum.secure_sum import Member
+from wardround.privacy.secure_sum.secure_sum import Advert, InMemory, Member, Reveal, Terms
 from wardround.privacy.secure_sum.simulated_sum import simulated_key, sum_securely
-from wardround.privacy.secure_sum.terms import Advert, InMemory, Reveal, Terms
 
 
 @pytest.mark.parametrize("length", [1, 16383, 16384, 40001])  # 16384 elements are masked at a time

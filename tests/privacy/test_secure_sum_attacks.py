@@ -13,9 +13,18 @@ from wardround.core.errors import SecureSumError
 from wardround.privacy.secure_sum import shamir
 from wardround.privacy.secure_sum.fixed_point import Whole
 from wardround.privacy.secure_sum.masks import add_masks
-from wardround.privacy.secure_sum.secure_sum import Collector, Member
+from wardround.privacy.secure_sum.secure_sum import (
+    Advert,
+    Collector,
+    InMemory,
+    Member,
+    Reveal,
+    Terms,
+    digest,
+    own_key,
+    pair_key,
+)
 from wardround.privacy.secure_sum.simulated_sum import SimulatedKey, simulated_key
-from wardround.privacy.secure_sum.terms import Advert, InMemory, Reveal, Terms, digest, own_key, pair_key
 
 
 def flipped(content: bytes, at: int = 0) -> bytes:

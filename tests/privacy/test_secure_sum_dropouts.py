@@ -5,7 +5,7 @@ import pytest
 
 from tests.privacy.secure_sum_rounds import STAGES, Round, names, plain_sum, terms_of
 from wardround.core.errors import SecureSumError
-from wardround.privacy.secure_sum.terms import default_threshold
+from wardround.privacy.secure_sum.secure_sum import default_threshold
 
 
 def spare(count: int) -> int:

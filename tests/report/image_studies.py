@@ -32,7 +32,7 @@ def with_findings(synthetic: bool = True) -> Source:
         }
     )
     records = Records(
-        images.astype(np.uint8), target, FINDINGS, hospital, groups=groups, synthetic=synthetic, side=side
+        images.astype(np.uint8), target, FINDINGS, hospital, groups=groups, synthetic=synthetic, split=side
     )
     return Source(lambda: records)
 

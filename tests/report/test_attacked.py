@@ -9,10 +9,15 @@ from typing import Any
 import pytest
 
 from wardround.core.errors import RunError
-from wardround.report.attacked import attack_words, audit_table, failed_words, inversion_table, membership_table
 from wardround.report.evidence import Evidence, read_attack
-from wardround.report.figures import attack_figures
-from wardround.report.words import answer
+from wardround.report.sections.answer import answer
+from wardround.report.sections.privacy.attacks import (
+    attack_sentences,
+    audit_table,
+    failed_audit_sentences,
+    inversion_table,
+    membership_table,
+)
 from wardround.runs.folder import RunFolder
 
 RESULTS: dict[str, Any] = {"study": {"hash": "abc"}}
@@ -68,8 +73,8 @@ def evidence_of(**changed: Any) -> Evidence:
 
 def test_the_claim_stands_beside_the_bound() -> None:
     evidence = evidence_of()
-    assert failed_words(evidence) == []
-    told = " ".join(attack_words(evidence))
+    assert failed_audit_sentences(evidence) == []
+    told = " ".join(attack_sentences(evidence))
     assert "in 2 of 2 cases" in told
     assert "Closest to it: closed at south, at least 7.25 shown, 8 claimed (delta 1e-05)." in told
     table = audit_table(evidence)
@@ -79,7 +84,7 @@ def test_the_claim_stands_beside_the_bound() -> None:
 
 def test_a_failed_audit_is_said_by_arm_and_site_and_above_all_else() -> None:
     evidence = evidence_of(canary={"closed": [audit("north", 9.5), audit("south", 2.0)]}, passed=False)
-    (told,) = failed_words(evidence)
+    (told,) = failed_audit_sentences(evidence)
     assert told.startswith("THE AUDIT FAILED")
     assert "closed at north (at least 9.50, claimed 8)" in told
     assert "south" not in told
@@ -90,7 +95,7 @@ def test_a_failed_audit_is_said_by_arm_and_site_and_above_all_else() -> None:
 
 def test_a_claim_that_no_attack_could_have_disproved_is_said_to_be_so() -> None:
     evidence = evidence_of(canary={"closed": [audit("north", 2.0, claim=50.0)]})
-    assert "In closed the claim is so large" in " ".join(attack_words(evidence))
+    assert "In closed the claim is so large" in " ".join(attack_sentences(evidence))
     table = audit_table(evidence)
     assert table is not None
     assert table.rows[0][-1] == "not refuted, and could not have been"
@@ -98,7 +103,7 @@ def test_a_claim_that_no_attack_could_have_disproved_is_said_to_be_so() -> None:
 
 def test_rebuilt_rows_and_found_members_with_protection_and_without() -> None:
     evidence = evidence_of()
-    told = " ".join(attack_words(evidence))
+    told = " ".join(attack_sentences(evidence))
     assert (
         "From one update without protection, 4 of 5 patients' rows were rebuilt; from updates with noise, 0 of 5."
         in told
@@ -107,7 +112,7 @@ def test_rebuilt_rows_and_found_members_with_protection_and_without() -> None:
     assert "an AUC of 0.90 without differential privacy (open) and 0.52 with it (closed); 0.5 is a guess" in told
     exposed = copy.deepcopy(ATTACK["inversion"])
     exposed["arms"]["closed"]["with"]["recovered"] = 2
-    assert "from updates with noise, 2 of 5 (closed)." in " ".join(attack_words(evidence_of(inversion=exposed)))
+    assert "from updates with noise, 2 of 5 (closed)." in " ".join(attack_sentences(evidence_of(inversion=exposed)))
     rebuilt, members = inversion_table(evidence), membership_table(evidence)
     assert rebuilt is not None
     assert members is not None
@@ -128,9 +133,9 @@ def test_rebuilt_rows_and_found_members_with_protection_and_without() -> None:
 def test_attacks_that_were_not_made_leave_no_words(kind: str) -> None:
     bare = {key: value for key, value in ATTACK.items() if key not in ("canary", "membership", "inversion")}
     evidence = Evidence(RESULTS, {}, {}, attack={**bare, kind: ATTACK[kind]})
-    assert len(attack_words(evidence)) == 2  # that it was attacked, and what this kind found
-    assert attack_words(replace(evidence, attack=bare)) == ["The run was attacked with `wardround attack`."]
-    assert attack_words(replace(evidence, attack=None)) == []
+    assert len(attack_sentences(evidence)) == 2  # that it was attacked, and what this kind found
+    assert attack_sentences(replace(evidence, attack=bare)) == ["The run was attacked with `wardround attack`."]
+    assert attack_sentences(replace(evidence, attack=None)) == []
 
 
 def test_the_file_is_read_and_another_studys_or_versions_is_refused(tmp_path: Path) -> None:
@@ -146,16 +151,6 @@ def test_the_file_is_read_and_another_studys_or_versions_is_refused(tmp_path: Pa
             read_attack(folder, RESULTS)
 
 
-def test_pictures_are_taken_over_with_ids_of_their_own(tmp_path: Path) -> None:
-    (tmp_path / "attack_inversion.svg").write_text('<?xml version="1.0"?><svg><g id="a"/><use href="#a"/></svg>')
-    (tmp_path / "other.svg").write_text("<svg/>")
-    found = attack_figures(tmp_path)
-    ((title, svg),) = found.items()
-    assert title == "Patients' rows that were rebuilt from an update"
-    assert 'id="attack_inversion-a"' in svg
-    assert 'href="#attack_inversion-a"' in svg
-
-
 def test_the_page_is_red_on_top(tmp_path: Path) -> None:
     """The sentence is the first of the answer, in a class of its own."""
     import wardround
@@ -167,7 +162,9 @@ def test_the_page_is_red_on_top(tmp_path: Path) -> None:
     broken = {**ATTACK, "study": made.results["study"], "canary": {"fedavg": [audit("va", 9.5)]}, "passed": False}
     (made.folder / "attack.json").write_text(json.dumps(broken))
     (made.folder / "figures").mkdir(exist_ok=True)
-    (made.folder / "figures" / "attack_inversion.svg").write_text("<svg><g/></svg>")
+    (made.folder / "figures" / "attack_inversion.svg").write_text(
+        '<?xml version="1.0"?><svg><g id="a"/><use href="#a"/></svg>'
+    )
     html = wardround.build_report(made.folder).read_text(encoding="utf-8")
     first = html.index('<section id="answer">')
     assert html[first:].startswith(
@@ -176,5 +173,7 @@ def test_the_page_is_red_on_top(tmp_path: Path) -> None:
     assert html.count("THE AUDIT FAILED") == 2
     assert 'id="table-audit"' in html
     assert 'id="figure-attack-1"' in html
+    assert "Patients&#39; rows that were rebuilt from an update" in html
+    assert '<g id="attack_inversion-a"/><use href="#attack_inversion-a"/>' in html
     evidence = Evidence(made.results, {"evaluation": {"reference": "fedavg"}}, {}, attack=broken)
     assert answer(evidence)[0].startswith("THE AUDIT FAILED")

@@ -7,9 +7,9 @@ import pytest
 
 import wardround
 from wardround.core.errors import StudyError
+from wardround.report import draw_figures
 from wardround.report.evidence import read_evidence
-from wardround.report.figures import draw_all
-from wardround.report.plots_data import curve
+from wardround.report.sections.results import curve
 from wardround.runs.folder import RunFolder
 
 STUDY: dict[str, Any] = {
@@ -61,8 +61,8 @@ def test_each_arm_has_one_line_in_the_panel_of_its_data_and_stragglers(run: ward
 @pytest.mark.slow
 def test_the_same_run_gives_the_same_figures_whoever_draws_them(run: wardround.StudyRun, tmp_path: Path) -> None:
     evidence = read_evidence(RunFolder(run.folder))
-    first = draw_all(evidence, tmp_path / "alone")
-    assert draw_all(evidence, tmp_path / "together", workers=2) == first
+    first = draw_figures(evidence, tmp_path / "alone")
+    assert draw_figures(evidence, tmp_path / "together", workers=2) == first
     assert {"test-accuracy", "test-loss", "weight-change", "primary-metric"} <= set(first)
     for path in (tmp_path / "alone").iterdir():
         assert path.read_bytes() == (tmp_path / "together" / path.name).read_bytes(), path.name

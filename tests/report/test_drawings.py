@@ -15,11 +15,11 @@ from tests.report.private_study import PRIVATE
 from tests.report.test_ways import STUDY as WAYS
 from tests.runs.test_hierarchical_studies import FIFTY
 from wardround.report.evidence import Evidence, read_evidence
-from wardround.report.exchange import update_numbers, ways_of_exchange
-from wardround.report.plots_federation import federation
-from wardround.report.plots_pipeline import pipeline, stages_of
-from wardround.report.sketch import width_of, wrap
-from wardround.report.style import STYLE
+from wardround.report.render.sketch import width_of, wrap
+from wardround.report.render.style import STYLE
+from wardround.report.sections.design.exchange import exchanges_of, update_numbers
+from wardround.report.sections.design.federation import federation
+from wardround.report.sections.design.pipeline import pipeline, stages_of
 from wardround.runs.execute import run_study
 from wardround.runs.folder import RunFolder
 
@@ -160,7 +160,7 @@ def test_many_sites_are_put_together_and_none_is_lost(studies: dict[str, Evidenc
 
 def test_every_way_of_exchange_has_a_panel(studies: dict[str, Evidence]) -> None:
     evidence = studies["ways"]
-    ways = [(way.kind, way.arms) for way in ways_of_exchange(evidence)]
+    ways = [(way.kind, way.arms) for way in exchanges_of(evidence)]
     assert ways == [
         ("flat", ("fedavg", "fedprox")),
         ("flat", ("private",)),
@@ -200,7 +200,7 @@ def test_regions_beyond_a_dozen_are_put_together(studies: dict[str, Evidence]) -
 
 def test_arms_that_differ_in_epsilon_alone_share_a_panel(studies: dict[str, Evidence]) -> None:
     evidence = studies["private"]
-    ways = [way.arms for way in ways_of_exchange(evidence)]
+    ways = [way.arms for way in exchanges_of(evidence)]
     assert ("closed[epsilon=1.0]", "closed[epsilon=8.0]", "ends") in ways
     words = {stage.name: stage.words for stage in stages_of(evidence)}["protection"]
     assert (

@@ -14,7 +14,7 @@ from tests.report.image_studies import FINDINGS, SITES, SOURCES, findings_study
 from tests.report.test_report import SECTIONS, Page, page_of
 from wardround.report.evidence import Evidence, read_evidence
 from wardround.report.headline import HEADLINES, headline_of
-from wardround.report.words_findings import finding_words
+from wardround.report.sections.findings import finding_sentences
 from wardround.runs.folder import RunFolder
 
 ARMS = ["fedavg", "fedprox[mu=0.0]", "fedprox[mu=1.0]", "local"]
@@ -207,20 +207,20 @@ def test_how_common_findings_are(run: wardround.StudyRun) -> None:
 
 
 def test_curves_have_a_line_for_each_arm(evidence: Evidence) -> None:
-    from wardround.report import plots_curves
+    from wardround.report.sections import images
 
-    figure = plots_curves.losses(evidence)
+    figure = images.losses(evidence)
     assert figure is not None
     assert [axes.get_title() for axes in figure.axes] == ["training loss", "validation loss", "test loss"]
-    for axes, column in zip(figure.axes, plots_curves.LOSSES, strict=True):
+    for axes, column in zip(figure.axes, images.LOSSES, strict=True):
         drawn = [np.asarray(line.get_ydata()).tolist() for line in axes.lines]
         assert drawn == [evidence.results["curves"][arm][column] for arm in ARMS]
 
 
 def test_the_curve_of_a_finding_is_that_of_the_results(evidence: Evidence) -> None:
-    from wardround.report import plots_findings
+    from wardround.report.sections import findings
 
-    figure = plots_findings.roc(evidence)
+    figure = findings.roc(evidence)
     assert figure is not None
     assert [axes.get_title() for axes in figure.axes] == ["Edema", "Mass left", "Few", "Rare"]
     first = figure.axes[0].lines[0]
@@ -245,7 +245,7 @@ def test_the_terminal_speaks_of_it_too(run: wardround.StudyRun, capsys: pytest.C
 def test_a_threshold_that_the_study_gives_is_not_said_to_be_chosen(run: wardround.StudyRun) -> None:
     evidence = read_evidence(RunFolder(run.folder))
     study = {**evidence.study, "evaluation": {**evidence.study["evaluation"], "threshold": 0.3}}
-    assert "Every finding is called from a score of 0.3 on, as the study says." in finding_words(
+    assert "Every finding is called from a score of 0.3 on, as the study says." in finding_sentences(
         replace(evidence, study=study)
     )
 

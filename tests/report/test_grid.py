@@ -12,11 +12,10 @@ import wardround
 from tests.report.image_studies import SOURCES, grid_study
 from tests.report.test_report import page_of
 from wardround.evaluation.answer import answer as results_answer
-from wardround.report import plots_curves, plots_grid, plots_results
-from wardround.report.arms import line_title, panel_title
+from wardround.report.arms import line_title, panel_title, read_grid
 from wardround.report.evidence import Evidence, read_evidence
-from wardround.report.grid import read_grid
-from wardround.report.words import answer
+from wardround.report.sections import grid, hospitals, images
+from wardround.report.sections.answer import answer
 from wardround.runs.folder import RunFolder
 
 LINES = ("fedprox, mu 0", "fedprox, mu 1", "scaffold")
@@ -35,14 +34,14 @@ def evidence(run: wardround.StudyRun) -> Evidence:
 
 
 def test_swept_values_come_in_their_order_and_algorithms_without_one_last(evidence: Evidence) -> None:
-    grid = read_grid(evidence)
-    assert grid is not None
-    assert (grid.setting, grid.own) == ("alpha", "mu")
-    assert grid.values == (0.5, 10.0)
-    assert grid.lines == LINES
-    assert grid.numbers == {"fedprox, mu 0": 0.0, "fedprox, mu 1": 1.0}
-    assert grid.arm("fedprox, mu 1", 0.5) == "fedprox[alpha=0.5,mu=1.0]"
-    assert grid.arm("scaffold", 10.0) == "scaffold[alpha=10.0]"
+    cells = read_grid(evidence)
+    assert cells is not None
+    assert (cells.setting, cells.own) == ("alpha", "mu")
+    assert cells.values == (0.5, 10.0)
+    assert cells.lines == LINES
+    assert cells.numbers == {"fedprox, mu 0": 0.0, "fedprox, mu 1": 1.0}
+    assert cells.arm("fedprox, mu 1", 0.5) == "fedprox[alpha=0.5,mu=1.0]"
+    assert cells.arm("scaffold", 10.0) == "scaffold[alpha=10.0]"
 
 
 def test_what_is_no_grid(evidence: Evidence) -> None:
@@ -59,11 +58,11 @@ def test_what_is_no_grid(evidence: Evidence) -> None:
     twice = changed(lambda arm: {**arm, "family": "one", "algorithm": {"name": "fedavg"}})
     for other in (alike, words, twice, changed(without)):
         assert read_grid(other) is None
-        assert plots_grid.grid_map(other) is None
+        assert grid.grid_map(other) is None
 
 
 def test_the_map_and_the_table_hold_the_results(run: wardround.StudyRun, evidence: Evidence) -> None:
-    figure = plots_grid.grid_map(evidence)
+    figure = grid.grid_map(evidence)
     assert figure is not None
     axes = figure.axes[0]
     expected = [
@@ -83,7 +82,7 @@ def test_the_map_and_the_table_hold_the_results(run: wardround.StudyRun, evidenc
 
 
 def test_training_validation_and_test_rows_after_the_last_round(evidence: Evidence) -> None:
-    figure = plots_grid.grid_sides(evidence)
+    figure = grid.grid_sides(evidence)
     assert figure is not None
     titles = [f"{side} {what}" for what in ("accuracy, %", "loss") for side in ("training", "validation", "test")]
     assert [axes.get_title() for axes in figure.axes] == titles
@@ -92,7 +91,7 @@ def test_training_validation_and_test_rows_after_the_last_round(evidence: Eviden
 
 
 def test_lines_from_both_sides(evidence: Evidence) -> None:
-    figure = plots_grid.grid_lines(evidence)
+    figure = grid.grid_lines(evidence)
     assert figure is not None
     left, right = figure.axes
     legends = [axes.get_legend() for axes in (left, right)]
@@ -105,7 +104,7 @@ def test_curves_have_a_row_for_each_way_of_forming_sites(evidence: Evidence) -> 
     assert panel_title(evidence, "fedprox[alpha=0.5,mu=1.0]") == "alpha 0.5"
     assert line_title(evidence, "fedprox[alpha=0.5,mu=1.0]") == "fedprox[mu=1.0]"
     assert line_title(evidence, "scaffold[alpha=10.0]") == "scaffold"
-    figure = plots_curves.headline_curves(evidence)
+    figure = images.headline_curves(evidence)
     assert figure is not None
     assert [axes.get_ylabel() for axes in figure.axes] == ["alpha 10", "", "alpha 0.5", ""]
     assert [len(axes.lines) for axes in figure.axes] == [3, 3, 3, 3]
@@ -138,7 +137,7 @@ def test_training_alone_beside_one_partition_only(tmp_path: Path) -> None:
     made = wardround.run_study(grid_study(name="alone", arms=arms), tmp_path, sources=SOURCES)
     evidence = read_evidence(RunFolder(made.folder))
     assert any("Against training alone, fedavg[alpha=1.0] changed" in sentence for sentence in answer(evidence))
-    figure = plots_results.benefit(evidence)
+    figure = hospitals.benefit(evidence)
     assert figure is not None
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["fedavg[alpha=1.0]"]
 

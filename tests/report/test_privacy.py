@@ -15,14 +15,28 @@ import wardround
 from tests.report.private_study import PRIVATE
 from tests.report.test_report import page_of
 from wardround.evaluation.comparisons.compare import signed
-from wardround.report import figures, plots_privacy
-from wardround.report.citations import citations
 from wardround.report.evidence import Evidence, read_evidence
-from wardround.report.spent import epsilon_lines, spent_epsilon, unprotected_arms
-from wardround.report.tables_privacy import exact, length_table, protection_table, spent_table, total_table
-from wardround.report.words import answer, design
-from wardround.report.words_on_data import limits, privacy
-from wardround.report.words_privacy import UNPROTECTED, asked_words, cost_words, spent_lines
+from wardround.report.render.figures import draw_all
+from wardround.report.sections.answer import answer
+from wardround.report.sections.appendix.citations import citations
+from wardround.report.sections.design.settings import design, privacy_settings
+from wardround.report.sections.limits import limits
+from wardround.report.sections.privacy import spending
+from wardround.report.sections.privacy.private_arms import (
+    epsilon_lines,
+    epsilon_number,
+    spent_epsilon,
+    unprotected_arms,
+)
+from wardround.report.sections.privacy.releases import UNPROTECTED, privacy
+from wardround.report.sections.privacy.spending import (
+    cost_sentences,
+    length_table,
+    protection_table,
+    spent_lines,
+    spent_table,
+    total_table,
+)
 from wardround.runs.folder import RunFolder
 from wardround.runs.spending import EACH_SITE
 
@@ -102,7 +116,7 @@ def test_each_site_has_its_rate_noise_steps_and_three_epsilons(evidence: Evidenc
 
 def test_lengths_of_gradients_are_cut_at_the_clip() -> None:
     edges = np.logspace(-1, 1, 5)  # 0.1, 0.316, 1, 3.16, 10
-    assert plots_privacy.clipped(np.array([1, 2, 4, 8]), edges).tolist() == [1, 14, 0, 0]
+    assert spending.clipped(np.array([1, 2, 4, 8]), edges).tolist() == [1, 14, 0, 0]
 
 
 def test_lengths_are_in_a_table_and_absent_in_a_deployment(evidence: Evidence) -> None:
@@ -112,7 +126,7 @@ def test_lengths_are_in_a_table_and_absent_in_a_deployment(evidence: Evidence) -
     told = evidence.results["privacy"]["arms"]["ends"]["lengths"]["sites"]["va"]["first"]
     assert float(first["cut, %"]) == pytest.approx(100 * told["clipped"])
     without = changed(evidence, arms={name: {"lengths": None} for name in evidence.results["privacy"]["arms"]})
-    assert plots_privacy.lengths(without) is None
+    assert spending.gradient_lengths(without) is None
     table = length_table(without)
     assert table is not None
     assert not table.rows
@@ -132,8 +146,8 @@ def test_an_arm_without_noise_may_train_in_its_own_way_and_that_is_said(evidence
     other = replace(evidence, study=study)
     lines = {line.title: line for line in epsilon_lines(other)}
     assert lines["closed"].unprotected == "open"
-    assert "trained with settings of its own" in (cost_words(other) or "")
-    assert "settings of its own" not in (cost_words(evidence) or "")
+    assert "trained with settings of its own" in str(cost_sentences(other))
+    assert "settings of its own" not in str(cost_sentences(evidence))
 
 
 def test_another_model_without_noise_is_nothing_to_compare_with(evidence: Evidence) -> None:
@@ -154,8 +168,7 @@ def test_what_a_selection_put_together_is_not_taken_for_unprotected(evidence: Ev
 
 
 def test_the_answer_says_what_privacy_cost_with_its_interval(evidence: Evidence) -> None:
-    told = cost_words(evidence)
-    assert told is not None
+    (told,) = cost_sentences(evidence)
     assert told in answer(evidence)
     tests = {test["arm"]: test for test in evidence.tests()}
     for name, spent in (("closed[epsilon=1.0]", "1"), ("closed[epsilon=8.0]", "8")):
@@ -168,14 +181,14 @@ def test_what_chance_does_not_explain_is_named(evidence: Evidence) -> None:
     results = copy.deepcopy(dict(evidence.results))
     for test in results["tests"]:
         test["verdict"] = "loses" if test["arm"] == "closed[epsilon=1.0]" else "no evidence"
-    told = str(cost_words(replace(evidence, results=results)))
+    told = str(cost_sentences(replace(evidence, results=results)))
     assert " Chance does not explain epsilon 1. " in told
 
 
 def test_without_a_reference_the_cost_has_no_interval_and_says_so(evidence: Evidence) -> None:
     study, results = copy.deepcopy(dict(evidence.study)), {**evidence.results, "tests": []}
     del study["evaluation"]["reference"]
-    told = str(cost_words(Evidence(results, study, evidence.environment)))
+    told = str(cost_sentences(Evidence(results, study, evidence.environment)))
     mine, other = (evidence.figure(name)["mean"] for name in ("closed[epsilon=1.0]", "open"))
     assert f"epsilon 1: {signed(100 * (mine - other), 1)} (no interval: open is not the reference)" in told
 
@@ -186,8 +199,8 @@ def test_an_arm_that_diverged_has_no_figures_and_nothing_breaks(evidence: Eviden
         results["arms"]["closed[epsilon=1.0]"][place]["auc"] = {"mean": None, "sd": None, "interval": None}
     results["tests"] = []
     bare = replace(evidence, results=results)
-    assert "epsilon 1: no figures" in str(cost_words(bare))
-    assert plots_privacy.cost_of_epsilon(bare) is not None
+    assert "epsilon 1: no figures" in str(cost_sentences(bare))
+    assert spending.cost_of_epsilon(bare) is not None
 
 
 def test_words_name_who_is_protected_from_whom_and_what_is_not(evidence: Evidence) -> None:
@@ -211,7 +224,7 @@ def test_in_a_deployment_the_guarantee_is_said_to_hold(evidence: Evidence) -> No
     told = " ".join(privacy(deployed))
     assert "Guaranteed: noise and draws of patients came from a secret" in told
     assert "No guarantee" not in told
-    assert "not a guarantee" not in str(cost_words(deployed))
+    assert "not a guarantee" not in str(cost_sentences(deployed))
     assert not any("no patient was protected" in line for line in limits(deployed))
     assert not any("simulation" in line for line in spent_lines(deployed))
 
@@ -238,7 +251,7 @@ def test_whole_sites_are_protected_from_others_and_not_from_the_coordinator(evid
     assert spent_epsilon(whole.results["privacy"]["arms"]["ends"]) == 3.25
     assert "Whole hospitals are protected in ends (epsilon 3.25): the update" in " ".join(privacy(whole))
     assert "ends: epsilon 3.25 spent (delta 1e-06, a whole site)" in " ".join(spent_lines(whole))
-    assert plots_privacy.budget(whole) is not None
+    assert spending.budget(whole) is not None
     assert {line.title: line.arms for line in epsilon_lines(whole)}["ends"] == ((3.25, "ends"),)
 
 
@@ -264,14 +277,14 @@ def test_the_design_and_the_references_name_what_protects(evidence: Evidence) ->
     told = design(evidence)["privacy"]
     asked = "differential privacy of patients: epsilon 2, delta 1e-05, clip 1"
     assert told == f"{asked}, unless an arm says otherwise"
-    assert asked_words({"secure_sum": {}}) == "secure sum, unless an arm says otherwise"
+    assert privacy_settings({"secure_sum": {}}) == "secure sum, unless an arm says otherwise"
     cited = " ".join(citations(evidence))
     assert all(number in cited for number in ("1607.00133", "2207.04380", "2017/281"))  # DP-SGD, accountant, sums
     assert "1905.03871" not in cited, "no arm has an adaptive clip"
 
 
 def test_an_epsilon_is_rounded_up_because_it_is_a_promise() -> None:
-    assert [exact(value) for value in (0.0521, 0.9991, 1.001, 8.0, 99.999, 1685.2)] == [
+    assert [epsilon_number(value) for value in (0.0521, 0.9991, 1.001, 8.0, 99.999, 1685.2)] == [
         *("0.053", "1.000", "1.01", "8.00", "100.00", "1,686"),
     ]
 
@@ -282,20 +295,17 @@ def test_folders_of_older_versions_and_studies_without_privacy(evidence: Evidenc
     evidence = replace(evidence, results=results if older else {**results, "privacy": None})
     assert UNPROTECTED in privacy(evidence)
     assert spent_lines(evidence) == []
-    assert cost_words(evidence) is None
-    for draw in (plots_privacy.budget, plots_privacy.lengths, plots_privacy.cost_of_epsilon):
+    assert cost_sentences(evidence) == []
+    for draw in (spending.budget, spending.gradient_lengths, spending.cost_of_epsilon):
         assert draw(evidence) is None
     for make in (protection_table, spent_table, total_table, length_table):
         table = make(evidence)
         assert table is None or not table.rows
 
 
-def test_figures_of_an_attack_outlive_a_new_report(
-    evidence: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_figures_of_an_attack_outlive_a_new_report(evidence: Evidence, tmp_path: Path) -> None:
     """They cannot be drawn again from the results."""
-    monkeypatch.setattr(figures, "FIGURES", {"epsilon-cost": figures.FIGURES["epsilon-cost"]})
     for name in ("attack_kept.svg", "left-over.svg"):
         (tmp_path / name).write_text("<svg/>")
-    figures.draw_all(evidence, tmp_path)
+    draw_all({"epsilon-cost": spending.SECTION.figures["epsilon-cost"]}, evidence, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"attack_kept.svg", "epsilon-cost.svg", "epsilon-cost.png"}

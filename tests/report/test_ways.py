@@ -9,8 +9,7 @@ from matplotlib.patches import Rectangle
 
 from wardround.report.build import build_report
 from wardround.report.evidence import Evidence, read_evidence
-from wardround.report.plots_ways import ways_bars
-from wardround.report.ways import ways_of, ways_table, ways_words
+from wardround.report.sections.approaches import approach_bars, approach_sentences, approach_table, approaches_of
 from wardround.runs.execute import run_study
 from wardround.runs.folder import RunFolder
 
@@ -71,7 +70,7 @@ def changed(evidence: Evidence, arm: str, difference: float, verdict: str) -> Ev
 
 
 def test_every_arm_is_a_way(evidence: Evidence) -> None:
-    ways = {way.arm: way for way in ways_of(evidence)}
+    ways = {way.arm: way for way in approaches_of(evidence)}
     assert list(ways) == [arm["name"] for arm in STUDY["arms"]]
     assert ways["private"].how == "fedprox, noise for every patient, secure sum"
     assert ways["hierarchical"].how == "fedprox in regions"
@@ -84,7 +83,7 @@ def test_every_arm_is_a_way(evidence: Evidence) -> None:
 
 
 def test_bytes_are_those_of_all_links(evidence: Evidence) -> None:
-    ways = {way.arm: way for way in ways_of(evidence)}
+    ways = {way.arm: way for way in approaches_of(evidence)}
     top = evidence.arms["hierarchical"]["topology"]["cost"]["region_global"]
     between = top["bytes_down"] + top["bytes_up"]
     assert between > 0
@@ -93,16 +92,16 @@ def test_bytes_are_those_of_all_links(evidence: Evidence) -> None:
 
 
 def test_what_chance_explains_is_not_recommended(evidence: Evidence) -> None:
-    equal = ways_words(changed(evidence, "fedprox", 0.05, "no evidence"))
+    equal = approach_sentences(changed(evidence, "fedprox", 0.05, "no evidence"))
     assert any("fedavg will do. fedprox is not told apart from it" in sentence for sentence in equal)
-    better = ways_words(changed(evidence, "fedprox", 0.05, "gains"))
+    better = approach_sentences(changed(evidence, "fedprox", 0.05, "gains"))
     assert any("fedprox is the best of fedavg and fedprox" in sentence for sentence in better)
-    worse = ways_words(changed(evidence, "fedprox", -0.05, "loses"))
+    worse = approach_sentences(changed(evidence, "fedprox", -0.05, "loses"))
     assert any("fedavg is the best of fedavg and fedprox" in sentence for sentence in worse)
 
 
 def test_each_way_is_told_of_once(evidence: Evidence) -> None:
-    words = ways_words(evidence)
+    words = approach_sentences(evidence)
     for beginning in ("The room between", "Same kind of rows", "A promise to every patient", "The same patients with"):
         assert sum(sentence.startswith(beginning) for sentence in words) == 1
     assert any("coordinator of all carries" in sentence for sentence in words)
@@ -115,13 +114,15 @@ def test_an_attack_counts_only_where_its_interval_leaves_out_a_guess(evidence: E
     for name, found in attack["membership"].items():
         found["threshold"]["interval"] = [0.52, 0.6] if name == "pooled" else [0.45, 0.55]
     told = Evidence(evidence.results, evidence.study, evidence.environment, evidence.samples, attack)
-    assert any("better than by guessing in pooled; in local, fedavg" in sentence for sentence in ways_words(told))
+    assert any(
+        "better than by guessing in pooled; in local, fedavg" in sentence for sentence in approach_sentences(told)
+    )
 
 
 def test_table_and_bars(evidence: Evidence) -> None:
-    table = ways_table(evidence)
+    table = approach_table(evidence)
     assert len(table.rows) == len(STUDY["arms"])
-    drawn = ways_bars(evidence)
+    drawn = approach_bars(evidence)
     assert drawn is not None
     titles = [axes.get_title() for axes in drawn.axes]
     assert "epsilon (no bar: no promise)" in titles  # although one way alone has one
@@ -135,8 +136,8 @@ def test_arms_of_one_kind_need_no_such_section(evidence: Evidence) -> None:
     results = deepcopy(dict(evidence.results))
     results["arms"] = {name: arm for name, arm in results["arms"].items() if name in ("pooled", "fedavg", "fedprox")}
     alike = Evidence(results, evidence.study, evidence.environment)
-    assert ways_words(alike) == []
-    assert ways_bars(alike) is None
+    assert approach_sentences(alike) == []
+    assert approach_bars(alike) is None
 
 
 def test_the_report_has_the_section(folder: Path) -> None:
@@ -153,4 +154,4 @@ def test_a_ways_epsilon_is_that_of_the_site_that_spent_most(evidence: Evidence) 
     for number, site in enumerate(spent.values()):
         site["epsilon"] = 2.0 + number
     other = Evidence(results, evidence.study, evidence.environment, evidence.samples, evidence.attack)
-    assert {way.arm: way.epsilon for way in ways_of(other)}["private"] == 2.0 + len(spent) - 1
+    assert {way.arm: way.epsilon for way in approaches_of(other)}["private"] == 2.0 + len(spent) - 1

@@ -51,13 +51,13 @@ def test_a_line_that_is_deleted_inserted_repeated_or_moved_shows(log: Path) -> N
 
 
 def test_a_line_that_is_forged_with_a_right_hash_of_its_own_shows_at_the_next(log: Path) -> None:
-    from wardround.runs.audit import _hash, _written
+    from wardround.runs.audit import _hash, _serialize
 
     lines = log.read_bytes().splitlines()
     entry = json.loads(lines[1])
     entry["detail"]["rows"] = 9999
     forged = {key: value for key, value in entry.items() if key != "hash"}
-    lines[1] = _written({**forged, "hash": _hash(forged)})
+    lines[1] = _serialize({**forged, "hash": _hash(forged)})
     log.write_bytes(b"\n".join(lines) + b"\n")
     assert verify(log).broken == "line 3: does not follow from the line before it"
 
@@ -108,6 +108,7 @@ def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
         AuditLog(tmp_path / "other.txt").add("joined")
 
 
+@pytest.mark.slow
 def test_a_run_is_logged_from_its_beginning_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "SHORTEST_PAUSE", 0.0)
     monkeypatch.setattr(checkpoint, "SHARE_OF_TIME", 1e9)

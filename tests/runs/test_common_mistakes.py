@@ -8,8 +8,9 @@ import pytest
 from torch import nn
 
 import wardround
+from tests.noticed import noticed
 from wardround.core.errors import CheckError, RunError, StudyError
-from wardround.core.notices import Notice, line_of
+from wardround.core.notices import Notice
 from wardround.data.sources.csv.hospital_files import csv
 from wardround.models import Model, ModelBuilder, Shape, from_module
 from wardround.runs.plan import check_study, rehearse
@@ -65,7 +66,7 @@ def test_a_model_that_diverges_has_no_metrics_and_is_named(tmp_path: Path) -> No
     assert {figure["mean"] for figure in figures.values()} == {None}
     assert run.results["arms"]["fedavg"]["convergence"]["rounds_to_95_percent"]["mean"] is None
     assert '"test_accuracy":null' in (run.folder / "records.jsonl").read_text().splitlines()[-1]
-    assert any("fedavg: training diverged" in line for line in run.results["warnings"])
+    assert noticed(run.results, "diverged", arm="fedavg")
 
 
 def test_a_misspelt_check_in_accept_is_an_error() -> None:
@@ -156,7 +157,7 @@ def test_one_hospital_is_noticed_where_arms_are_federated(tmp_path: Path) -> Non
     assert found({**alone, "arms": [{"algorithm": "local"}, {"algorithm": "fedavg"}]}) == [expected]
     assert found({**alone, "arms": [{"algorithm": "local"}]}) == []
     assert found(HEART) == []  # three sites of one hospital
-    assert line_of(expected) in wardround.run_study(alone, tmp_path).results["warnings"]
+    assert noticed(wardround.run_study(alone, tmp_path).results, expected.code, site=expected.site)
 
 
 def test_a_copy_of_the_outcome_among_the_columns_is_refused_by_name(tmp_path: Path) -> None:
@@ -181,4 +182,4 @@ def test_a_copy_of_the_outcome_among_the_columns_is_refused_by_name(tmp_path: Pa
     assert not [f for f in check_study(ignored) if f.code == "target-leak"]
     knowingly = {**raw, "evaluation": {"accept": ["target-leak"]}}
     run = wardround.run_study(knowingly, tmp_path / "accepted")
-    assert any("'outcome_code'" in w and w.endswith("(accepted by the study)") for w in run.results["warnings"])
+    assert noticed(run.results, "target-leak", columns=["outcome_code"], accepted=True)

@@ -59,6 +59,7 @@ def test_without_a_common_column_there_is_no_distance_and_nothing_is_made_up(tmp
     assert one["features"] == ["a", "b", "a b=v"]  # each hospital's own
 
 
+@pytest.mark.slow
 def test_a_run_without_a_common_column_is_reported_without_the_distance(tmp_path: Path) -> None:
     run = wardround.run_study(study_of(tmp_path, {"a": numbers(2)}, {"b": numbers(3)}), tmp_path / "runs")
     made = CliRunner().invoke(app, ["report", str(run.folder)])

@@ -3,8 +3,8 @@
 from typing import Any
 
 from wardround.runs.catalog import load_study
-from wardround.runs.estimate import ENOUGH_ROUNDS, estimate
 from wardround.runs.plan import load_plan
+from wardround.runs.units import ENOUGH_ROUNDS, estimate
 
 
 def kinds_of(**changed: Any) -> list[tuple[int, int]]:

@@ -8,15 +8,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.metrics import accuracy_score, roc_auc_score
 from torch import equal
 
 import wardround
 from wardround.core.errors import StudyError
 from wardround.evaluation.regional import cost_of_links
 from wardround.report.evidence import read_evidence
-from wardround.report.plots_topology import regional_models, regions_tree
-from wardround.report.topology import link_table, privacy_words, region_table, topology_words
+from wardround.report.sections.topology import (
+    link_table,
+    region_privacy_sentences,
+    region_sentences,
+    region_table,
+    regional_models,
+    regions_tree,
+)
 from wardround.runs.execute import StudyRun
 from wardround.runs.folder import RunFolder
 from wardround.study.schema import METRICS
@@ -70,6 +75,8 @@ def fifty(tmp_path_factory: pytest.TempPathFactory) -> StudyRun:
 
 
 def test_regional_models_are_kept_and_scored_on_their_own_sites(run: StudyRun) -> None:
+    from sklearn.metrics import accuracy_score, roc_auc_score
+
     regional = pd.read_parquet(run.folder / "regional.parquet")
     whole = pd.read_parquet(run.folder / "predictions.parquet")
     told = run.results["arms"]["fedavg"]["topology"]
@@ -143,8 +150,8 @@ def test_the_report_of_an_older_run_has_no_such_section(run: StudyRun) -> None:
     evidence = read_evidence(RunFolder(run.folder))
     arms = {name: {k: v for k, v in arm.items() if k != "topology"} for name, arm in evidence.results["arms"].items()}
     older = replace(evidence, results={**evidence.results, "arms": arms})
-    assert topology_words(evidence)
-    assert topology_words(older) == privacy_words(older) == []
+    assert region_sentences(evidence)
+    assert region_sentences(older) == region_privacy_sentences(older) == []
     assert not region_table(older).rows
     assert not link_table(older).rows
     assert regions_tree(older) is regional_models(older) is None

@@ -17,7 +17,7 @@ import pytest
 from wardround.core.errors import DeployError, RunError, StudyError
 from wardround.privacy.dp.accountant import Charge, epsilon
 from wardround.runs.audit import AuditLog, verify
-from wardround.runs.ledger import EACH, TOGETHER, Entry, Ledger, charges_of, spent_by, would_exceed
+from wardround.runs.ledger import EACH, TOGETHER, Entry, Ledger, charges_of, spent_by
 
 FIRST = Entry(
     run="run-1",
@@ -280,15 +280,7 @@ def test_a_ledger_tells_what_one_site_spent(path: Path) -> None:
     assert ledger.spent("west") == spent_by([]) == []
 
 
-def test_the_round_that_would_exceed_the_budget_is_known_before_it_is_spent() -> None:
-    more = Charge(0.25, 3.1, 4)  # epsilon 2 is for 32 steps: eight rounds, and not a ninth
-    spent = [number for number in range(10) if not would_exceed(rounds(number), more, 2.0, 1e-5)]
-    assert spent == list(range(8))
-    assert would_exceed(rounds(7), more, 2.0, 1e-5, "replace")
-    assert not would_exceed(rounds(7), Charge(0.25, 0.0, 0), 2.0, 1e-5)
-    assert would_exceed([], Charge(0.25, 0.0, 1), 1e9, 1e-5)
-
-
+@pytest.mark.slow
 def test_sixty_thousand_entries_are_few_charges() -> None:
     entries = [
         replace(FIRST, round=number, seed=seed, site=site, noise=2.0 + arm, arm=f"arm-{arm}")

@@ -18,8 +18,7 @@ from wardround.privacy.dp.accountant import Charge, epsilon
 from wardround.runs.catalog import load_study
 from wardround.runs.ledger import Ledger
 from wardround.runs.plan import load_plan
-from wardround.runs.privacy_plan import planned_spending, planned_total
-from wardround.runs.spending import EACH_SITE
+from wardround.runs.spending import EACH_SITE, planned_spending, planned_total
 
 EXAMPLE = {"epsilon": 4.0, "delta": 1e-5, "clip": 1.0}
 STUDY: dict[str, Any] = {

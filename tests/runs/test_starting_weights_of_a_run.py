@@ -45,6 +45,7 @@ def test_a_saved_run_is_where_the_next_one_starts_but_for_its_head(saved: tuple[
     assert set(start) - set(taken) == {"head.weight", "head.bias"}
 
 
+@pytest.mark.slow
 def test_a_complete_run_with_other_weights_is_not_taken_for_this_one(saved: tuple[Path, Path], tmp_path: Path) -> None:
     first = wardround.run_study(study(weights=str(saved[0])), tmp_path)
     assert first.fresh

@@ -12,15 +12,19 @@ from tests.cli.test_commands import wardround as command
 from tests.real_data import shared_data
 from tests.report.image_studies import SOURCES, findings_study
 from wardround.core.errors import StudyError
-from wardround.deployment.common.deployable import refuse_undeployable
+from wardround.deployment import refuse_undeployable
 from wardround.evaluation.thresholds import class_threshold
-from wardround.report import build
-from wardround.report.citations import citations
+from wardround.report import build, sections_of
 from wardround.report.evidence import read_evidence
-from wardround.report.figures import FIGURES
-from wardround.report.plots_sure import strange
-from wardround.report.sure import sure_words
-from wardround.report.tables_sure import referral_table, strange_table, sure_sites_table, sureness_table
+from wardround.report.sections.appendix.citations import citations
+from wardround.report.sections.uncertainty import (
+    referral_table,
+    strange,
+    uncertainty_at_sites_table,
+    uncertainty_sentences,
+    uncertainty_table,
+    unfamiliar_image_table,
+)
 from wardround.runs.catalog import load_study
 from wardround.runs.execute import StudyRun
 from wardround.runs.folder import RunFolder
@@ -124,8 +128,8 @@ def test_a_party_that_is_left_out_at_times_is_no_dropout() -> None:
 def test_a_given_split_without_validation_rows_is_refused_before_training() -> None:
     """That it has none is known with the data. With `validation_share` some would be drawn."""
     records = SOURCES["findings"]().load()
-    side = np.where(records.side == "validation", "train", records.side)
-    bare = type(records)(**{**vars(records), "side": side})
+    side = np.where(records.split == "validation", "train", records.split)
+    bare = type(records)(**{**vars(records), "split": side})
     study = findings_study(uncertainty={"method": "none"}, arms=[{"algorithm": "fedavg"}])
     source = type(SOURCES["findings"]())(lambda: bare)
     with pytest.raises(StudyError, match="no site has validation rows"):
@@ -134,18 +138,18 @@ def test_a_given_split_without_validation_rows_is_refused_before_training() -> N
 
 def test_across_hospitals_what_no_bundle_could_say_is_refused() -> None:
     seeds = {"evaluation__seeds": {"first": 1, "count": 2}, "evaluation__vary": ["batches", "init"]}
-    study, families = load_study(changed(uncertainty={"method": "ensemble"}, arms=[{"algorithm": "fedavg"}], **seeds))
+    study, _ = load_study(changed(uncertainty={"method": "ensemble"}, arms=[{"algorithm": "fedavg"}], **seeds))
     with pytest.raises(StudyError, match="one model") as refused:
-        refuse_undeployable(study, families, ["cleveland", "hungarian"])
+        refuse_undeployable(study, ["cleveland", "hungarian"])
     assert "dropout" in refused.value.remedy
     vertical = {"kind": "vertical", "parties": PARTIES}
-    study, families = load_study(
+    study, _ = load_study(
         changed(model={"kind": "joined", "dropout": 0.2}, topology=vertical, arms=[{"algorithm": "split"}])
     )
     with pytest.raises(StudyError, match="none of them has a bundle"):
-        refuse_undeployable(study, families, list(PARTIES))
-    study, families = load_study(changed(arms=[{"algorithm": "fedavg"}]))
-    refuse_undeployable(study, families, ["cleveland", "hungarian"])
+        refuse_undeployable(study, list(PARTIES))
+    study, _ = load_study(changed(arms=[{"algorithm": "fedavg"}]))
+    refuse_undeployable(study, ["cleveland", "hungarian"])
 
 
 def test_scores_in_the_main_tables_stay_the_plain_ones(run: StudyRun, tmp_path: Path) -> None:
@@ -156,7 +160,7 @@ def test_scores_in_the_main_tables_stay_the_plain_ones(run: StudyRun, tmp_path: 
     for arm, told in plain.results["arms"].items():
         assert told["metrics"] == run.results["arms"][arm]["metrics"]
     assert not (plain.folder / "uncertainty.parquet").exists()
-    assert sure_words(read_evidence(RunFolder(plain.folder))) == []
+    assert uncertainty_sentences(read_evidence(RunFolder(plain.folder))) == []
 
 
 def test_a_run_keeps_every_validation_and_test_row(run: StudyRun) -> None:
@@ -164,10 +168,10 @@ def test_a_run_keeps_every_validation_and_test_row(run: StudyRun) -> None:
     plain = pd.read_parquet(run.folder / "predictions.parquet")
     for arm in ("fedavg", "laplace", "local"):
         mine = kept[kept["arm"] == arm]
-        test = mine[mine["side"] == "test"]
+        test = mine[mine["subset"] == "test"]
         assert test["row"].tolist() == plain.loc[plain["arm"] == arm, "row"].tolist()
-        assert set(mine["side"]) == {"validation", "test"}
-    none = kept[(kept["arm"] == "local") & (kept["side"] == "test")]
+        assert set(mine["subset"]) == {"validation", "test"}
+    none = kept[(kept["arm"] == "local") & (kept["subset"] == "test")]
     assert none["score"].to_numpy() == pytest.approx(plain.loc[plain["arm"] == "local", "score"].to_numpy())
     assert none["epistemic"].isna().all()
     told = kept[kept["arm"] != "local"]
@@ -191,7 +195,7 @@ def test_results_tell_of_every_site(run: StudyRun) -> None:
 
 def test_the_report_tells_it_in_words_and_tables(run: StudyRun) -> None:
     evidence = read_evidence(RunFolder(run.folder))
-    words = " ".join(sure_words(evidence))
+    words = " ".join(uncertainty_sentences(evidence))
     assert "fedavg: 6 passes with dropout; laplace: 6 passes by Laplace" in words
     told = run.results["arms"]["fedavg"]["uncertainty"]
     assert f"off by {100 * told['calibration']['ece']:.1f} points" in words
@@ -201,15 +205,15 @@ def test_the_report_tells_it_in_words_and_tables(run: StudyRun) -> None:
     assert "Gal, Ghahramani" in cited
     assert "Laplace redux" in cited
     assert "deep ensembles" not in cited
-    assert [row[0] for row in sureness_table(evidence).rows] == ["fedavg", "laplace", "local"]
-    assert len(sure_sites_table(evidence).rows) == 3 * 4
-    assert not strange_table(evidence).rows  # there are no images
+    assert [row[0] for row in uncertainty_table(evidence).rows] == ["fedavg", "laplace", "local"]
+    assert len(uncertainty_at_sites_table(evidence).rows) == 3 * 4
+    assert not unfamiliar_image_table(evidence).rows  # there are no images
     assert strange(evidence) is None
 
 
 def test_images_with_findings_are_told_of_one_by_one(chests: StudyRun, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = pd.read_parquet(chests.folder / "uncertainty.parquet")
-    counts = kept[kept["arm"] == "fedavg"]["side"].value_counts().to_dict()
+    counts = kept[kept["arm"] == "fedavg"]["subset"].value_counts().to_dict()
     assert counts == {"validation": 40, "test": 40, "inverted": 40, "noise": 40, "upside down": 40, "limb": 40}
     told = chests.results["arms"]["fedavg"]["uncertainty"]
     assert list(told["shifted"]) == ["inverted", "noise", "upside down", "limb"]
@@ -220,10 +224,11 @@ def test_images_with_findings_are_told_of_one_by_one(chests: StudyRun, monkeypat
     assert list(told["errors"]["findings"]) == list(told["sets"]["findings"]) == findings
     assert told["referral"]["at"]["figures"]["auc"]["all"]["mean"] is not None
     evidence = read_evidence(RunFolder(chests.folder))
-    assert "inverted images are" in " ".join(sure_words(evidence))
+    assert "inverted images are" in " ".join(uncertainty_sentences(evidence))
     table = evidence.results["arms"]["fedavg"]["uncertainty"]["sets"]["findings"]["Few"]
     assert table["positives"] == 3
-    drawn = {name: FIGURES[name].draw(evidence) for name in DRAWN}
+    figures = sections_of(evidence)["uncertainty"].figures
+    drawn = {name: draw(evidence) for name in DRAWN if (draw := figures[name].draw)}
     assert None not in drawn.values()
     # the other figures would take most of the time
     monkeypatch.setattr(build, "draw_all", lambda *_: dict.fromkeys(drawn, "<svg></svg>"))
@@ -249,16 +254,17 @@ def test_an_ensemble_is_told_of_as_one_model(tmp_path: Path) -> None:
     told = made.results["arms"]["fedavg"]["uncertainty"]
     assert (told["passes"], told["seeds"]) == (3, 1)
     kept = pd.read_parquet(made.folder / "uncertainty.parquet")
-    test = kept[kept["side"] == "test"]
+    test = kept[kept["subset"] == "test"]
     mean = test.groupby(["site", "row"])["score"].mean()
     label = test.groupby(["site", "row"])["label"].first()
-    other = kept[kept["side"] == "validation"].groupby(["site", "row"])
+    other = kept[kept["subset"] == "validation"].groupby(["site", "row"])
     cut = class_threshold(other["label"].first().to_numpy(), other["score"].mean().to_numpy())
     accuracy = ((mean >= cut) == (label == 1)).mean()
     assert told["referral"]["at"]["figures"]["accuracy"]["all"]["mean"] == pytest.approx(accuracy)
     assert told["parts"]["epistemic"] > 0
 
 
+@pytest.mark.slow
 def test_regions_and_parties_tell_of_it_too(tmp_path: Path) -> None:
     regions = {"europe": ["hungarian", "switzerland"], "america": ["cleveland", "va"]}
     study = changed(

@@ -180,7 +180,7 @@ def test_a_run_tells_of_its_parties(tmp_path: Path) -> None:
         accuracy, without = content["arms"]["split[block=8]"]["metrics"]["accuracy"], one["metrics"]["accuracy"]
         assert one["difference"]["accuracy"]["difference"] == pytest.approx(without["mean"] - accuracy["mean"])
         assert one["difference"]["accuracy"]["interval"][0] <= one["difference"]["accuracy"]["interval"][1]
-    assert (result.folder / "absent.parquet").is_file()
+    assert (result.folder / "missing_party.parquet").is_file()
 
 
 def test_predictions_without_a_party_are_of_all_test_rows() -> None:
@@ -231,6 +231,7 @@ def test_noise_of_all_arms_and_seeds_counts_where_embeddings_really_leave() -> N
     assert bare["epsilon"] is None  # the other arm sends the same rows without any
 
 
+@pytest.mark.slow
 def test_dropout_tells_uncertainty_where_embeddings_get_noise(tmp_path: Path) -> None:
     noisy = study(
         topology__embeddings={"clip": 1.0, "noise": 0.5}, model__dropout=0.2, uncertainty={"method": "dropout"}
@@ -269,7 +270,7 @@ def test_each_party_is_counted_with_its_own_patients(tmp_path: Path, monkeypatch
     assert found["split"]["patients"] == {"clinic": 250, "lab": 270}
     assert found["split"]["common"] == 250
     assert found["blocks"] == found["split"]
-    assert not plan.warnings
+    assert not plan.notices
     assert {notice.code for notice in matching_notices(plan)} == {"matched-rows"}
 
 
@@ -283,7 +284,7 @@ def test_few_patients_in_common_are_warned_of(tmp_path: Path) -> None:
     assert few.counts["patients"] < 20
     assert few.counts == {"patients": matched.counts["rows"], "of": matched.counts["of"]}
     results = json.loads((run_study(told, out=tmp_path / "runs").folder / "results.json").read_bytes())
-    assert line_of(few) in results["warnings"]
+    assert {**few.to_json(), "text": line_of(few)} in results["notices"]
 
 
 def first_trial(changes: dict[str, Any]) -> None:
@@ -337,6 +338,7 @@ def test_an_arm_leaves_a_party_out_by_giving_it_no_columns() -> None:
     assert (image.party, image.shape) == ("radiology", (1, 32, 32))
 
 
+@pytest.mark.slow
 def test_the_image_part_starts_from_a_horizontally_trained_network(tmp_path: Path) -> None:
     """Everything but its head, which answers another question; the file is one of a run folder."""
     settings: dict[str, Any] = {"kind": "cnn", "channels": [2, 4], "hidden": 8, "kernel": 3}

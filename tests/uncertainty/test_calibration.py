@@ -257,6 +257,7 @@ def raised(kind: Kind, stretch: float, beyond_chance: float, monkeypatch: pytest
     return float(np.mean(changes))
 
 
+@pytest.mark.slow
 @EVERY_KIND
 @pytest.mark.parametrize("stretch", [1.0, 1.15, 1.3])
 def test_over_many_draws_held_out_rows_are_no_worse(

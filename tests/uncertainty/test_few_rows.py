@@ -9,9 +9,9 @@ import pandas as pd
 from tests.evaluation.test_sureness import FEW, ONE, both_sides
 from wardround.evaluation.uncertainty.uncertainty_results import describe_arm
 from wardround.evaluation.uncertainty.uncertainty_rows import seeds_of
-from wardround.report import sure
 from wardround.report.evidence import Evidence
-from wardround.report.tables_sure import sure_sites_table
+from wardround.report.sections import uncertainty
+from wardround.report.sections.uncertainty import uncertainty_at_sites_table
 from wardround.study.schema import Uncertainty
 
 
@@ -26,28 +26,27 @@ def told_of(*sizes: int, too_sure: float = 1.0, alpha: float = 0.1) -> dict[str,
 
 def evidence_of(told: dict[str, Any]) -> Evidence:
     """As much of it as the table of sites looks at."""
-    arms = {"fedavg": {"uncertainty": told}}
-    return cast(Evidence, SimpleNamespace(arms=arms, findings=[], classes=["well", "ill"]))
+    return cast(Evidence, SimpleNamespace(uncertainty={"fedavg": told}, findings=[], classes=["well", "ill"]))
 
 
 def test_it_says_how_many_sites_have_a_temperature() -> None:
     told = {"fedavg": told_of(400, 25, 20, too_sure=3.0)}
-    said = sure._calibrated("fedavg", told)
+    said = uncertainty._calibrated("fedavg", told)
     assert "With a temperature at 1 of 3 sites it is" in said
     assert "site-25 and site-20 had too few validation patients for one." in said
     both = told_of(400, 300, too_sure=3.0)
-    assert "With a temperature at each site it is" in sure._calibrated("fedavg", {"fedavg": both})
-    right = sure._calibrated("fedavg", {"fedavg": told_of(400, 300)})
+    assert "With a temperature at each site it is" in uncertainty._calibrated("fedavg", {"fedavg": both})
+    right = uncertainty._calibrated("fedavg", {"fedavg": told_of(400, 300)})
     assert "That another temperature than 1 would be better is shown at no site, so none was used." in right
-    assert "With a temperature" not in sure._calibrated("fedavg", {"fedavg": told_of(25, 20)})
+    assert "With a temperature" not in uncertainty._calibrated("fedavg", {"fedavg": told_of(25, 20)})
 
 
 def test_sets_and_referral_that_no_bundle_would_have_are_not_shown() -> None:
     told = told_of(400, 29, 30)
-    assert [sure.has_cuts(told, f"site-{size}") for size in (400, 29, 30)] == [True, False, True]
-    assert "site-29 had fewer than 30 validation rows" in sure._without_cuts("fedavg", told)
-    assert sure._without_cuts("fedavg", told_of(400, 30)) == ""
-    made = sure_sites_table(evidence_of(told))
+    assert [uncertainty.has_cuts(told, f"site-{size}") for size in (400, 29, 30)] == [True, False, True]
+    assert "site-29 had fewer than 30 validation rows" in uncertainty._without_cuts("fedavg", told)
+    assert uncertainty._without_cuts("fedavg", told_of(400, 30)) == ""
+    made = uncertainty_at_sites_table(evidence_of(told))
     place = [column.partition(",")[0] for column in made.columns].index("sets hold")
     shown = {row[1]: row[place] for row in made.rows}
     assert shown["site-29"] in (None, "", "-", "–")
@@ -59,11 +58,11 @@ def test_calls_that_were_added_to_their_sets_are_told_of_where_there_are_any() -
     """At 60 % few scores fit both answers, and some fit neither: calls near one half are then added."""
     added, usual = told_of(400, alpha=0.4), told_of(400)
     share = added["sets"]["prediction_added"] + added["sets"]["empty"]
-    said = sure._sets(evidence_of(added), "fedavg", added)
+    said = uncertainty._sets(evidence_of(added), "fedavg", added)
     assert share > 0
     assert f"In {100 * share:.1f} % of sets the score would have ruled out the call itself; it was added" in said
     assert usual["sets"]["prediction_added"] + usual["sets"]["empty"] == 0
-    assert "was added" not in sure._sets(evidence_of(usual), "fedavg", usual)
+    assert "was added" not in uncertainty._sets(evidence_of(usual), "fedavg", usual)
     for told in (added, usual):
         at, sets = told["referral"]["at"], told["sets"]
         assert sets["single"] + sets["multiple"] == 1

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import roc_auc_score
 
 from wardround.core.errors import StudyError
 from wardround.uncertainty.referral import ReferralCurve, refer, referral_curve, referral_cut, referred_rows
@@ -52,6 +51,8 @@ def test_an_oracle_is_best_a_coin_is_worth_nothing_and_doubt_lies_between() -> N
 
 @pytest.mark.parametrize("metric", ["accuracy", "auc"])
 def test_figures_are_scikit_learns_on_the_rows_that_are_kept(metric: str) -> None:
+    from sklearn.metrics import roc_auc_score
+
     label, score = rows(300, 3)
     uncertainty = np.random.default_rng(4).random(300)
     made = referral_curve(label, score, uncertainty, metric, shares=(0.0, 0.2))

@@ -21,7 +21,7 @@ from wardround.training.trial import Trial
 from wardround.uncertainty import row_uncertainty as module
 from wardround.uncertainty.laplace import choose_prior, fit_laplace, laplace_passes
 from wardround.uncertainty.passes import mc_dropout
-from wardround.uncertainty.row_uncertainty import of_probabilities, unsure_rows
+from wardround.uncertainty.row_uncertainty import of_probabilities, row_uncertainty
 from wardround.uncertainty.shifted_images import SHIFTS, chosen_images, shifted_rows
 
 
@@ -50,14 +50,14 @@ def asked(method: Any, passes: int = 8) -> Uncertainty:
 def test_without_passes_a_score_is_the_plain_one_and_nothing_is_epistemic() -> None:
     one = a_trial()
     run = after(one, 3)
-    made = {(part.site, part.side): part for part in unsure_rows(one, run, asked("none"))}
+    made = {(part.site, part.subset): part for part in row_uncertainty(one, run, asked("none"))}
     assert [side for _, side in made] == ["validation", "test"] * 3
     for side in ("validation", "test"):
         for plain in predict(one, run, side):
             found = made[plain.site, side]
             assert np.array_equal(found.rows, plain.rows)
             assert np.array_equal(found.label, plain.label)
-            assert found.mean == pytest.approx(plain.score, rel=1e-14)  # made of all sites' rows at once
+            assert found.score == pytest.approx(plain.score, rel=1e-14)  # made of all sites' rows at once
             p = plain.score.astype(np.float64)
             assert found.total == pytest.approx((entr(p) + entr(1 - p)) / np.log(2))
             assert np.isnan([found.epistemic, found.aleatoric, found.spread]).all()
@@ -66,17 +66,17 @@ def test_without_passes_a_score_is_the_plain_one_and_nothing_is_epistemic() -> N
 def test_dropout_has_the_same_passes_for_every_site_and_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     one = a_trial()
     run = after(one, 3)
-    whole = unsure_rows(one, run, asked("dropout"))
+    whole = row_uncertainty(one, run, asked("dropout"))
     params, buffers = site_model(one, run, 0)
     for part, site in zip(whole[1::2], one.scored, strict=True):
         rng = seeds.generator(one.batch_seed, "uncertainty", 0)
         p = expit(mc_dropout(one.model, params, buffers, site.test.x, 8, rng).numpy()[..., 0])
-        assert part.mean == pytest.approx(p.mean(axis=0))
+        assert part.score == pytest.approx(p.mean(axis=0))
         assert (part.epistemic > 0).all()
         assert part.total == pytest.approx(part.aleatoric + part.epistemic)
     monkeypatch.setattr(module, "CELLS", 9)  # three rows at a time
-    for part, again in zip(whole, unsure_rows(one, run, asked("dropout")), strict=True):
-        for name in ("rows", "label", "mean", "total", "aleatoric", "epistemic", "spread"):
+    for part, again in zip(whole, row_uncertainty(one, run, asked("dropout")), strict=True):
+        for name in ("rows", "label", "score", "total", "aleatoric", "epistemic", "spread"):
             assert getattr(part, name) == pytest.approx(getattr(again, name), rel=1e-9)
 
 
@@ -85,7 +85,7 @@ def test_laplace_of_a_shared_model_is_a_sum_over_sites(monkeypatch: pytest.Monke
     one = a_trial()
     run = after(one, 3)
     monkeypatch.setattr(module, "CELLS", 12)
-    made = unsure_rows(one, run, asked("laplace"))
+    made = row_uncertainty(one, run, asked("laplace"))
     params, buffers = site_model(one, run, 0)
     x, y = (torch.cat([getattr(site.train, name) for site in one.sites]) for name in ("x", "y"))
     fitted = fit_laplace(one.model, params, buffers, x, y)
@@ -94,16 +94,16 @@ def test_laplace_of_a_shared_model_is_a_sum_over_sites(monkeypatch: pytest.Monke
     for part, site in zip(made[1::2], one.scored, strict=True):
         rng = seeds.generator(one.batch_seed, "uncertainty", 0)
         passes = laplace_passes(fitted, one.model, params, buffers, site.test.x, 8, rng).numpy()[..., 0]
-        assert part.mean == pytest.approx(expit(passes).mean(axis=0), rel=1e-6)
+        assert part.score == pytest.approx(expit(passes).mean(axis=0), rel=1e-6)
         assert part.spread == pytest.approx(passes.std(axis=0), rel=1e-6)
 
 
 def test_sites_with_models_of_their_own_are_measured_by_these() -> None:
     one = a_trial("local")
     run = after(one, 3)
-    for part, plain in zip(unsure_rows(one, run, asked("none"))[1::2], predict(one, run), strict=True):
-        assert np.array_equal(part.mean, plain.score)
-    for number, part in enumerate(unsure_rows(one, run, asked("laplace"))[1::2]):
+    for part, plain in zip(row_uncertainty(one, run, asked("none"))[1::2], predict(one, run), strict=True):
+        assert np.array_equal(part.score, plain.score)
+    for number, part in enumerate(row_uncertainty(one, run, asked("laplace"))[1::2]):
         site, (params, buffers) = one.sites[number], site_model(one, run, number)
         fitted = fit_laplace(one.model, params, buffers, site.train.x, site.train.y)
         fitted = choose_prior(fitted, one.model, params, buffers, site.validation.x, site.validation.y)
@@ -114,10 +114,10 @@ def test_sites_with_models_of_their_own_are_measured_by_these() -> None:
 
 def test_classes_have_one_number_a_row_and_pooled_models_serve_all_sites() -> None:
     one = a_trial("pooled", classes=4)
-    made = unsure_rows(one, after(one, 2), asked("dropout"))
+    made = row_uncertainty(one, after(one, 2), asked("dropout"))
     for part in made:
-        assert part.mean.shape == (len(part.rows), 4)
-        assert part.mean.sum(axis=1) == pytest.approx(1)
+        assert part.score.shape == (len(part.rows), 4)
+        assert part.score.sum(axis=1) == pytest.approx(1)
         assert part.total.shape == part.spread.shape == (len(part.rows),)
         assert (part.total <= 2).all()  # bits, of four classes
 
@@ -128,8 +128,8 @@ def test_a_site_without_validation_rows_and_a_diverged_model_are_told_as_nothing
     bare = replace(bare, validation_rows=np.array([], dtype=np.int64))
     one = replace(one, scored=(bare, *one.scored[1:]))
     run = after(one, 2)
-    first = unsure_rows(one, run, asked("laplace"))[0]
-    assert (len(first.rows), first.mean.shape, first.total.shape) == (0, (0,), (0,))
+    first = row_uncertainty(one, run, asked("laplace"))[0]
+    assert (len(first.rows), first.score.shape, first.total.shape) == (0, (0,), (0,))
     lost_run = replace(
         run,
         server={
@@ -138,15 +138,15 @@ def test_a_site_without_validation_rows_and_a_diverged_model_are_told_as_nothing
         },
     )
     for method in ("none", "dropout", "laplace"):
-        for part in unsure_rows(one, lost_run, asked(method)):
-            assert np.isnan(part.mean).all()
+        for part in row_uncertainty(one, lost_run, asked(method)):
+            assert np.isnan(part.score).all()
             assert np.isnan(part.total).all()
 
 
 def test_parts_of_two_members() -> None:
     """Members say 0.9 and 0.5: the mean is 0.7, whose entropy is 0.8813 bits; their own are 0.4690 and 1. Logits are
     2.1972 and 0, half of which is their SD."""
-    mean, total, aleatoric, epistemic, spread = of_probabilities(np.array([[0.9], [0.5]]), several=False)
+    mean, total, aleatoric, epistemic, spread = of_probabilities(np.array([[0.9], [0.5]]), multiclass=False)
     assert mean == pytest.approx(0.7)
     assert total == pytest.approx(0.88129, abs=1e-5)
     assert aleatoric == pytest.approx((0.46900 + 1) / 2, abs=1e-5)

@@ -12,7 +12,6 @@ from typing import Any, Unpack
 import pandas as pd
 
 from wardround.adaptation.curve import curve_of, rows_of
-from wardround.adaptation.figure import write_curve
 from wardround.adaptation.handover import origin_of
 from wardround.adaptation.newcomer import Newcomer, read_newcomer, target_vocabulary
 from wardround.adaptation.train import WAYS, train, train_repeat, within
@@ -20,11 +19,13 @@ from wardround.bundles.build.assemble import plain_name, write_bundle
 from wardround.bundles.build.shared_part import SharedPart, is_shared, load_shared, part_of_run
 from wardround.core.atomic_files import new_folder, refuse_existing
 from wardround.core.errors import BundleError, StudyError, as_path, shown
-from wardround.core.processes import can_fork, side_by_side
+from wardround.core.notices import with_texts
+from wardround.core.processes import can_fork, in_parallel
 from wardround.core.registry import Members
 from wardround.data.records import label_counts
 from wardround.deployment.provisioning.hospital_file import hospital_source
 from wardround.evaluation.scores import score_columns
+from wardround.evaluation.training_notices import diverged
 from wardround.runs.catalog import families
 from wardround.runs.execute import Progress
 from wardround.runs.folder import without_nan
@@ -93,6 +94,8 @@ def adapt(
         predictions = _predictions(part, newcomer, training, folder, progress, workers)
         content = without_nan(_content(part, newcomer, training, predictions) | {"target": vocabulary})
         predictions.to_parquet(folder / PREDICTIONS, index=False, compression="zstd")
+        from wardround.adaptation.figure import write_curve  # matplotlib, at the end only
+
         write_curve(content, folder)
         _hand_over(part, newcomer, training, predictions, content, folder)
         text = json.dumps(content, indent=2, allow_nan=False) + "\n"
@@ -144,7 +147,7 @@ def _predictions(
             yield len(tables)
 
     count = min(os.cpu_count() or 1, MOST_WORKERS) if workers is None else workers
-    for number, trainings in side_by_side(list(done), repeat, count if can_fork() else 1):
+    for number, trainings in in_parallel(list(done), repeat, count if can_fork() else 1):
         done[number] = trainings
         if progress is not None:
             rounds = training.rounds * sum(done.values()), training.rounds * each * len(seeds)
@@ -172,16 +175,8 @@ def _content(part: SharedPart, newcomer: Newcomer, training: Training, predictio
         "epochs": training.rounds * training.local_epochs,
         "epochs_in_study": part.training.rounds * part.training.local_epochs,
         **curve_of(predictions, newcomer),
-        "warnings": [*_diverged(predictions), *newcomer.warnings],
+        "notices": with_texts([*diverged(predictions.rename(columns={"way": "arm"})), *newcomer.notices]),
     }
-
-
-def _diverged(predictions: pd.DataFrame) -> list[str]:
-    lost = predictions[predictions[score_columns(predictions)].isna().any(axis=1)]
-    return [
-        f"{way}: training diverged in {count} of the repeats; their scores are not numbers and are left out"
-        for way, count in lost.groupby("way")["seed"].nunique().items()
-    ]
 
 
 def _hand_over(

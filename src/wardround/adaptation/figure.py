@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, NullLocator
 
 from wardround.adaptation.train import WAYS
-from wardround.report.style import COLOURS, DASHES, MARKERS, STYLE, as_svg, figure, save_png
+from wardround.report.render.style import COLOURS, DASHES, MARKERS, STYLE, as_svg, figure, save_png
 
 PANELS = {"auc": "AUC", "accuracy": "accuracy", "brier": "Brier score (lower is better)"}
 LABELS = {"adapted": "adapted to the shared part", "alone": "trained alone"}

@@ -15,10 +15,11 @@ from wardround.bundles.build.assemble import Origin
 from wardround.bundles.build.run_inputs import LabelledRows, RunInputs
 from wardround.bundles.build.shared_part import SharedPart
 from wardround.bundles.card.card import FIGURES, Adapter, CardFacts
+from wardround.core.notices import line_of
 from wardround.core.settings import parse
 from wardround.data.site import Rows
 from wardround.evaluation.scores import score_columns
-from wardround.privacy.dp.epsilons import in_words
+from wardround.privacy.dp.epsilons import format_epsilon
 from wardround.study.facts import AlgorithmFacts, ModelFacts, PartitionFacts, SourceFacts
 from wardround.study.schema import Arm, Choice, Deployment, ExamplePrivacy, Privacy, Study, Training
 
@@ -139,7 +140,7 @@ def _card_facts(
         # what the study promised holds for the hospitals that trained the shared part; the introduction says so
         privacy=None if about["privacy"] is None else NOTHING_PROMISED,
         subgroups={},
-        warnings=newcomer.warnings,
+        warnings=tuple(map(line_of, newcomer.notices)),
         introduction=tuple(introduction(part, newcomer.name)),
         adapter=adapter,
     )
@@ -161,7 +162,7 @@ def introduction(part: SharedPart, site: str) -> list[str]:
     simulated = "" if privacy.get("guarantee") else "; simulated, so no guarantee"
     for kind, whom in (("example", "each patient"), ("site", "each hospital as a whole")):
         if privacy.get(kind):
-            allowed = in_words(privacy[kind]["epsilon"])
+            allowed = format_epsilon(privacy[kind]["epsilon"])
             guarantee = f"epsilon {allowed} at delta {privacy[kind]['delta']:g} was allowed{simulated}"
             lines.append(f"The shared part protects {whom} of the hospitals that it was trained at ({guarantee}).")
     if privacy.get("example"):

@@ -54,7 +54,7 @@ def clustered(
         slot_of, used = server["cluster"]["of_site"].tolist(), int(server["cluster"]["used"])
         models = tree.clone(server["params"])
         warm = int(server["cluster"]["round"]) >= warm_up
-        # every update as one line of a matrix: a round has many small operations otherwise
+        # a row for each update: fewer and larger operations than leaf by leaf
         updates = torch.stack([torch.cat([leaf.flatten() for leaf in a.update["params"].values()]) for a in arrivals])
         peak = torch.maximum(server["cluster"]["peak"], updates.norm(dim=1).max())
         for slot in range(used):
@@ -63,17 +63,15 @@ def clustered(
                 continue
             weights, members = updates.new_tensor([arrivals[place].weight for place in places]), updates[places]
             mean = weights / weights.sum() @ members
-            sizes = [leaf[slot].numel() for leaf in models.values()]
-            for leaf, change in zip(models.values(), torch.split(mean, sizes), strict=True):
-                leaf[slot] += change.reshape(leaf[slot].shape)
-            if warm and used < slots and len(places) == slot_of.count(slot):
-                leaving = split(members, mean, ratio, smallest_update * float(peak), gamma)
-                if leaving:
-                    for leaf in models.values():
-                        leaf[used] = leaf[slot]
-                    for number in leaving:
-                        slot_of[arrivals[places[number]].site] = used
-                    used += 1
+            add_to_slot(models, slot, mean)
+            may_split = warm and used < slots and len(places) == slot_of.count(slot)
+            leaving = split(members, mean, ratio, smallest_update * float(peak), gamma) if may_split else []
+            if leaving:
+                for leaf in models.values():
+                    leaf[used] = leaf[slot]
+                for number in leaving:
+                    slot_of[arrivals[places[number]].site] = used
+                used += 1
         numbers = {"used": torch.tensor(used), "round": server["cluster"]["round"] + 1, "peak": peak}
         return {"params": models, "cluster": {"of_site": torch.tensor(slot_of), **numbers}}
 
@@ -84,17 +82,23 @@ def clustered(
     )  # fmt: skip
 
 
+def add_to_slot(models: Tree, slot: int, change: Tensor) -> None:
+    sizes = [leaf[slot].numel() for leaf in models.values()]
+    for leaf, part in zip(models.values(), torch.split(change, sizes), strict=True):
+        leaf[slot] += part.reshape(leaf[slot].shape)
+
+
 def split(vectors: Tensor, mean: Tensor, ratio: float, smallest: float, gamma: float) -> list[int]:
-    """The members, a line of `vectors` each, that leave for a cluster of their own; none where it holds together."""
+    """The members, a row of `vectors` each, that leave for a cluster of their own; none where it holds together."""
     largest = float(vectors.norm(dim=1).max())
     if len(vectors) < 2 or largest <= smallest or float(mean.norm()) >= ratio * largest:
         return []
     unit = vectors / vectors.norm(dim=1, keepdim=True).clamp(min=torch.finfo(vectors.dtype).tiny)
     similarity = unit @ unit.T
-    side = bipartition(similarity)
-    if not side.any() or gamma >= math.sqrt(max(0.0, (1 - float(similarity[side][:, ~side].max())) / 2)):
+    leaving = bipartition(similarity)
+    if not leaving.any() or gamma >= math.sqrt(max(0.0, (1 - float(similarity[leaving][:, ~leaving].max())) / 2)):
         return []
-    return [number for number, leaves in enumerate(side.tolist()) if leaves]
+    return leaving.nonzero().flatten().tolist()
 
 
 def bipartition(similarity: Tensor) -> Tensor:

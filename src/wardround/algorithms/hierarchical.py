@@ -108,6 +108,6 @@ def average(models: dict[str, Tree], weights: Tree, before: Tree) -> Tree:
     return tree.apply(lambda new, old: torch.where(tree.align(some, new), new, old), mean, before)
 
 
-def heard(server: State) -> Tensor:
+def active_regions(server: State) -> Tensor:
     """How many regions had an update since the last average."""
     return torch.stack([(weight > 0) for weight in server[WEIGHT].values()]).sum(0)

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import NamedTuple
 
 from wardround.core.errors import StudyError, suggest
 
@@ -26,47 +25,43 @@ class Regions:
         """Whether regions are sent the model of all before this round."""
         return round_number % self.rounds == 0
 
-    def first_site(self, region: int) -> int:
-        return self.of_site.index(region)
 
+def traffic(regions: Regions, round_number: int, active: int, size: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Messages and bytes between regions and the central coordinator in a round, each as (down, up).
 
-class Sent(NamedTuple):
-    """Between the regions and the coordinator of all in a round: down to the regions, and up from them."""
-
-    messages: tuple[int, int]
-    bytes: tuple[int, int]
-
-
-def between_regions(regions: Regions, round_number: int, heard: int, size: int) -> Sent:
-    """A model of `size` bytes goes down to every region before its first round, and up after its last from each of the
-    `heard` that had an update."""
+    A model of `size` bytes goes down to each region before its first round. After the last round it goes up from the
+    regions that had an update, of which there are `active`.
+    """
     down = len(regions.names) if regions.begins(round_number) else 0
-    up = heard if regions.merges(round_number) else 0
-    return Sent((down, up), (down * size, up * size))
+    up = active if regions.merges(round_number) else 0
+    return (down, up), (down * size, up * size)
 
 
 def region_of_each(regions: Mapping[str, Sequence[str]], sites: Sequence[str], where: str) -> dict[str, str]:
     """Each site's region. Refused where a site is in none or in two, and where an entry fits no site."""
-    found: dict[str, str] = {}
+    region_of: dict[str, str] = {}
     for region, entries in regions.items():
         if not entries:
             raise StudyError(f"{where}: {region}", "has no sites", "List its sites, or leave the region out.")
-        for entry in entries:
-            members = [entry] if entry in sites else [site for site in sites if fnmatchcase(site, entry)]
-            if not members:
-                pattern = any(mark in entry for mark in MARKS)
-                problem = f"the pattern {entry!r} fits no site" if pattern else f"no site is called {entry!r}"
-                remedy = f"Sites: {_some(sites)}." if pattern else suggest(entry, sites, "Sites")
-                raise StudyError(f"{where}: {region}", problem, remedy)
-            for site in members:
-                if found.setdefault(site, region) != region:
-                    problem = f"{site} is in {found[site]!r} and in {region!r}"
-                    raise StudyError(where, problem, "Name each site in one region, by its name or by one pattern.")
-    lost = [site for site in sites if site not in found]
+        for site in (site for entry in entries for site in _members(entry, sites, f"{where}: {region}")):
+            if region_of.setdefault(site, region) != region:
+                problem = f"{site} is in {region_of[site]!r} and in {region!r}"
+                raise StudyError(where, problem, "Name each site in one region, by its name or by one pattern.")
+    lost = [site for site in sites if site not in region_of]
     if lost:
         problem = f"{_some(lost)} {'is' if len(lost) == 1 else 'are'} in no region"
         raise StudyError(where, problem, 'Add each site to a region, by its name or by a pattern such as "a-*".')
-    return {site: found[site] for site in sites}
+    return {site: region_of[site] for site in sites}
+
+
+def _members(entry: str, sites: Sequence[str], where: str) -> list[str]:
+    """The sites that a name or a pattern stands for."""
+    members = [entry] if entry in sites else [site for site in sites if fnmatchcase(site, entry)]
+    if not members:
+        pattern = any(mark in entry for mark in MARKS)
+        problem = f"the pattern {entry!r} fits no site" if pattern else f"no site is called {entry!r}"
+        raise StudyError(where, problem, f"Sites: {_some(sites)}." if pattern else suggest(entry, sites, "Sites"))
+    return members
 
 
 def with_only(regions: Mapping[str, Sequence[str]], sites: Sequence[str]) -> dict[str, tuple[str, ...]]:

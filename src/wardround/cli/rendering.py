@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from wardround.core.health import Condition
     from wardround.core.notices import Notice
     from wardround.runs.audit import Audit
-    from wardround.runs.estimate import Kind
     from wardround.runs.execute import Progress
+    from wardround.runs.units import Kind
     from wardround.study.schema import Study
 
 INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
@@ -269,7 +269,7 @@ def show_conditions(conditions: Sequence["Condition"]) -> None:
             if condition.needed
             else Text("–")
         )
-        table.add_row(mark, condition.name, condition.found, "" if condition.ok else condition.remedy)
+        table.add_row(mark, condition.name, condition.state, "" if condition.ok else condition.remedy)
     console().print(table)
 
 

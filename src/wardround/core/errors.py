@@ -7,6 +7,7 @@
   x RunError        (6)   a run folder or an engine is in a state that forbids what was asked
   x MachineError    (7)   this machine lacks something that the study needs
   x DeployError     (8)   a kit, a key, a site's policy or the network forbids what was asked
+    x SiteError     (8)   a site has to leave a run: which one, why
   x BundleError     (10)  a bundle is damaged, from a newer version, or cannot be made: which file, why
   x SecureSumError  (6)   updates cannot be added up without showing one of them: who asked for what
 
@@ -21,7 +22,7 @@ from difflib import get_close_matches
 from pathlib import Path, PurePath
 from typing import Any
 
-from wardround.core.notices import Notice
+from wardround.core.notices import Notice, text_of
 
 LONGEST_SHOWN = 100  # characters of a text that a message repeats
 LONGEST_WORD = 1000  # to look for the nearest known one; difflib's time grows with the square
@@ -33,12 +34,12 @@ class WardroundError(Exception):
 
     def __init__(self, where: str, problem: str, remedy: str) -> None:
         self.where, self.problem, self.remedy = map(_printable, (where, problem, remedy))
-        super().__init__(f"{self.where}: {self.problem}\n  {self.remedy}")
+        super().__init__(self.where, self.problem, self.remedy)
         # The exception that was being handled may quote a cell, as those of pandas and Arrow do: no traceback shows it.
         self.__suppress_context__ = True
 
-    def __reduce__(self) -> tuple[type["WardroundError"], tuple[Any, ...]]:
-        return type(self), (self.where, self.problem, self.remedy)
+    def __str__(self) -> str:
+        return f"{self.where}: {self.problem}\n  {self.remedy}"
 
 
 def _printable(text: str) -> str:
@@ -65,9 +66,6 @@ class CheckError(WardroundError):
         super().__init__(where, problem, remedy)
         self.notice = notice
 
-    def __reduce__(self) -> tuple[type["CheckError"], tuple[Any, ...]]:
-        return type(self), (self.where, self.problem, self.remedy, self.notice)
-
 
 class RunError(WardroundError):
     exit_code = 6
@@ -79,6 +77,17 @@ class MachineError(WardroundError):
 
 class DeployError(WardroundError):
     exit_code = 8
+
+
+class SiteError(DeployError):
+    """A site has to leave a run; `notice` says which and why."""
+
+    def __init__(self, notice: Notice, remedy: str) -> None:
+        super().__init__(notice.site, text_of(notice), remedy)
+        self.notice = notice
+
+    def __reduce__(self) -> tuple[type["SiteError"], tuple[Any, ...]]:
+        return type(self), (self.notice, self.remedy)
 
 
 class BundleError(WardroundError):

@@ -36,6 +36,7 @@ class Range:
         return " and ".join(text for text, limit in ((low, self.low), (high, self.high)) if math.isfinite(limit))
 
 
+UNIONS = (Union, types.UnionType)
 Count = Annotated[int, Range(low=1)]
 WholeNumber = Annotated[int, Range(low=0)]
 NonNegative = Annotated[float, Range(low=0)]
@@ -77,8 +78,12 @@ def settings_of(target: Any) -> dict[str, Setting]:
 
 def table_type(kind: Any) -> Any:
     """The dataclass that a table is read into, where `kind` is one or may be None instead; else None."""
-    options = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
-    return next((option for option in options if is_dataclass(option)), None)
+    return next((option for option in alternatives(kind) if is_dataclass(option)), None)
+
+
+def alternatives(kind: Any) -> tuple[Any, ...]:
+    """The members of a union; any other type alone."""
+    return get_args(kind) if get_origin(kind) in UNIONS else (kind,)
 
 
 def parse(kind: Any, value: Any, where: str, base: Path = Path()) -> Any:
@@ -88,36 +93,40 @@ def parse(kind: Any, value: Any, where: str, base: Path = Path()) -> Any:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _in_range(parse(arguments[0], value, where, base), arguments[1], where)
-    if origin in (Union, types.UnionType):
-        inner = [argument for argument in arguments if argument is not type(None)]
-        words = [kind for kind in inner if get_origin(kind) is Literal]
-        if len(inner) > 1 and isinstance(value, str) and words:  # a number, or a word instead of it
-            return parse(words[0], value, where, base)
-        return parse(inner[0], value, where, base)
+    if origin in UNIONS:
+        return parse(_alternative_for(value, arguments), value, where, base)
     if origin is Literal:
         if type(value) not in (str, int) or value not in arguments:
             remedy = suggest(value, map(str, arguments), "Possible values")
             raise StudyError(where, f"{shown(value)} is not a possible value", remedy)
         return value
     if origin is tuple:
-        if not isinstance(value, list | tuple):
-            raise _wrong_type("a list", value, where)
-        if len(arguments) == 2 and arguments[1] is Ellipsis:
-            return tuple(parse(arguments[0], item, f"{where}[{i}]", base) for i, item in enumerate(value))
-        if len(value) != len(arguments):
-            raise StudyError(where, f"has {len(value)} values", f"Write exactly {len(arguments)}.")
-        return tuple(
-            parse(k, item, f"{where}[{i}]", base) for i, (k, item) in enumerate(zip(arguments, value, strict=True))
-        )
+        return _parse_list(arguments, value, where, base)
+    if origin is not dict and not is_dataclass(kind):
+        return _scalar(kind, value, where, base)
+    if not isinstance(value, Mapping):
+        raise _wrong_type("a table", value, where)
     if origin is dict:
-        if not isinstance(value, Mapping):
-            raise _wrong_type("a table", value, where)
         return {key: parse(arguments[1], item, f"{where}: {key}", base) for key, item in value.items()}
-    if is_dataclass(kind):
-        if not isinstance(value, Mapping):
-            raise _wrong_type("a table", value, where)
-        return kind(**parse_settings(settings_of(kind), value, where, base))  # type: ignore[operator]
-    return _scalar(kind, value, where, base)
+    return kind(**parse_settings(settings_of(kind), value, where, base))
+
+
+def _alternative_for(value: Any, kinds: tuple[Any, ...]) -> Any:
+    """A text is one of the words that may stand in place of a number; anything else is of the first kind."""
+    candidates = [kind for kind in kinds if kind is not type(None)]
+    literals = [kind for kind in candidates if get_origin(kind) is Literal and isinstance(value, str)]
+    return (literals or candidates)[0]
+
+
+def _parse_list(kinds: tuple[Any, ...], value: Any, where: str, base: Path) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise _wrong_type("a list", value, where)
+    if kinds[-1] is Ellipsis:
+        kinds = kinds[:1] * len(value)
+    if len(value) != len(kinds):
+        raise StudyError(where, f"has {len(value)} values", f"Write exactly {len(kinds)}.")
+    pairs = enumerate(zip(kinds, value, strict=True))
+    return tuple(parse(kind, item, f"{where}[{i}]", base) for i, (kind, item) in pairs)
 
 
 def parse_settings(known: Mapping[str, Setting], raw: Mapping[str, Any], where: str, base: Path) -> dict[str, Any]:
@@ -146,7 +155,7 @@ def describe(kind: Any) -> str:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return f"{describe(arguments[0])}, {arguments[1]}"
-    if origin in (Union, types.UnionType):
+    if origin in UNIONS:
         return " or ".join(describe(argument) for argument in arguments if argument is not type(None))
     if origin is Literal:
         return "one of " + ", ".join(f'"{argument}"' for argument in arguments)
@@ -154,8 +163,8 @@ def describe(kind: Any) -> str:
         return f"a list of {len(arguments) if arguments[-1] is not Ellipsis else 'values'}: {describe(arguments[0])}"
     if origin is dict:
         return f"a table of: {describe(arguments[1])}"
-    words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", Path: "a path"}
-    return words.get(kind, f"a table ({', '.join(settings_of(kind))})" if is_dataclass(kind) else str(kind))
+    names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", Path: "a path"}
+    return names.get(kind, f"a table ({', '.join(settings_of(kind))})" if is_dataclass(kind) else str(kind))
 
 
 def _scalar(kind: Any, value: Any, where: str, base: Path) -> Any:

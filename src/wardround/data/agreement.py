@@ -1,7 +1,7 @@
 """What sites must know of each other before they prepare their rows, without showing a row.
 
 Each site sends `Facts` about its training rows. They determine one `Layout`, so that position 7 means the same
-everywhere. Where a site never recorded a column, it is filled from the statistics of the others (`Lent`); with
+everywhere. Where a site never recorded a column, it is filled from the statistics of the others (`FillValues`); with
 `scale = "federated"`, sums are added up (`Moments`). A simulation does this in one process, a deployment by messages:
 the same functions, the same sums in the order of the sites, the same bits.
 """
@@ -30,7 +30,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Lent:
+class FillValues:
     """A site's own statistics, from which gaps are filled at sites that never recorded a column."""
 
     fill: np.ndarray  # mean or median of each numeric column; 0 where it has no value
@@ -80,21 +80,18 @@ def _known_facts(columns: Sequence[Column], recorded: np.ndarray, settings: Prep
     return Facts(present, gaps, tuple(c.levels or () for c in columns))
 
 
-def _known_fill(layout: Layout) -> Lent:
+def _known_fill(layout: Layout) -> FillValues:
     """The middle of every column's public range; a missing level stays without one."""
     middle = _limits(layout).mean(axis=1)
-    return Lent(middle, np.full(len(middle), LEAST), {})
+    return FillValues(middle, np.full(len(middle), LEAST), {})
 
 
 def layout_of(columns: Sequence[Column], facts_of_sites: Sequence[Facts], settings: Preparation) -> Layout:
     """`facts_of_sites` are those of the sites that train."""
     present = _present_columns(columns, facts_of_sites, settings)
+    one_hot = [(i, c) for i, c in present if c.kind == "categorical" and settings.categories == "one-hot"]
     numeric = tuple(c for _, c in present if c.kind == "numeric" or settings.categories == "codes")
-    levels = {
-        c.name: tuple(sorted({level for site in facts_of_sites for level in site.levels[i]}))
-        for i, c in present
-        if c not in numeric
-    }
+    levels = {c.name: tuple(sorted(set().union(*(site.levels[i] for site in facts_of_sites)))) for i, c in one_hot}
     with_gaps = tuple(c.name for i, c in present if any(site.gaps[i] for site in facts_of_sites))
     return Layout(numeric, levels, with_gaps if settings.indicator else ())
 
@@ -115,11 +112,11 @@ def _present_columns(
     return present
 
 
-def lend(table: Encoded, rows: np.ndarray, layout: Layout, settings: Preparation) -> Lent:
+def compute_fill_values(table: Encoded, rows: np.ndarray, layout: Layout, settings: Preparation) -> FillValues:
     if settings.missing == "range":
         return _known_fill(layout)
     if settings.public:  # there are no gaps to fill
-        return Lent(np.zeros(len(layout.numeric)), np.full(len(layout.numeric), LEAST), {})
+        return FillValues(np.zeros(len(layout.numeric)), np.full(len(layout.numeric), LEAST), {})
     numbers = _numbers(table, rows, layout)
     known = ~np.isnan(numbers)
     counts = known.sum(axis=0)
@@ -133,37 +130,37 @@ def lend(table: Encoded, rows: np.ndarray, layout: Layout, settings: Preparation
         chosen = codes[rows]
         counted = np.bincount(chosen[chosen >= 0], minlength=len(words)).tolist()
         levels[name] = {word: count for word, count in zip(words, counted, strict=True) if count}
-    return Lent(fill, counts, levels)
+    return FillValues(fill, counts, levels)
 
 
-def common_of(lent: Sequence[Lent]) -> Common:
+def common_of(fill_values: Sequence[FillValues]) -> Common:
     """From the sites that train, in their order, as far as each has enough rows.
 
     A column that every site recorded need not be right here: its value is not used.
     """
-    lent = [with_enough(site) for site in lent]
-    total = np.maximum(sum(site.counts for site in lent), 1)
-    fill = np.asarray(sum(site.fill * site.counts for site in lent) / total)
+    fill_values = [with_enough(site) for site in fill_values]
+    total = np.maximum(sum(site.counts for site in fill_values), 1)
+    fill = np.asarray(sum(site.fill * site.counts for site in fill_values) / total)
     counted: dict[str, dict[str, int]] = {}
-    for site in lent:
+    for site in fill_values:
         for name, levels in site.levels.items():
             for level, count in levels.items():
                 counted.setdefault(name, {})[level] = counted.get(name, {}).get(level, 0) + count
     return Common(fill, {name: _commonest(levels) for name, levels in counted.items()})
 
 
-def with_enough(lent: Lent) -> Lent:
+def with_enough(fill_values: FillValues) -> FillValues:
     """Without statistics of fewer than LEAST rows."""
-    enough = lent.counts >= LEAST
-    levels = {name: {w: n for w, n in levels.items() if n >= LEAST} for name, levels in lent.levels.items()}
-    return Lent(
-        np.where(enough, lent.fill, 0.0),
-        np.where(enough, lent.counts, 0),
+    enough = fill_values.counts >= LEAST
+    levels = {name: {w: n for w, n in levels.items() if n >= LEAST} for name, levels in fill_values.levels.items()}
+    return FillValues(
+        np.where(enough, fill_values.fill, 0.0),
+        np.where(enough, fill_values.counts, 0),
         {name: counted for name, counted in levels.items() if counted},
     )
 
 
-def own_fill(own: Lent, common: Common) -> np.ndarray:
+def own_fill(own: FillValues, common: Common) -> np.ndarray:
     return np.where(own.counts > 0, own.fill, common.fill)
 
 
@@ -182,7 +179,9 @@ def common_scale(moments_of_sites: Sequence[Moments]) -> tuple[np.ndarray, np.nd
     return mean, _safe(np.sqrt(np.maximum(squares / count - mean**2, 0)))
 
 
-def fit_site(table: Encoded, rows: np.ndarray, layout: Layout, settings: Preparation, own: Lent, common: Common) -> Fit:
+def fit_site(
+    table: Encoded, rows: np.ndarray, layout: Layout, settings: Preparation, own: FillValues, common: Common
+) -> Fit:
     """One site's statistics, from its own training rows and those that the sites have in common."""
     fill = own_fill(own, common)
     modes = {name: _commonest(levels) for name, levels in own.levels.items() if levels}
@@ -210,7 +209,7 @@ def own_recipe(table: Encoded, rows: np.ndarray, settings: Preparation) -> Recip
     order and names of columns a hospital by itself cannot know.
     """
     layout = in_own_order(layout_of(table.columns, [facts(table, rows, settings)], settings), table.columns)
-    own = lend(table, rows, layout, settings)
+    own = compute_fill_values(table, rows, layout, settings)
     fitted = fit_site(table, rows, layout, settings, own, Common(np.zeros(len(layout.numeric))))
     return recipe_of(table.columns, layout, fitted, settings)
 
@@ -242,12 +241,12 @@ def fit(
     and contributes none.
     """
     members = list(train) if members is None else members
-    lent = {site: lend(table, rows, layout, settings) for site, rows in train.items()}
-    common = common_of([lent[site] for site in members])
+    fill_values = {site: compute_fill_values(table, rows, layout, settings) for site, rows in train.items()}
+    common = common_of([fill_values[site] for site in members])
     if settings.scale == "federated":
-        of_members = [moments(table, train[site], layout, own_fill(lent[site], common)) for site in members]
+        of_members = [moments(table, train[site], layout, own_fill(fill_values[site], common)) for site in members]
         common = Common(common.fill, common.level, common_scale(of_members))
-    return {site: fit_site(table, rows, layout, settings, lent[site], common) for site, rows in train.items()}
+    return {site: fit_site(table, rows, layout, settings, fill_values[site], common) for site, rows in train.items()}
 
 
 def _numbers(table: Encoded, rows: np.ndarray, layout: Layout) -> np.ndarray:

@@ -21,7 +21,7 @@ from wardround.data.prepare import Encoded, Recipe, complete_rows, encode
 from wardround.data.records import Records
 from wardround.data.site import Rows, Site
 from wardround.data.sources import Source
-from wardround.data.split import Split, fingerprints, given_split, same_patient, split_site, strata
+from wardround.data.split import Split, fingerprints, recorded_split, same_patient, split_site, strata
 from wardround.study.schema import Evaluation, Preparation
 
 
@@ -77,7 +77,7 @@ class Cohort:
     def fingerprint(self) -> str:
         """Changes when any row changes. Tells two data sets of one study apart; no row can be read from it."""
         digest = sha256(np.ascontiguousarray(self.prints).tobytes())
-        for names in (self.records.hospital, self.records.patient, self.records.side):
+        for names in (self.records.hospital, self.records.patient, self.records.split):
             digest.update("\x1f".join(map(str, [] if names is None else names.tolist())).encode())
         return digest.hexdigest()
 
@@ -160,7 +160,7 @@ def split_sites(cohort: Cohort, partitioner: Partitioner, evaluation: Evaluation
     partition_seed = evaluation.seed_for("partition", seed)
     split_seed = evaluation.seed_for("split", seed)
     records = cohort.records
-    if evaluation.split == "given" and records.side is None:
+    if evaluation.split == "given" and records.split is None:
         problem = "the source comes with no split of its own"
         raise StudyError("evaluation: split", problem, 'Write split = "drawn", or leave it out.')
     copies = cohort.patient.max(initial=-1) + 1 < len(records)
@@ -171,14 +171,14 @@ def split_sites(cohort: Cohort, partitioner: Partitioner, evaluation: Evaluation
     named = {name.replace("/", "-"): rows for name, rows in assigned.items()}
     if len(named) < len(assigned):
         raise DataError("sites", "two names differ only in '/' and '-'", "Rename one of the hospitals.")
-    side = cohort.records.side if evaluation.split == "given" else None
+    parts = cohort.records.split if evaluation.split == "given" else None
 
     def split(name: str, rows: np.ndarray) -> Split:
         rng = seeds.generator(split_seed, "split", site=name)
         shares = evaluation.test_share, evaluation.validation_share
         by = strata(cohort.records, rows)
-        if side is not None:
-            return given_split(name, rows, side, by, cohort.patient, evaluation.validation_share, rng)
+        if parts is not None:
+            return recorded_split(name, rows, parts, by, cohort.patient, evaluation.validation_share, rng)
         return split_site(name, rows, by, cohort.patient, *shares, rng)
 
     return tuple(split(name, rows) for name, rows in named.items())

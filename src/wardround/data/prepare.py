@@ -5,6 +5,7 @@ What is fitted is fitted on training rows only: at each site alone, or from summ
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -31,17 +32,17 @@ class Encoded:
         return known
 
     def numeric_places(self, layout: "Layout") -> list[int]:
-        return [self._place(column.name) for column in layout.numeric]
+        return [self._places[column.name] for column in layout.numeric]
 
-    def _place(self, name: str) -> int:
-        return next(i for i, column in enumerate(self.columns) if column.name == name)
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {column.name: place for place, column in enumerate(self.columns)}
 
     def category(self, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
-        place = self._place(name)
-        return self.codes[:, place], self.levels[place]
+        return self.codes[:, self._places[name]], self.levels[self._places[name]]
 
     def gaps(self, name: str) -> np.ndarray:
-        return self.missing[:, self._place(name)]
+        return self.missing[:, self._places[name]]
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def complete_rows(records: Records, in_own_columns: bool = False) -> np.ndarray:
     there = records.features[[column.name for column in records.columns]].notna().to_numpy()
     if in_own_columns:
         hospital, recorded = _recorded(records)
-        there |= ~recorded[hospital]
+        there = there | ~recorded[hospital]  # pandas gives an array that cannot be written to
     return np.flatnonzero(there.all(axis=1))
 
 

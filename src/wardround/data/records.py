@@ -11,7 +11,7 @@ import pandas as pd
 Kind = Literal["numeric", "categorical"]
 NO_FINDING = "no finding"
 UNKNOWN = -1  # a finding of which nobody knows whether it is there: it counts neither in training nor in figures
-SIDES = ("train", "validation", "test")
+SPLIT_PARTS = ("train", "validation", "test")
 BOX_COLUMNS = ("row", "finding", "x", "y", "width", "height")  # finding: its place in `classes`
 
 
@@ -56,7 +56,7 @@ class Records:
     groups: pd.DataFrame = field(default_factory=pd.DataFrame)  # `sex`, `view` (text), `age` (years), where recorded
     notes: tuple[str, ...] = ()  # what the source changed while reading, in plain words with counts
     synthetic: bool = False
-    side: np.ndarray | None = None  # "train", "validation" or "test", where the source comes with a split
+    split: np.ndarray | None = None  # "train", "validation" or "test", where the source comes with a split
     boxes: pd.DataFrame | None = None  # BOX_COLUMNS: where a finding is, in parts of the image's width and height
     prints: np.ndarray | None = None  # uint64, equal where rows are equal, where the source knows them already
     recorded: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # columns by hospital; all, unless given
@@ -108,13 +108,18 @@ class Records:
             hospital=self.hospital[rows],
             patient=None if self.patient is None else self.patient[rows],
             groups=self.groups.iloc[rows].reset_index(drop=True) if len(self.groups.columns) else pd.DataFrame(),
-            side=None if self.side is None else self.side[rows],
+            split=None if self.split is None else self.split[rows],
             boxes=None if self.boxes is None else _boxes_of(self.boxes, rows),
             prints=None if self.prints is None else self.prints[rows],
             known_to={party: known[rows] for party, known in self.known_to.items()},
             ids=None if self.ids is None else self.ids[rows],
             visits=None if self.visits is None else self.visits[rows],
         )
+
+
+def spaced_evenly(rows: np.ndarray, most: int) -> np.ndarray:
+    """At most so many of the rows, from the first to the last."""
+    return np.asarray(rows[np.linspace(0, len(rows) - 1, min(len(rows), most)).astype(np.int64)])
 
 
 def label_counts(records: Records, rows: np.ndarray) -> dict[str, int]:

@@ -1,4 +1,5 @@
-"""Four hospitals on one machine: provisioned, approved, joined and coordinated with the same commands as in earnest."""
+"""Four hospitals on one machine: provisioned, approved, joined and coordinated with the same commands as in
+practice."""
 
 import os
 import re
@@ -16,14 +17,13 @@ from wardround.core.errors import DeployError
 from wardround.deployment.common.deployable import is_private
 from wardround.deployment.common.parity import Parity, replay
 from wardround.deployment.coordinate import deployed_folder
-from wardround.deployment.flat.site_account import LEDGER
-from wardround.deployment.flower.superlink import LARGE_PAGES, free_port
 from wardround.deployment.governance.approvals import approve
 from wardround.deployment.provisioning.provision import provision
 from wardround.deployment.provisioning.site_file import SiteFile
 from wardround.runs.catalog import find_study, load_study
 from wardround.runs.ledger import Ledger, Spent
 from wardround.runs.plan import load_plan
+from wardround.runs.spending import LEDGER
 from wardround.training.validation import need_extras
 
 STUDY = "heart-deployed"
@@ -39,24 +39,26 @@ class Demo:
     folder: Path | None
 
 
-def run_demo(out: Path | None, say: Callable[[str], None], private: bool = False) -> Demo:
+def run_demo(out: Path | None, show_line: Callable[[str], None], private: bool = False) -> Demo:
     """`out` must not exist yet; without it everything is removed in the end."""
     name = PRIVATE if private else STUDY
     if out is not None:
-        return Demo(*_run(name, out.absolute(), say), out)
+        return Demo(*_run(name, out.absolute(), show_line), out)
     with TemporaryDirectory(prefix="wardround-demo-") as folder:
-        return Demo(*_run(name, Path(folder) / "demo", say), None)
+        return Demo(*_run(name, Path(folder) / "demo", show_line), None)
 
 
 def _run(
-    name_of_study: str, folder: Path, say: Callable[[str], None]
+    name_of_study: str, folder: Path, show_line: Callable[[str], None]
 ) -> tuple[Parity | None, tuple[str, ...], tuple[Spent, ...]]:
+    from wardround.deployment.flower.superlink import free_port
+
     study, families = load_study(name_of_study)
     for arm in study.trained_arms:
         need_extras(arm.name, arm.privacy)
     sites = tuple(study.data.options["hospitals"])
     provision(study, sites, folder, port=free_port())
-    say(f"kits for {', '.join(sites)} in {folder}")
+    show_line(f"kits for {', '.join(sites)} in {folder}")
     for name in sites:
         prepare_site(folder / "sites" / name, f'source = "heart"\nhospitals = ["{name}"]\n')
         approve(SiteFile.load(folder / "sites" / name), study, "wardround demo")
@@ -70,13 +72,13 @@ def _run(
     ]
     joins = [["join", str(folder / "sites" / name / "site.toml")] for name in sites]
     with started([[*command, "--no-report"], *joins], folder) as processes:
-        say(f"coordinator and {len(sites)} hospitals are running, each in a process of its own")
-        wait_for(processes[0], processes[1:], folder / "coordinate.log", say)
+        show_line(f"coordinator and {len(sites)} hospitals are running, each in a process of its own")
+        wait_for(processes[0], processes[1:], folder / "coordinate.log", show_line)
     if is_private(study):
-        say("the run is finished; what it cost patients is in each hospital's own ledger")
+        show_line("the run is finished; what it cost patients is in each hospital's own ledger")
         ledgers = [Ledger(folder / "sites" / name / "state" / LEDGER) for name in sites]
         return None, sites, tuple(row for ledger in ledgers for row in ledger.spent())
-    say("the run is finished; the same rounds again on one machine")
+    show_line("the run is finished; the same rounds again on one machine")
     return replay(load_plan(study, families), deployed_folder(study, folder / "runs")), sites, ()
 
 
@@ -89,7 +91,9 @@ def prepare_site(folder: Path, data: str) -> None:
 
 @contextmanager
 def started(commands: Sequence[Sequence[str]], folder: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Each `wardround` command in a process of its own, its output in a file; all are ended in the end."""
+    """Each `wardround` command in a process of its own, with its output in a file; all are ended in the end."""
+    from wardround.deployment.flower.superlink import LARGE_PAGES
+
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for number, command in enumerate(commands):
@@ -122,7 +126,7 @@ def wait_for(
     coordinator: "subprocess.Popen[bytes]",
     sites: "Sequence[subprocess.Popen[bytes]]",
     log: Path,
-    say: Callable[[str], None],
+    show_line: Callable[[str], None],
 ) -> None:
     began, shown = time.monotonic(), ""
     while coordinator.poll() is None:
@@ -130,7 +134,7 @@ def wait_for(
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
         if lines and lines[-1] != shown:
             shown = lines[-1]
-            say(f"  {shown}")
+            show_line(f"  {shown}")
         ended = [number for number, site in enumerate(sites) if site.poll() is not None]
         if ended or time.monotonic() - began > LONGEST:
             problem = "a hospital's process ended early" if ended else "did not finish in time"

@@ -1,4 +1,4 @@
-"""A hospital's side, put together: its file, its policy, its rows, its connection."""
+"""A hospital's part of a deployment: its site file, policy, rows and connection."""
 
 import fcntl
 import socket
@@ -14,7 +14,6 @@ from wardround.core.health import Condition
 from wardround.core.notices import Notice, remedy_of, text_of
 from wardround.data.records import Records
 from wardround.deployment.common.deployed_plan import DeployedPlan, own_plan
-from wardround.deployment.flat.site_account import LEDGER
 from wardround.deployment.flat.site_handler import SiteWork
 from wardround.deployment.governance.approvals import approvals_of, approved_study
 from wardround.deployment.governance.policy import (
@@ -36,6 +35,7 @@ from wardround.privacy.psi.patient_ids import read_ids
 from wardround.protocol.signing import PublicKey, read_key, read_public_key
 from wardround.runs.catalog import families as known_families
 from wardround.runs.ledger import Ledger, charges_of
+from wardround.runs.spending import LEDGER
 from wardround.study.parser import Families, parse_study, read_study_file
 from wardround.study.schema import Study
 
@@ -45,7 +45,7 @@ ShowLine = Callable[[str], None]
 
 @dataclass(frozen=True)
 class SiteGate:
-    """What the site file says, asked anew each time: an approval may be withdrawn while a run goes on."""
+    """Decisions by the site file, which is read anew each time: an approval may be withdrawn during a run."""
 
     site: SiteFile
     families: Families
@@ -108,12 +108,12 @@ def site_work(site: SiteFile, families: Families, notice: ShowLine) -> SiteWork:
 
 
 def peers_of(site: SiteFile) -> dict[str, PublicKey]:
-    """Hospitals whose keys this one has. Without a hospital's file nothing is added up with it."""
+    """Hospitals whose keys this one has. Without its key nothing is added up with a hospital."""
     return {path.stem: read_public_key(path.read_bytes(), path) for path in sorted(site.peers.glob("*.pub"))}
 
 
-def join(site: SiteFile, notice: ShowLine, stop: Callable[[], bool] = lambda: False) -> None:
-    """Take part in whatever was approved here, until `stop` or a KeyboardInterrupt."""
+def join_studies(site: SiteFile, notice: ShowLine, stop: Callable[[], bool] = lambda: False) -> None:
+    """Take part in all studies approved here, until `stop` or a KeyboardInterrupt."""
     from wardround.deployment.flower.site_loop import SiteLoop
 
     families = known_families()
@@ -146,16 +146,16 @@ def alone(state: Path, problem: str = "another process has joined with it") -> I
 
 
 def preflight(site: SiteFile) -> list[Condition]:
-    """Everything that can be known without sending anything: rows, checks, policy, approval, connection."""
+    """All checks that need no message: rows, policy, approval, connection."""
     families = known_families()
-    found = []
+    conditions = []
     try:
         work = site_work(site, families, lambda line: None)
         records = work.rows()
         names = ", ".join(name for name in records.classes if name)
         labels = f"{'findings' if records.has_findings else 'classes'} {names}" if names else "no labels"
-        found.append(Condition("data", True, f"{len(records)} rows, {labels}"))
-        found += [Condition("note", True, note, needed=False) for note in records.notes]
+        conditions.append(Condition("data", True, f"{len(records)} rows, {labels}"))
+        conditions += [Condition("note", True, note, needed=False) for note in records.notes]
     except WardroundError as error:
         return [Condition("data", False, f"{error.where}: {error.problem}", error.remedy), _connection(site)]
     studies = {study.hash: (study, True) for study in _approved(site, families)}
@@ -164,51 +164,51 @@ def preflight(site: SiteFile) -> list[Condition]:
         study = parse_study(read_study_file(kit), families, kit.name, kit.parent)
         studies.setdefault(study.hash, (study, False))
     for study, approved in studies.values():
-        found.append(_approval(study, approved, site))
-        found += _of_study(site, study, families, work)
-    return [*found, _connection(site)]
+        conditions.append(_approval(study, approved, site))
+        conditions += _of_study(site, study, families, work)
+    return [*conditions, _connection(site)]
 
 
 def _approved(site: SiteFile, families: Families) -> list[Study]:
-    found = (approved_study(site, study_hash, families) for study_hash in approvals_of(site))
-    return [study for study in found if study is not None]
+    studies = (approved_study(site, study_hash, families) for study_hash in approvals_of(site))
+    return [study for study in studies if study is not None]
 
 
 def _approval(study: Study, approved: bool, site: SiteFile) -> Condition:
-    words = f"{study.name} ({study.hash[:12]}): {'approved' if approved else 'not approved'}"
-    return Condition("approval", approved, words, f"Read it, then: wardround approve STUDY --site {site.path}")
+    text = f"{study.name} ({study.hash[:12]}): {'approved' if approved else 'not approved'}"
+    return Condition("approval", approved, text, f"Read it, then: wardround approve STUDY --site {site.path}")
 
 
 def _of_study(site: SiteFile, study: Study, families: Families, work: SiteWork) -> list[Condition]:
-    found = []
+    conditions = []
     against = objections(site.policy, study, site.name, site.sites or None)
     remedy = "Ask the coordinator to change the study, or change [policy] in the site file."
-    found.append(Condition("policy", not against, "; ".join(against) or f"allows {study.name}", remedy))
-    found += _keys(site, study, work)
+    conditions.append(Condition("policy", not against, "; ".join(against) or f"allows {study.name}", remedy))
+    conditions += _keys(site, study, work)
     if is_vertical(study):
-        return [*found, *_of_party(site, study, families, work.rows())]
+        return [*conditions, *_of_party(site, study, families, work.rows())]
     try:
         plan = own_plan(study, families, site.name, site.sites or [site.name], work.rows())
         rows = min(len(plan.own_split(key).train) for key in plan.row_sets)
-        found += _spending(site, plan)
+        conditions += _spending(site, plan)
         few = refusal_of_rows(site.policy, rows)
-        found.append(Condition("rows", few is None, few.reason if few else f"{rows} training rows", remedy))
-        found += map(_condition, plan.own_notices())
+        conditions.append(Condition("rows", few is None, few.reason if few else f"{rows} training rows", remedy))
+        conditions += map(_condition, plan.own_notices())
     except WardroundError as error:
-        found.append(Condition("study", False, f"{error.where}: {error.problem}", error.remedy))
-    return found
+        conditions.append(Condition("study", False, f"{error.where}: {error.problem}", error.remedy))
+    return conditions
 
 
 def _of_party(site: SiteFile, study: Study, families: Families, records: Records) -> list[Condition]:
-    """What can be known before patients are matched: nothing of the other parties'."""
+    """What can be checked before patients are matched."""
     try:
         patients = read_ids(site.name, ids_of(site.name, records))
         plan = own_vertical_plan(study, families, site.name, records)
         notices = plan.own_notices() if site.name == plan.holder else []
     except WardroundError as error:
         return [Condition("study", False, f"{error.where}: {error.problem}", error.remedy)]
-    found = [Condition("patients", True, f"{len(patients)} patients, whose numbers are {patients.form}")]
-    return [*found, *map(_condition, notices)]
+    conditions = [Condition("patients", True, f"{len(patients)} patients, whose numbers are {patients.form}")]
+    return [*conditions, *map(_condition, notices)]
 
 
 def _condition(notice: Notice) -> Condition:
@@ -217,28 +217,28 @@ def _condition(notice: Notice) -> Condition:
 
 
 def _keys(site: SiteFile, study: Study, work: SiteWork) -> list[Condition]:
-    """Of the other hospitals, for secure sums, and for what parties seal for each other."""
+    """Public keys of other hospitals, for secure sums and for what parties seal for each other."""
     if not is_vertical(study) and not any(arm.privacy.secure_sum is not None for arm in study.trained_arms):
         return []
     near = companions(study, site.name, site.sites) or site.sites
     lacking = [name for name in near if name not in work.peers]
-    words = f"no public key of {', '.join(lacking)}" if lacking else f"public keys of {len(work.peers)} hospitals"
-    return [Condition("keys", not lacking, words, f"They belong into {site.peers}; the kit has them.")]
+    text = f"no public key of {', '.join(lacking)}" if lacking else f"public keys of {len(work.peers)} hospitals"
+    return [Condition("keys", not lacking, text, f"They belong into {site.peers}; the kit has them.")]
 
 
 def _spending(site: SiteFile, plan: DeployedPlan) -> list[Condition]:
-    """What patients here have paid, and would have paid after this study."""
+    """What patients here have spent, and would have spent after this study."""
     entries, charges = Ledger(site.state / LEDGER).entries(), plan.own_charges()
     if not charges:
         return []
     deltas = [arm.privacy.example.delta for arm in plan.study.trained_arms if arm.privacy.example is not None]
     delta = min([*deltas, *(entry.delta for entry in entries)])
     before, after = (epsilon([*charges_of(entries), *more], delta) for more in ([], charges))
-    words = f"epsilon {before:.3g} spent so far, {after:.3g} after this study, at delta {delta:g}"
+    text = f"epsilon {before:.3g} spent so far, {after:.3g} after this study, at delta {delta:g}"
     budget = site.policy.most_total_epsilon
     enough = budget is None or after <= budget
     remedy = "Work here would stop before the end. Raise `most_total_epsilon` in [policy], or ask for less."
-    return [Condition("privacy", enough, words if enough else f"{words}: more than {budget:g}", remedy, False)]
+    return [Condition("privacy", enough, text if enough else f"{text}: more than {budget:g}", remedy, False)]
 
 
 def _connection(site: SiteFile) -> Condition:
@@ -246,7 +246,8 @@ def _connection(site: SiteFile) -> Condition:
 
 
 def trust(ca: Path) -> ssl.SSLContext:
-    """What certificates of coordinators are held against. A damaged file is said to be one, not a bad connection."""
+    """Certificates of coordinators are checked against it. A damaged file is reported as such, not as a bad
+    connection."""
     try:
         return ssl.create_default_context(cafile=str(ca))
     except OSError:  # errors of TLS among them

@@ -40,12 +40,12 @@ IN_SENTENCES = {  # singular and plural
 }
 
 
-UNFINISHED = "unfinished"
+UNFINISHED = "unfinished-training"
 PROBLEMS = {
-    "constant": "all test rows get nearly the same score",
-    "saturated": "the test loss is above that of one answer for everybody",
-    "rising": "the training loss rose",
-    "not moving": "the training loss hardly changed",
+    "constant-scores": "all test rows get nearly the same score",
+    "saturated-scores": "the test loss is above that of one answer for everybody",
+    "rising-loss": "the training loss rose",
+    "flat-loss": "the training loss hardly changed",
 }
 
 
@@ -93,21 +93,22 @@ def _single_site(content: Content) -> dict[str, Any] | None:
 def _training_problems(content: Content) -> list[dict[str, Any]]:
     """Arms whose training failed with every seed: comparing them says nothing about the way of training."""
     sentences = []
-    for rule, arms in content["training_problems"].items():
-        broken = [name for name in main_arms(content) if arms.get(name) == len(content["seeds"])]
+    with_every_seed = [(notice["code"], notice.get("arm")) for notice in content["notices"] if "seeds" not in notice]
+    for code in dict.fromkeys(code for code, _ in with_every_seed if code in (*PROBLEMS, UNFINISHED)):
+        broken = [name for name in main_arms(content) if (code, name) in with_every_seed]
         if not broken:
             continue
-        if rule == UNFINISHED:
+        if code == UNFINISHED:
             text = (
                 f"Training may have stopped too early in {_listed(broken)}: with every seed the test loss is still "
                 "above that of one answer for everybody. More rounds may change the results below."
             )
         else:
             text = (
-                f"Training went wrong in {_listed(broken)}, with every seed: {PROBLEMS[rule]}. The results of "
+                f"Training went wrong in {_listed(broken)}, with every seed: {PROBLEMS[code]}. The results of "
                 f"{'this arm' if len(broken) == 1 else 'these arms'} below reflect that, not the way of training."
             )
-        sentences.append(_sentence("training", text, [{"rule": rule, "arms": broken}]))
+        sentences.append(_sentence("training", text, [{"code": code, "arms": broken}]))
     return sentences
 
 

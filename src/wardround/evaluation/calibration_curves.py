@@ -11,9 +11,6 @@ import numpy as np
 from scipy import stats
 from scipy.optimize import brentq
 from scipy.special import expit, logit
-from statsmodels.genmod.families import Binomial
-from statsmodels.genmod.generalized_linear_model import GLM
-from statsmodels.tools.sm_exceptions import PerfectSeparationError, PerfectSeparationWarning
 
 from wardround.evaluation.intervals import CONFIDENCE
 from wardround.evaluation.metrics import THRESHOLDS
@@ -42,6 +39,11 @@ def calibration(label: np.ndarray, score: np.ndarray, row: np.ndarray) -> dict[s
 
 def _slope(label: np.ndarray, x: np.ndarray, patient: np.ndarray) -> dict[str, Any] | None:
     """None where a threshold separates the classes perfectly: the slope is then infinite."""
+    # statsmodels takes longer to import than most studies of one arm take to evaluate
+    from statsmodels.genmod.families import Binomial
+    from statsmodels.genmod.generalized_linear_model import GLM
+    from statsmodels.tools.sm_exceptions import PerfectSeparationError, PerfectSeparationWarning
+
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore", RuntimeWarning)

@@ -4,7 +4,6 @@ A stack's curves are computed for all its trials at once; they equal `quick_figu
 """
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 import torch
@@ -13,22 +12,21 @@ from wardround.algorithms.hierarchical import as_merged
 from wardround.core.tree import Tree
 from wardround.engines.stacked.lanes import RowPool
 from wardround.engines.stacked.stacked import StackState, models_of_stack
-from wardround.evaluation.prediction import predict, quick_figures
+from wardround.evaluation.prediction import Subset, predict, quick_figures
 from wardround.training.trial import Run, Trial
 
-Side = Literal["train", "validation", "test"]
-PREFIX: dict[Side, str] = {"train": "training", "validation": "validation", "test": "test"}
-CELLS = 2**24  # numbers in one piece of a stack's held-out rows
+PREFIX: dict[Subset, str] = {"train": "training", "validation": "validation", "test": "test"}
+CELLS = 2**24  # numbers in one batch of a stack's held-out rows
 
 
 class StackCurves:
     """Held-out rows of a stack, laid out once. Rows of one model stand together, filled up to the longest."""
 
-    def __init__(self, trials: Sequence[Trial], side: Side) -> None:
-        self.trials, self.side = trials, side
+    def __init__(self, trials: Sequence[Trial], subset: Subset) -> None:
+        self.trials, self.subset = trials, subset
         self.whole: tuple[torch.Tensor, torch.Tensor] | None = None
         self.personal = trials[0].algorithm.personal or bool(trials[0].model.private)
-        sites = [[getattr(site, side) for site in trial.scored] for trial in trials]
+        sites = [[getattr(site, subset) for site in trial.scored] for trial in trials]
         self.pool = RowPool([rows for row in sites for rows in row])
         per_site = [[self.pool.of(rows) for rows in row] for row in sites]
         groups = (
@@ -60,11 +58,11 @@ class StackCurves:
         lanes = len(self.rows) // len(self.trials)
         total = counts.reshape(-1, lanes).sum(1)
         loss, accuracy = (value.reshape(-1, lanes).sum(1) / total for value in (losses, hits))
-        accuracy[loss.isnan()] = float("nan")  # diverged: a call from such a score would be an accuracy of nothing
+        accuracy[loss.isnan()] = float("nan")  # diverged
         columns = {"loss": loss.tolist(), "accuracy": accuracy.tolist()}
         if predicted:
             columns["auc"] = self._aucs(*(torch.cat(parts, dim=1) for parts in zip(*predicted, strict=True)))
-        named = {f"{PREFIX[self.side]}_{name}": values for name, values in columns.items()}
+        named = {f"{PREFIX[self.subset]}_{name}": values for name, values in columns.items()}
         return [dict(zip(named, point, strict=True)) for point in zip(*named.values(), strict=True)]
 
     def _aucs(self, label: torch.Tensor, score: torch.Tensor) -> list[float]:
@@ -79,7 +77,7 @@ class StackCurves:
         return aucs
 
     def _rows_of(self, part: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        """The rows of a piece; fetched once for all rounds where one piece is all there is."""
+        """The rows of a batch; fetched once for all rounds if all rows fit into one batch."""
         if len(part) < self.rows.shape[1]:
             return self.pool.take(self.rows[:, part], dtype)
         if self.whole is None:
@@ -95,22 +93,25 @@ class StackCurves:
 
 
 class Curves:
-    """Curves of a unit, whichever engine runs it; after the last round also on training rows, where that is asked."""
+    """Curves of a unit, whichever engine runs it; after the last round also on training rows, if `on_training`."""
 
     def __init__(self, trials: Sequence[Trial], on_training: bool = False) -> None:
         self.trials, self.on_training = trials, on_training
         with_validation = any(len(site.validation) for site in trials[0].scored)
-        self.sides: tuple[Side, ...] = ("test", "validation") if with_validation else ("test",)
-        self.stacks: dict[Side, StackCurves] = {}
+        self.subsets: tuple[Subset, ...] = ("test", "validation") if with_validation else ("test",)
+        self.stacks: dict[Subset, StackCurves] = {}
 
     def after(self, state: StackState | Run, last: bool = False) -> list[dict[str, float]]:
-        sides: tuple[Side, ...] = (*self.sides, "train") if last and self.on_training else self.sides
+        subsets: tuple[Subset, ...] = (*self.subsets, "train") if last and self.on_training else self.subsets
         if isinstance(state, Run):
-            made = {PREFIX[side]: quick_figures(predict(self.trials[0], state, side)) for side in sides}
-            return [{f"{side}_{name}": value for side, figures in made.items() for name, value in figures.items()}]
-        for side in sides:
-            if side not in self.stacks:
-                self.stacks[side] = StackCurves(self.trials, side)
-        parts = [self.stacks[side].figures(state) for side in sides]
+            figures: dict[str, float] = {}
+            for subset in subsets:
+                of_subset = quick_figures(predict(self.trials[0], state, subset))
+                figures |= {f"{PREFIX[subset]}_{name}": value for name, value in of_subset.items()}
+            return [figures]
+        for subset in subsets:
+            if subset not in self.stacks:
+                self.stacks[subset] = StackCurves(self.trials, subset)
+        parts = [self.stacks[subset].figures(state) for subset in subsets]
         of_trials = zip(*parts, strict=True)
         return [{name: value for part in of_trial for name, value in part.items()} for of_trial in of_trials]

@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from wardround.core.notices import Notice, some_of, with_texts
 from wardround.evaluation.comparisons.selection import choose_by, scored_name
 from wardround.evaluation.participation import not_finite
 from wardround.evaluation.regional import REGIONAL, score_region_summaries
@@ -19,14 +20,14 @@ def deployed_results(
     lines: Iterable[Summary],
     records: pd.DataFrame,
     sites: Sequence[Mapping[str, Any]],
-    warnings: Sequence[str] = (),
+    notices: Iterable[Notice] = (),
     findings: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The whole content of `results.json`. `findings` are named where a row may have several.
 
     `lines` are those of `summaries.jsonl`, in any order: `arm`, `seed`, `site`, `side` and a site's summary. Those
     with the side `regional` are about test rows too, by the model of the site's region.
-    `sites` is what `describe_deployed` made; `warnings` come before those about what was withheld.
+    `sites` is what `describe_deployed` made; `notices` come before those of training.
     """
     order = {site: place for place, site in enumerate(sites[0]["sites"])}
     ordered = sorted(lines, key=lambda line: order.get(line["site"], len(order)))  # not in the order of arrival
@@ -39,19 +40,21 @@ def deployed_results(
         return gather_summaries(lines, arms, seeds, findings).with_choices(choices)
 
     content = assemble(study, gathered(tested), choices, records, sites, deployed=True)
+    content["notices"] = with_texts(
+        [
+            *notices,
+            *not_finite(records),
+            *diverged_arms(tested, len(seeds)),
+            *training_notices(records),
+            *withheld(study, of_all, _classes(sites)),
+        ]
+    )
     return {
         **conclude(score_region_summaries(content, study, tested, regional, gathered)),
         "synthetic": False,
         "sites": list(sites),
         "columns": None,  # their distribution is known at the sites alone
         "leakage": {},  # as are their patients
-        "warnings": [
-            *warnings,
-            *not_finite(records),
-            *diverged(tested),
-            *training_notices(records),
-            *withheld(study, of_all, _classes(sites)),
-        ],
     }
 
 
@@ -67,41 +70,47 @@ def _choices(study: Study, lines: Sequence[Summary], findings: Sequence[str]) ->
     return choose_by(study, selection, gather_summaries(lines, arms, study.evaluation.seeds, findings))
 
 
-def diverged(lines: Iterable[Summary]) -> list[str]:
+def diverged_arms(lines: Iterable[Summary], seeds: int) -> list[Notice]:
     lost: dict[str, set[int]] = {}
     for line in lines:
         if line.get("diverged"):
             lost.setdefault(line["arm"], set()).add(line["seed"])
-    return [
-        f"{arm}: training diverged with {len(seeds)} of the seeds; their scores are not numbers and count nowhere"
-        for arm, seeds in lost.items()
-    ]
+    return [Notice("diverged", "warning", arm=arm, seeds=some_of(len(found), seeds)) for arm, found in lost.items()]
 
 
-def withheld(study: Study, lines: Sequence[Summary], classes: Sequence[str]) -> list[str]:
-    """A line for each site, and each class at a site, with too few patients to tell of; one for all findings there."""
+def withheld(study: Study, lines: Sequence[Summary], classes: Sequence[str]) -> list[Notice]:
+    """For each site, and each class at a site, with too few patients for figures to leave it; one for all findings
+    that are withheld there with as many seeds."""
 
     def small(line: Summary) -> list[str]:
         return [""] if line.get("suppressed") else [classes[number] for number in line.get("small_classes", ())]
 
-    smallest = study.deployment.smallest_cell
-    lines_made = []
-    for (site, kind), names in _too_few(study, lines, small).items():
-        for name, often in names.items():
-            few = f"{site}: fewer than {smallest} patients {kind}{f' of class {name}' if name else ''}"
-            what = "its figures by class" if name else "its figures"
-            lines_made.append(f"{few}{often and f' with {often}'}; {what} stay there and count nowhere else")
-    for (site, kind), names in _too_few(study, lines, _few_findings).items():
-        which = ", ".join(f"{name}{often and f' ({often})'}" for name, often in names.items())
-        few = f"{site}: fewer than {smallest} patients {kind} have, or have not, {which}"
-        lines_made.append(f"{few}; its figures of these findings stay there and count nowhere else")
-    return lines_made
+    def notice(place: tuple[str, str], names: Sequence[str], seeds: int, **details: bool) -> Notice:
+        return Notice(
+            "figures-withheld",
+            "info",
+            place[0],
+            counts={"smallest": study.deployment.smallest_cell},
+            classes=tuple(filter(None, names)),
+            seeds=some_of(seeds, study.evaluation.seeds.count),
+            details={"part": place[1], **details},
+        )
+
+    notices = []
+    for place, names in _too_few(study, lines, small).items():
+        notices += [notice(place, [name], seeds) for name, seeds in names.items()]
+    for place, names in _too_few(study, lines, _few_findings).items():
+        for count in dict.fromkeys(names.values()):
+            notices.append(
+                notice(place, [name for name, seeds in names.items() if seeds == count], count, findings=True)
+            )
+    return notices
 
 
 def _too_few(
     study: Study, lines: Sequence[Summary], small: Callable[[Summary], list[str]]
-) -> dict[tuple[str, str], dict[str, str]]:
-    """By site and kind of rows: what is withheld, and with how many seeds, where not with all."""
+) -> dict[tuple[str, str], dict[str, int]]:
+    """By site and kind of rows: what is withheld, and with how many seeds."""
     withheld_with: dict[tuple[str, str], dict[str, set[int]]] = {}
     for line in lines:
         if line["side"] == "validation" and study.selection is None:
@@ -109,11 +118,7 @@ def _too_few(
         kind = "to select by" if _for_selection(line, study) else "tested"
         for name in small(line):
             withheld_with.setdefault((line["site"], kind), {}).setdefault(name, set()).add(line["seed"])
-    count = study.evaluation.seeds.count
-    return {
-        place: {name: f"{len(seeds)} of {count} seeds" if len(seeds) < count else "" for name, seeds in names.items()}
-        for place, names in withheld_with.items()
-    }
+    return {place: {name: len(seeds) for name, seeds in names.items()} for place, names in withheld_with.items()}
 
 
 def _few_findings(line: Summary) -> list[str]:

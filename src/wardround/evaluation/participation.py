@@ -5,6 +5,8 @@ from typing import Any
 
 import pandas as pd
 
+from wardround.core.notices import Notice
+
 
 def participation(
     invited: Sequence[str],
@@ -33,14 +35,13 @@ def was_there(entry: Mapping[str, Any]) -> bool:
     return bool(entry["came"] and entry["scored"] and entry["rounds"] == entry["of"])
 
 
-def not_finite(records: pd.DataFrame) -> list[str]:
-    """A line for each hospital and arm with updates that were no numbers, and counted for nothing."""
+def not_finite(records: pd.DataFrame) -> list[Notice]:
+    """One for each hospital and arm with updates that were not finite, and counted for nothing."""
     if "not_finite" not in records:
         return []
     refused = records[["arm", "not_finite"]].explode("not_finite").dropna()
     return [
-        f"{site}: its update of {arm} had numbers that are not finite in {rounds} "
-        f"round{'s' if rounds > 1 else ''}, and counted for nothing there"
+        Notice("update-not-finite", "warning", site, counts={"rounds": int(rounds)}, arm=arm)
         for site, arm, rounds in refused.groupby(["not_finite", "arm"]).size().reset_index(name="rounds").to_numpy()
     ]
 

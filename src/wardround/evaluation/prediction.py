@@ -12,7 +12,8 @@ from wardround.data.site import Rows, join
 from wardround.training.rounds import site_model
 from wardround.training.trial import Run, Trial
 
-CELLS = 2**22  # numbers of rows at a time, so that images and what a network makes of them fit into memory
+Subset = Literal["train", "validation", "test"]
+CELLS = 2**22  # numbers of rows at a time, so that images and a network's activations fit into memory
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class SitePrediction:
     label: np.ndarray
     score: np.ndarray  # (rows,) for two classes, (rows, classes) or (rows, findings) otherwise
     loss: np.ndarray  # of each row, from the logits
-    right: np.ndarray  # whether each row is called right, or which share of its findings is
+    right: np.ndarray  # whether each row is predicted correctly, or which share of its findings is
     patients: np.ndarray | None = None  # the patient of each row, as a number; None: each row is one
 
     @property
@@ -30,12 +31,17 @@ class SitePrediction:
         return np.arange(len(self.rows)) if self.patients is None else self.patients
 
 
-def predict(trial: Trial, run: Run, side: Literal["train", "validation", "test"] = "test") -> list[SitePrediction]:
+def has_site_models(trial: Trial, run: Run) -> bool:
+    """Whether sites predict with models that differ, in whole or in part."""
+    personal = trial.algorithm.personal or trial.model.private or any(m.buffers for m in run.memories.values())
+    return bool(personal) and not trial.algorithm.pools
+
+
+def predict(trial: Trial, run: Run, subset: Subset = "test") -> list[SitePrediction]:
     """Training rows have no row numbers: they are only used together."""
-    rows = [getattr(site, side) for site in trial.scored]
-    numbers = [getattr(site, f"{side}_rows", np.array([], dtype=np.int64)) for site in trial.scored]
-    own_models = trial.algorithm.personal or trial.model.private or any(m.buffers for m in run.memories.values())
-    if own_models and not trial.algorithm.pools:
+    rows = [getattr(site, subset) for site in trial.scored]
+    numbers = [getattr(site, f"{subset}_rows", np.array([], dtype=np.int64)) for site in trial.scored]
+    if has_site_models(trial, run):
         arrays = [scores_of(trial, site_model(trial, run, number), of_site) for number, of_site in enumerate(rows)]
     else:  # one model for all: one pass over all rows
         ends = np.cumsum([len(of_site) for of_site in rows])[:-1]
@@ -70,6 +76,6 @@ def quick_figures(predictions: list[SitePrediction]) -> dict[str, float]:
         from wardround.evaluation.metrics import mean_auc  # SciPy, which the heart studies need only at their end
 
         figures["auc"] = mean_auc(label, score)
-    if np.isnan(score).any():  # diverged: a call from such a score would be an accuracy of nothing
+    if np.isnan(score).any():  # diverged
         return dict.fromkeys(figures, float("nan"))
     return figures

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from wardround.core.notices import with_texts
 from wardround.evaluation.answer import answer
 from wardround.evaluation.claims.verdicts import judge
 from wardround.evaluation.comparisons.benefit import (
@@ -33,7 +34,7 @@ from wardround.evaluation.regional import describe_regions, score_regions
 from wardround.evaluation.scores import Scored, Scores, within_sites
 from wardround.evaluation.summaries.merged_summaries import FindingSummaries, describe_finding_summaries
 from wardround.evaluation.thresholds import choose_thresholds, fixed_thresholds, untested
-from wardround.evaluation.training_notices import training_problems
+from wardround.evaluation.training_notices import diverged, training_notices
 from wardround.evaluation.uncertainty.uncertainty_results import score_uncertainty
 from wardround.study.schema import FINAL, Arm, Study, anonymous
 
@@ -52,19 +53,18 @@ def results(
     predictions: pd.DataFrame,
     groups: pd.DataFrame,
     records: pd.DataFrame,
-    selection: pd.DataFrame | None = None,
     sites: Sequence[Mapping[str, Any]] = (),
+    *,
+    selection: pd.DataFrame | None = None,
     validation: pd.DataFrame | None = None,
     regional: pd.DataFrame | None = None,
-    incomplete: pd.DataFrame | None = None,
+    missing_party: pd.DataFrame | None = None,
     uncertainty: pd.DataFrame | None = None,
 ) -> dict[str, Any]:
-    """`groups` gives sex and age band of rows; `records` are the rounds as `records.jsonl` has them.
-
-    `selection` are the predictions on which values are chosen, `validation` those on which thresholds are; `regional`
-    are those of regions' own models, `incomplete` those made while a party was missing, `uncertainty` has the
-    uncertainty of each row; `sites` describes each set of sites.
+    """`groups` gives sex and age band of rows; `records` are the rounds as in `records.jsonl`; `sites` describes each
+    set of sites. The other tables are those of the run folder with the same names.
     """
+    notices = [*diverged(predictions), *training_notices(records, predictions)]
     choices = choose(study, selection) if selection is not None else []
     predictions = compose(predictions, choices)
     fixed = study.evaluation.threshold
@@ -76,7 +76,7 @@ def results(
         thresholds = None
     scores = Scores.of(predictions, groups, thresholds, given=not isinstance(fixed, str))
     content = assemble(study, scores, choices, records, sites)
-    content["training_problems"] = training_problems(records, predictions)
+    content["notices"] = with_texts(notices)
     over_patients = {
         name
         for name, arm in origins(study, choices).items()
@@ -85,8 +85,8 @@ def results(
     content = by_patients(content, scores, over_patients)
     if regional is not None:
         content = score_regions(content, study, predictions, compose(regional, choices), groups, thresholds)
-    if incomplete is not None:
-        content = score_missing_party(content, study, predictions, compose(incomplete, choices), groups, thresholds)
+    if missing_party is not None:
+        content = score_missing_party(content, study, predictions, compose(missing_party, choices), groups, thresholds)
     if uncertainty is not None:
         content = score_uncertainty(content, study, compose(uncertainty, choices), groups)
     return conclude(content)
@@ -160,7 +160,6 @@ def assemble(
         "by_number_of_sites": by_number_of_sites(study, scores, by_variant.get("", []), primary),
         "curves": _curves(of_arm, list(arms)),
         "selection": choices,
-        "training_problems": training_problems(records),
         "claims": [judge(claim, study, scores, arms, sites) for claim in study.claims],
         "citations": _citations(study),
     }

@@ -15,9 +15,7 @@ from torch.nn import functional as F
 from wardround.core.errors import StudyError
 from wardround.core.tree import Tree, clone
 from wardround.data.site import Block
-from wardround.models.dropout import Dropout, draw_masks, mask_shapes
-from wardround.models.patient_gradients import Patients
-from wardround.models.row_gradients import Caught, by_layers
+from wardround.models.patient_gradients import Caught, Patients, by_layers
 
 SMALL_MODEL = 100_000  # parameters; below this a step is shorter than the time to start it
 Gradient = tuple[Tree, Tensor, Tree]  # of the loss, the loss, the buffers after the step
@@ -28,6 +26,41 @@ ClosedGradient = Callable[..., tuple[Tree, Tensor]]
 # the patient's rows, without the penalty), and the sum of the rows' gradients when each is multiplied with a number,
 # both in double precision. None where the model cannot say it without differentiating row by row
 RowGradients = Callable[[Tree, Tensor, Tensor, Tree, Patients], tuple[Tensor, Callable[[Tensor], Tree]] | None]
+
+
+class Dropout(nn.Module):
+    """Its mask is an input, drawn by purpose like all randomness: a buffer that the training step fills in for each
+    batch, and the number one at prediction."""
+
+    mask: Tensor
+
+    def __init__(self, p: float, shape: tuple[int, ...]) -> None:
+        """`shape` is that of one row where it passes this layer."""
+        super().__init__()
+        self.p, self.shape = p, shape
+        self.register_buffer("mask", torch.ones(()), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.mask
+
+
+def mask_shapes(module: nn.Module) -> dict[str, tuple[float, tuple[int, ...]]]:
+    """Name of each mask, with its probability of dropping and the shape of one row."""
+    return {
+        (f"{name}.mask" if name else "mask"): (part.p, part.shape)
+        for name, part in module.named_modules()
+        if isinstance(part, Dropout)
+    }
+
+
+def draw_masks(
+    shapes: dict[str, tuple[float, tuple[int, ...]]], rng: np.random.Generator, rows: int, dtype: torch.dtype
+) -> Tree:
+    """Kept cells are scaled up by 1 / (1 - p), so that prediction needs no change."""
+    return {
+        name: torch.from_numpy(rng.random((rows, *shape), dtype=np.float32) >= p).to(dtype) / (1 - p)
+        for name, (p, shape) in shapes.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -176,8 +209,8 @@ class Model:
         if self.findings:
             known = y >= 0
             return (((scores >= 0) == (y == 1)) & known).sum(-1) / known.sum(-1).clamp(min=1)
-        called = (scores.squeeze(-1) >= 0).long() if self.classes == 2 else scores.argmax(-1)
-        return called == y
+        predicted = (scores.squeeze(-1) >= 0).long() if self.classes == 2 else scores.argmax(-1)
+        return predicted == y
 
 
 ModelBuilder = Callable[[Shape], Model]  # what a model's factory returns, once the data are known

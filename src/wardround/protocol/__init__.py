@@ -1,1 +1,1 @@
-"""What coordinator and sites may say to each other, as types: what comes from another institution is checked whole."""
+"""Messages between coordinator and sites, as types: what comes from another institution is checked whole."""

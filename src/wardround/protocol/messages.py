@@ -18,7 +18,7 @@ from wardround.core.errors import DeployError
 from wardround.core.tree import Tree
 from wardround.protocol.text import plain_text
 
-PROTOCOL = 4  # both ends must speak the same one
+PROTOCOL = 5  # both ends must speak the same one
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,10 @@ def open_sealed(sealed: Sealed, verifier: Verifier, sender: str, tensors: bool =
             version = plain_text(str(content["protocol"]), 20)
             problem = f"speaks version {version} of the protocol, this machine version {PROTOCOL}"
             raise DeployError(sender, problem, "Install the same version of wardround everywhere.")
-        found = load(sealed.tensors) if sealed.tensors and tensors else {}
+        leaves = load(sealed.tensors) if sealed.tensors and tensors else {}
         names = tuple(map(str, content["order"]))
         return Message(
-            str(content["kind"]), dict(content["body"]), {name: found[name] for name in names if tensors}, names
+            str(content["kind"]), dict(content["body"]), {name: leaves[name] for name in names if tensors}, names
         )
     except (KeyError, TypeError, ValueError, SafetensorError) as error:
         problem = f"a message cannot be read ({type(error).__name__})"

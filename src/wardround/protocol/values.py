@@ -1,6 +1,6 @@
 """Kinds of values in messages, with their limits: what is larger comes from a mistake or from ill will."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from wardround.core.extras import needs
 
@@ -20,7 +20,7 @@ Count = Annotated[int, Meta(ge=0, le=MOST_ROWS)]
 Place = Annotated[int, Meta(ge=0, le=MOST_TRIALS)]
 Name = Annotated[str, Meta(min_length=1, max_length=500)]  # of a site, a column, a class, a level
 Key = Annotated[str, Meta(min_length=1, max_length=9, pattern=r"\A[0-9]+\Z")]  # the number of a trial
-Words = Annotated[str, Meta(max_length=20_000)]  # for people; shown through `plain_text`
+Text = Annotated[str, Meta(max_length=20_000)]  # for people; shown through `plain_text`
 Hex = Annotated[str, Meta(max_length=4096, pattern=r"\A[0-9a-f]*\Z")]
 Hash = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 Share = Annotated[float, Meta(ge=0, le=1 + 1e-9)]  # room for rounding
@@ -33,8 +33,11 @@ Squares = Annotated[list[Annotated[float, Meta(ge=0, le=1e39)]], Meta(max_length
 Counts = Annotated[list[Count], Meta(max_length=MOST_COLUMNS)]
 Flags = Annotated[list[bool], Meta(max_length=MOST_COLUMNS)]
 Shape = Annotated[list[Annotated[int, Meta(ge=1, le=1_000_000)]], Meta(max_length=4)]
-Left = Annotated[dict[Name, Words], Meta(max_length=MOST_SITES)]  # hospitals that left their region, and why
+Epochs = Annotated[int, Meta(ge=1, le=1_000_000)]
+Sites = Annotated[list[Name], Meta(max_length=MOST_SITES)]
+Remark = Annotated[dict[Name, Any], Meta(max_length=20)]  # a notice, which its reader checks
+Left = Annotated[dict[Name, Remark], Meta(max_length=MOST_SITES)]  # hospitals that left their region, and why
 
 
 class Part(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Something inside an answer."""
+    """A part of a message."""

@@ -15,7 +15,7 @@ from wardround.evaluation.comparisons.compare import RANKED
 from wardround.evaluation.scores import Scores, label_columns, within_sites
 from wardround.report.evidence import STAY, read_results
 from wardround.report.headline import headline_of
-from wardround.report.table import Format, Table, decimals, make_table, percent, points
+from wardround.report.render.table import Format, Table, decimals, make_table, percent, points
 from wardround.runs.folder import MISFITS, RunFolder
 from wardround.study.schema import METRICS
 from wardround.study.sweeps import flatten

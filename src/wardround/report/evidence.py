@@ -153,6 +153,35 @@ class Evidence:
         """The primary metric in a sentence about arms; about a site it is `headline.word`."""
         return primary_word(self.results)
 
+    def topologies(self, kind: str) -> dict[str, dict[str, Any]]:
+        """Arms with a topology of a kind, `hierarchical` or `vertical`, and what results.json has of it."""
+        described = {name: arm.get("topology") for name, arm in self.arms.items()}
+        return {name: topology for name, topology in described.items() if topology and topology["kind"] == kind}
+
+    @cached_property
+    def uncertainty(self) -> dict[str, dict[str, Any]]:
+        """Arms whose uncertainty was measured, and what results.json has of it."""
+        return {name: arm["uncertainty"] for name, arm in self.arms.items() if arm.get("uncertainty") is not None}
+
+    @property
+    def has_uncertainty(self) -> bool:
+        return bool(self.uncertainty or (self.deployed and self.study.get("uncertainty")))
+
+    @property
+    def has_private_arms(self) -> bool:
+        return bool((self.results.get("privacy") or {}).get("arms"))
+
+    @cached_property
+    def protected_arms(self) -> dict[str, Any]:
+        """Arms of the study as it stands that protect something, by name."""
+        described = (self.results.get("privacy") or {}).get("arms", {})
+        return {name: arm for name, arm in described.items() if name in self.arms or name in self.partial}
+
+    def protection(self, arm: str) -> Mapping[str, Any]:
+        """Nothing where no arm has [privacy]."""
+        protection: Mapping[str, Any] = ((self.results.get("privacy") or {}).get("arms") or {}).get(arm) or {}
+        return protection
+
     @property
     def synthetic(self) -> bool:
         return bool(self.results.get("synthetic"))

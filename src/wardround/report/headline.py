@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wardround.evaluation.comparisons.compare import IN_POINTS, RANKED, WORDS
-from wardround.report.table import Format, decimals, percent, points, signed_decimals
+from wardround.report.render.table import Format, decimals, percent, points, signed_decimals
 from wardround.study.schema import LOWER_IS_BETTER, METRICS
 
 
@@ -33,6 +33,16 @@ class Headline:
     def sign(self) -> int:
         """-1 where lower is better."""
         return -1 if self.metric in LOWER_IS_BETTER else 1
+
+    @property
+    def difference_scale(self) -> int:
+        """From a difference to its unit."""
+        return 100 if self.points == "points" else 1
+
+    @property
+    def difference_unit(self) -> str:
+        """Before the word on an axis of differences."""
+        return "points of " if self.points == "points" else ""
 
     def above(self, name: str = "") -> str:
         """The heading of a column: of this figure, or of what it is measured on."""

@@ -1,11 +1,11 @@
-"""A log that shows what was done to it: one JSON line an event, each with the hash of the line before.
+"""A tamper-evident log: one JSON line per event, each with the hash of the line before.
 
 A changed, deleted, inserted or reordered line breaks the chain at that place. A cut tail does not break a chain: it
-shows against a head that was kept elsewhere, such as in another log that recorded it, or on paper.
+shows against a head that was saved elsewhere, such as in another log or on paper.
 
     {"number": 3, "time": "...", "event": "run finished", "detail": {...}, "before": "9f2c...", "hash": "41aa..."}
 
-Nothing of a patient belongs into an event: counts, hashes, names of sites and arms only.
+Events hold counts, hashes and names of sites and arms only, and nothing of a patient.
 """
 
 import fcntl
@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from errno import ENOSPC
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,11 @@ KEYS = ("number", "time", "event", "detail", "before", "hash")
 
 @dataclass(frozen=True)
 class Audit:
-    """What a log looks like. `broken` says in plain words where and how, or is None."""
+    """The state of a log."""
 
     entries: int
     head: str  # hash of the last line that is in order
-    broken: str | None
+    broken: str | None  # where and how
 
 
 class AuditLog:
@@ -64,7 +64,7 @@ class AuditLog:
 
 
 def verify(path: Path, head: str | Collection[str] | None = None) -> Audit:
-    """Read a whole log. With `head`, a hash or several that were kept elsewhere, each must be that of a line."""
+    """Read a whole log. With `head`, one or more hashes that were saved elsewhere, each must be that of a line."""
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
@@ -81,38 +81,41 @@ def verify(path: Path, head: str | Collection[str] | None = None) -> Audit:
         return Audit(0, before, "is empty: no event was ever written, or all were removed")
     if unfinished:
         return Audit(len(lines), before, f"line {len(lines) + 1}: is not finished")
-    for kept in [head] if isinstance(head, str) else head or ():
-        if kept not in seen:
-            problem = f"the head {kept[:12]}... is of no line: the log was cut off or written anew"
+    for saved in [head] if isinstance(head, str) else head or ():
+        if saved not in seen:
+            problem = f"the head {saved[:12]}... is of no line: the log was cut off or written anew"
             return Audit(len(lines), before, problem)
     return Audit(len(lines), before, None)
 
 
 def heads_in(other: Path, path: Path) -> list[str]:
-    """Heads of the log at `path` that the other end of a run wrote into its own log. Both must be in order."""
-    own, others = (_details(one) for one in (path, other))
+    """Heads of the log at `path` that the other end of a run recorded in its own log. Both must be in order."""
+    own = [(entry["event"], entry["detail"]) for entry in _entries(path)]
     sites = {detail["site"] for event, detail in own if event == "joined" and "site" in detail}
-    runs = {detail["run"] for event, detail in own if "run" in detail}
-    found: list[Any] = []
-    for event, detail in others:
+    runs = {detail["run"] for _, detail in own if "run" in detail}
+    heads: list[Any] = []
+    for entry in _entries(other):
+        event, detail = entry["event"], entry["detail"]
         if sites:  # a site's log, against the coordinator's
-            found += [detail.get("head")] if event == "site joined" and detail.get("site") in sites else []
-            found += [one["head"] for site, one in detail.get("updates", {}).items() if site in sites]
-            found += [head for site, head in detail.get("heads", {}).items() if site in sites]
+            heads += _site_heads(event, detail, sites)
         elif event == "asked" and detail.get("run") in runs:
-            found.append(detail.get("head"))
-    return [head for head in found if isinstance(head, str)]
+            heads.append(detail.get("head"))
+    return [head for head in heads if isinstance(head, str)]
 
 
-def _details(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    return [(entry["event"], entry["detail"]) for entry in _entries(path)]
+def _site_heads(event: str, detail: Mapping[str, Any], sites: Collection[str]) -> list[Any]:
+    """What an entry of a coordinator's log says of these sites' logs."""
+    heads = [(detail.get("site"), detail.get("head"))] if event == "site joined" else []
+    heads += [(site, update["head"]) for site, update in detail.get("updates", {}).items() if site in sites]
+    heads += detail.get("heads", {}).items()
+    return [head for site, head in heads if site in sites]
 
 
 def _entries(path: Path) -> list[dict[str, Any]]:
     try:
-        found = [json.loads(line) for line in path.read_bytes().splitlines()]
-        if all(isinstance(one["event"], str) and isinstance(one["detail"], dict) for one in found):
-            return found
+        entries = [json.loads(line) for line in path.read_bytes().splitlines()]
+        if all(isinstance(entry["event"], str) and isinstance(entry["detail"], dict) for entry in entries):
+            return entries
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         pass
     remedy = f"Look at it with `wardround log verify {path}`, and keep it."
@@ -120,12 +123,12 @@ def _entries(path: Path) -> list[dict[str, Any]]:
 
 
 def changed_files(path: Path, names: Collection[str] | None = None) -> list[str]:
-    """Files beside a log, all or some, that are not as the last finished run left them. For a log that is in order."""
+    """Files next to a log, all or some, that differ from what the last finished run logged. The log is in order."""
     entries = _entries(path)
     finished = [entry for entry in entries if entry["event"] == FINISHED]
     begun = [entry for entry in entries if entry["event"] == BEGUN]
     if not finished or (begun and begun[-1]["number"] > finished[-1]["number"]):
-        return []  # nothing is finished, or it is being made anew
+        return []  # nothing is finished, or it is being repeated
     wrong = []
     files = finished[-1]["detail"].get("files", {})
     for name, expected in files.items() if isinstance(files, dict) else ():
@@ -150,7 +153,7 @@ def wrong_line(line: bytes, number: int, before: str) -> str | None:
         return f"has number {entry['number']} where {number} is due: lines are missing, added or out of order"
     if entry["before"] != before:
         return "does not follow from the line before it"
-    if entry["hash"] != _hash({key: entry[key] for key in KEYS[:-1]}) or line != _written(entry):
+    if entry["hash"] != _hash({key: entry[key] for key in KEYS[:-1]}) or line != _serialize(entry):
         return "was changed"
     return None
 
@@ -181,26 +184,23 @@ def _append(descriptor: int, number: int, before: str, event: str, detail: Mappi
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     entry = {"number": number, "time": now, "event": event, "detail": dict(detail), "before": before}
     hashed = _hash(entry)
-    line = _written({**entry, "hash": hashed}) + b"\n"
+    line = _serialize({**entry, "hash": hashed}) + b"\n"
     before_line = os.fstat(descriptor).st_size
-    if os.write(descriptor, line) != len(line):  # a full disk: a head whose line is not there must not be told
+    if os.write(descriptor, line) != len(line):  # a full disk: the head of a missing line must not be returned
         os.ftruncate(descriptor, before_line)
         raise OSError(ENOSPC, "no space left for the audit log")
     return hashed
 
 
 def _hash(entry: Mapping[str, Any]) -> str:
-    return sha256(_written(entry)).hexdigest()
+    return sha256(_serialize(entry)).hexdigest()
 
 
-def _written(entry: Mapping[str, Any]) -> bytes:
-    """The one way of writing an entry, so that its bytes can be compared."""
+def _serialize(entry: Mapping[str, Any]) -> bytes:
+    """Canonical, so that bytes can be compared."""
     return json.dumps(entry, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
 def file_hash(path: Path) -> str:
-    digest = sha256()
     with path.open("rb") as file:
-        while piece := file.read(2**20):
-            digest.update(piece)
-    return digest.hexdigest()
+        return file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""What a study may name, and how a study is opened.
+"""What a study may name, and how a study is loaded.
 
 Members of other packages are found under the entry-point groups `wardround.models`, `wardround.sources`,
 `wardround.algorithms` and `wardround.partitions` (`core.registry`).
@@ -17,10 +17,9 @@ from wardround.core.toml_files import parse_toml
 from wardround.data.partition import PARTITIONERS
 from wardround.data.sources import SOURCES
 from wardround.models import MODELS
-from wardround.runs.vertical_plan import refuse_unsplit
 from wardround.study.facts import Optimiser
 from wardround.study.parser import Families, parse_study, read_study_file
-from wardround.study.schema import Arm, Study, Training
+from wardround.study.schema import Arm, Privacy, Study, Topology, Training
 
 SUFFIX = ".toml"
 
@@ -43,7 +42,7 @@ def shipped_studies() -> dict[str, Path]:
 
 
 def copy_study(name: str, out: Path) -> Path:
-    """A shipped study as a file of one's own, with its data files. Nothing that is there is written over."""
+    """Copy a shipped study with its data files. Existing files are not overwritten."""
     shipped = shipped_studies()
     if name not in shipped:
         raise StudyError("--copy", f"no study {name!r} is shipped", suggest(name, shipped, "Shipped studies"))
@@ -125,6 +124,51 @@ def refuse_unsound(arm: Arm) -> None:
         raise StudyError(f"arms: {arm.name}: data: schema", problem, remedy)
     if arm.training.optimiser == "adam" and arm.training.momentum:
         raise StudyError(f"arms: {arm.name}: training: momentum", "adam has its own momentum", "Set momentum = 0.")
+
+
+def refuse_unsplit(arm: Arm) -> None:
+    """A vertical topology, the algorithm `split` and the model `joined` go together."""
+    where, vertical = f"arms: {arm.name}", arm.topology.kind == "vertical"
+    if vertical != arm.algorithm.facts.vertical:
+        problem = (
+            f"{arm.algorithm.name} averages models, and parties with different features have none to average"
+            if vertical
+            else 'split trains parties with different features, and the topology is not "vertical"'
+        )
+        remedy = 'Write algorithm = "split" and "topology.kind" = "vertical" in this arm, or neither.'
+        raise StudyError(where, problem, remedy)
+    if vertical and not arm.model.facts.in_parts:
+        problem = f"{arm.model.name} is one network, and parties with different features need a part each"
+        raise StudyError(f"{where}: model", problem, 'Use model "joined".')
+    if not vertical:
+        refuse_party_settings(arm, where)
+        return
+    labels = arm.topology.labels or next(iter(arm.topology.parties), "")
+    if sum(bool(columns) or party == labels for party, columns in arm.topology.parties.items()) < 2:
+        raise StudyError(f"{where}: topology: parties", "a vertical topology has two or more", "Name them.")
+    if arm.privacy != Privacy():
+        problem = "[privacy] protects updates of models, and here embeddings and their gradients travel"
+        remedy = 'Turn it off in this arm ("privacy.example" = "off"); [topology.embeddings] is what there is.'
+        raise StudyError(f"{where}: privacy", problem, remedy)
+    training = arm.training
+    if training.oversample:
+        problem = "which rows are drawn more often would tell the other parties what the labels are"
+        raise StudyError(f"{where}: training: oversample", problem, "Use `class_weights`, or leave it out.")
+    for name, used in {
+        "share": training.share < 1,
+        "stragglers": training.stragglers is not None,
+        "train_at": bool(arm.train_at),
+    }.items():
+        if used:
+            problem = "every party is needed for every row, so that nobody can be left out"
+            raise StudyError(f"{where}: {name}", problem, f"Leave `{name}` out of this arm.")
+
+
+def refuse_party_settings(arm: Arm, where: str) -> None:
+    for name in ("block", "embeddings", "known"):
+        if getattr(arm.topology, name) != getattr(Topology(), name) and arm.topology.kind == "hierarchical":
+            problem = "is for parties that exchange embeddings"
+            raise StudyError(f"{where}: topology: {name}", problem, "Leave it out.")
 
 
 def optimisers_used(training: Training) -> list[Optimiser]:

@@ -1,7 +1,7 @@
-"""Where each unit of a run stands, as one file that is either the old one or the new one, whenever the process dies.
+"""Checkpoints of units, replaced atomically so that a crash leaves the old one or the new one.
 
 `state/units/N.safetensors` holds a running unit's tensors and, as metadata, how many of its rounds are done and how
-long its records were then; a finished unit's has no tensors and says so. Its records and predictions wait beside it.
+long its records were then; that of a finished unit has no tensors.
 """
 
 import json
@@ -25,8 +25,6 @@ SHORTEST_PAUSE = 2.0  # seconds
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Of one unit."""
-
     round: int = 0
     records: int = 0  # bytes of its records that are valid
     leaves: Tree = field(default_factory=dict)
@@ -39,9 +37,9 @@ def write_checkpoint(folder: Path, unit: int, checkpoint: Checkpoint) -> None:
 
 
 def write_leaves(path: Path, leaves: Tree, place: Mapping[str, Any]) -> None:
-    """Tensors and what is to be known of them, in one file that is the old one or the new one."""
-    # the file sorts its tensors; their order is kept beside it, because sums over leaves depend on it in the last bit
-    written = json.dumps({**place, "order": list(leaves)})
+    """Tensors with metadata, replaced atomically."""
+    # the file sorts its tensors; their order is saved too, because sums over leaves depend on it in the last bit
+    metadata = json.dumps({**place, "order": list(leaves)})
     seen: set[int] = set()
     content = {}
     for name, leaf in leaves.items():
@@ -53,12 +51,12 @@ def write_leaves(path: Path, leaves: Tree, place: Mapping[str, Any]) -> None:
     partial = partial_path(path)
     try:
         open_private(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, "wb").close()  # its mode stays
-        save_file(content, partial, metadata={"place": written})
+        save_file(content, partial, metadata={"place": metadata})
         os.replace(partial, path)
     except BaseException as error:
         partial.unlink(missing_ok=True)
-        told = as_os_error(error) if isinstance(error, SafetensorError) else None
-        raise error if told is None else told from None
+        from_disk = as_os_error(error) if isinstance(error, SafetensorError) else None
+        raise error if from_disk is None else from_disk from None
 
 
 def read_leaves(path: Path) -> tuple[Tree, dict[str, Any]]:
@@ -71,7 +69,7 @@ def read_leaves(path: Path) -> tuple[Tree, dict[str, Any]]:
 
 
 def read_checkpoint(folder: Path, unit: int) -> Checkpoint:
-    """The beginning, where a unit has not come far enough to have one."""
+    """The start of the unit if it has none yet."""
     path = _path(folder, unit)
     if not path.is_file():
         return Checkpoint()

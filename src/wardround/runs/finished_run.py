@@ -1,4 +1,4 @@
-"""A run that is complete, opened again: its study, its rows, its saved models. For what is made from a run."""
+"""A complete run, loaded again: its study, its rows, its saved models."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ def open_run(
     elsewhere: Elsewhere,
     **members: Unpack[Members],
 ) -> tuple[RunFolder, Plan]:
-    """A complete run that was made on this machine. `members` are as `run_study` takes them."""
+    """A complete run of this machine. `members` are as for `run_study`."""
     folder = RunFolder(as_path(path, "run", RunError))
     if not (folder.path / "study.toml").is_file():
         raise RunError(str(path), "is not a run folder", "Name a folder that `wardround run` has made.")
@@ -50,14 +50,14 @@ def open_run(
 
 
 def saved_run(trial: Trial, leaves: Tree) -> Run:
-    """From `artifacts.tables.saved_leaves`. What a clip had moved to is not saved, and is not needed."""
+    """From `prediction_tables.saved_leaves`. The state of adaptive clipping is not saved, and is not needed."""
     parts = tree.unflatten(leaves)
     server = tree.unflatten(parts.get("server", {}))
     fresh = start(trial)
-    kept = tree.unflatten(parts.get("memory", {}))
+    saved = tree.unflatten(parts.get("memory", {}))
     memories = {}
     for name, first in fresh.memories.items():
-        own = tree.unflatten(kept.get(name, {}))
+        own = tree.unflatten(saved.get(name, {}))
         private, buffers = own.pop("private", first.private), own.pop("buffers", first.buffers)
         memories[name] = Memory({**first.algorithm, **own}, private, buffers, first.protection)
     return Run(trial.training.rounds, _in_order(fresh.server, server), memories)

@@ -1,16 +1,16 @@
-"""The run folder: where each thing stands, and how it is written so that a half-written file never counts.
+"""The run folder: where each file is, and how it is written so that a half-written file never counts.
 
 study.toml  environment.json  records.jsonl  predictions.parquet  groups.parquet  models/ARM/seed-N.safetensors
 selection.parquet   predictions by which a value was selected, where the study selects
 validation.parquet  predictions by which thresholds were chosen, where the study has validation rows
 regional.parquet    predictions of regions' own models, where sites form regions
-absent.parquet      predictions made while a party was missing, where parties hold different features
-uncertainty.parquet how sure models are of validation and test rows, where the study asks for it
+missing_party.parquet  predictions while a party was missing, where parties hold different features
+uncertainty.parquet the uncertainty of validation and test rows, where the study asks for it
 summaries.jsonl     of a run across hospitals, in place of predictions, selection and groups, which stay there
 samples.npz         some images of each site, where the study lets a report show them
 results.json        a folder that has it is complete
-audit.jsonl         what was done here and when; hash-chained, and kept when a run is repeated
-report.html  figures/  tables/   made from the rest, and made again by `wardround report`
+audit.jsonl         what was done here and when; hash-chained, and not cleared when a run is repeated
+report.html  figures/  tables/   computed from the rest, and rebuilt by `wardround report`
 """
 
 import fcntl
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from shutil import copyfileobj, rmtree
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, get_args
 from zipfile import BadZipFile
 
 import numpy as np
@@ -44,15 +44,11 @@ from wardround.core.toml_files import read_toml
 from wardround.core.tree import Tree
 from wardround.study.schema import Study
 
-WRITTEN_ANEW = (
+Predictions = Literal["predictions", "selection", "validation", "regional", "missing_party", "uncertainty"]
+CLEARED = (  # when a run starts again
     "results.json",
     "records.jsonl",
-    "predictions.parquet",
-    "selection.parquet",
-    "validation.parquet",
-    "regional.parquet",
-    "absent.parquet",
-    "uncertainty.parquet",
+    *(f"{kind}.parquet" for kind in get_args(Predictions)),
     "samples.npz",
     "ledger.jsonl",
     "attack.json",
@@ -60,8 +56,7 @@ WRITTEN_ANEW = (
     "summaries.jsonl",
     "report.html",
 )
-Predictions = Literal["predictions", "selection", "validation", "regional", "absent", "uncertainty"]
-# what reading files that were changed may end in
+# what reading changed files may raise
 MISFITS = (
     LookupError,
     TypeError,
@@ -94,7 +89,7 @@ class RunFolder:
             self.path.chmod(PRIVATE_FOLDER)  # one that was there before, perhaps made by an earlier version
         except PermissionError:
             raise RunError(str(self.path), "belongs to somebody else", "Give another --out.") from None
-        for name in WRITTEN_ANEW:
+        for name in CLEARED:
             (self.path / name).unlink(missing_ok=True)
         for name in ("state", "models", "figures", "tables", "bundles"):  # first what a resumed run would go by
             rmtree(self.path / name, ignore_errors=True)
@@ -127,38 +122,34 @@ class RunFolder:
     def load_model(self, arm: str, seed: int) -> Tree:
         return load_file(self.path / "models" / arm / f"seed-{seed}.safetensors")
 
-    def keep_predictions(self, kind: Predictions, unit: int, table: pd.DataFrame) -> None:
+    def save_predictions(self, kind: Predictions, unit: int, table: pd.DataFrame) -> None:
         """Of one finished unit, until all are finished."""
-        (self.path / "state" / kind).mkdir(parents=True, exist_ok=True)
-        self._write_table(self._part(kind, unit), table)
+        self.write_table(f"state/{kind}/unit-{unit:05}.parquet", table)
 
-    def write_groups(self, table: pd.DataFrame) -> None:
-        self._write_table(self.path / "groups.parquet", table)
-
-    @staticmethod
-    def _write_table(path: Path, table: pd.DataFrame) -> None:
+    def write_table(self, name: str, table: pd.DataFrame) -> None:
         content = BytesIO()
         table.to_parquet(content, index=False, compression="zstd")
-        write_atomically(path, content.getvalue())
+        (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.path / name, content.getvalue())
 
-    def join_predictions(self, kind: Predictions, units: int) -> None:
+    def join_predictions(self, kind: Predictions) -> None:
         """One file, written part by part, so that predictions never pile up in memory."""
-        parts = [part for unit in range(units) if (part := self._part(kind, unit)).is_file()]
+        parts = sorted((self.path / "state" / kind).glob("unit-*.parquet"))
         if not parts:
             return
         with (
-            self.as_written(),
+            self.checked_content(),
             replacing(self.path / f"{kind}.parquet") as file,
             pq.ParquetWriter(file, first := pq.read_schema(parts[0]), compression="zstd") as writer,
         ):
             for part in parts:
                 writer.write_table(pq.read_table(part).cast(first))
 
-    def keep_lengths(self, arm: str, told: Mapping[str, Any] | None) -> None:
-        """How long patients' gradients are, of one arm, until all are finished."""
+    def save_lengths(self, arm: str, lengths: Mapping[str, Any] | None) -> None:
+        """The lengths of patients' gradients in one arm, until all are finished."""
         folder = self.path / "state" / "lengths"
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / f"{arm}.json", json.dumps(told).encode())
+        write_atomically(folder / f"{arm}.json", json.dumps(lengths).encode())
 
     def lengths(self) -> dict[str, Any]:
         parts = sorted((self.path / "state" / "lengths").glob("*.json"))
@@ -180,39 +171,17 @@ class RunFolder:
         """What was only needed to resume."""
         rmtree(self.path / "state", ignore_errors=True)
 
-    def _part(self, kind: Predictions, unit: int) -> Path:
-        return self.path / "state" / kind / f"unit-{unit:05}.parquet"
-
     def records(self) -> pd.DataFrame:
-        return self._read("records.jsonl", _lines_as_table)
+        table: pd.DataFrame = self._read("records.jsonl", lambda path: read_json(path).to_pandas())
+        return table
 
     def predictions(self) -> pd.DataFrame:
         return self._read("predictions.parquet", pd.read_parquet)
 
-    def selection(self) -> pd.DataFrame | None:
-        """None where the study selects nothing."""
-        path = self.path / "selection.parquet"
-        return self._read(path.name, pd.read_parquet) if path.is_file() else None
-
-    def validation(self) -> pd.DataFrame | None:
-        """None where no thresholds are chosen."""
-        path = self.path / "validation.parquet"
-        return self._read(path.name, pd.read_parquet) if path.is_file() else None
-
-    def regional(self) -> pd.DataFrame | None:
-        """None where sites form no regions."""
-        path = self.path / "regional.parquet"
-        return self._read(path.name, pd.read_parquet) if path.is_file() else None
-
-    def absent(self) -> pd.DataFrame | None:
-        """None where no party can be missing."""
-        path = self.path / "absent.parquet"
-        return self._read(path.name, pd.read_parquet) if path.is_file() else None
-
-    def uncertainty(self) -> pd.DataFrame | None:
-        """None where the study does not ask for it."""
-        path = self.path / "uncertainty.parquet"
-        return self._read(path.name, pd.read_parquet) if path.is_file() else None
+    def other_predictions(self, kind: Predictions) -> pd.DataFrame | None:
+        """None where the study has none of this kind."""
+        name = f"{kind}.parquet"
+        return self._read(name, pd.read_parquet) if (self.path / name).is_file() else None
 
     def write_samples(self, samples: Mapping[str, Any]) -> None:
         content = BytesIO()
@@ -221,8 +190,7 @@ class RunFolder:
 
     def samples(self) -> dict[str, np.ndarray]:
         """Images that the study lets a report show; empty where there are none."""
-        path = self.path / "samples.npz"
-        if not path.is_file():
+        if not (self.path / "samples.npz").is_file():
             return {}
 
         def read(path: Path) -> dict[str, np.ndarray]:
@@ -240,7 +208,7 @@ class RunFolder:
         return (self.path / "summaries.jsonl").is_file()
 
     def write_summaries(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        """What each site told of its own predictions, for each arm and seed."""
+        """Each site's summary of its own predictions, for each arm and seed."""
         content = b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines)
         write_atomically(self.path / "summaries.jsonl", content)
 
@@ -260,8 +228,8 @@ class RunFolder:
             raise RunError(str(path), problem, "Run the study again with --again.") from None
 
     @contextmanager
-    def as_written(self) -> Iterator[None]:
-        """Around what relies on the shape of a run's files. Hashes do not tell a file that was made to fit them."""
+    def checked_content(self) -> Iterator[None]:
+        """Around code that relies on the form of a run's files: RunError where it is another."""
         try:
             yield
         except MISFITS as error:
@@ -292,7 +260,7 @@ class RunFolder:
 
 
 class JsonLines:
-    """One line of JSON per round. What stands behind `length`, from after the last checkpoint, is cut off."""
+    """One line of JSON per round. What follows `length`, after the last checkpoint, is cut off."""
 
     def __init__(self, path: Path, length: int = 0) -> None:
         self.path, self.length = path, length
@@ -310,10 +278,6 @@ class JsonLines:
     def add(self, record: Mapping[str, Any]) -> None:
         self.file.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))  # a NaN becomes null
 
-    @property
-    def position(self) -> int:
-        return self.file.tell()
-
     def flush(self) -> int:
         """Hand everything to the operating system; the length of the file."""
         self.file.flush()
@@ -323,13 +287,8 @@ class JsonLines:
         self.file.close()
 
 
-def _lines_as_table(path: Path) -> pd.DataFrame:
-    table: pd.DataFrame = read_json(path).to_pandas()
-    return table
-
-
 def without_nan(value: Any) -> Any:
-    """JSON has no NaN; null stands for a number that cannot be had."""
+    """JSON has no NaN: null in its place."""
     if isinstance(value, Mapping):
         return {str(key): without_nan(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

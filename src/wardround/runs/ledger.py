@@ -1,11 +1,11 @@
-"""What was spent of the patients' privacy: one entry for each site and round, appended and never changed.
+"""The privacy ledger: one entry for each site and round, appended and never changed.
 
-A ledger is an audit log (`artifacts.audit`), so that whatever is done to it shows:
+A ledger is an audit log (`runs.audit`), so that tampering shows:
 
     {"number": 7, "time": "...", "event": "charged", "detail": {"entries": [{...}, ...]}, "before": "...", "hash": ...}
 
-A charge is on disk before `charge` returns, and nothing noisy may leave before that. A round that is asked for again,
-after a crash, is charged once; one that is asked for again with another model or at another price is refused.
+A charge is on disk before `charge` returns, and nothing noisy may leave before that. A round that is requested again
+after a crash is charged once; with another model or at another price it is refused.
 """
 
 import fcntl
@@ -19,7 +19,7 @@ from threading import Lock
 from typing import Any, Literal
 
 from wardround.core.errors import DeployError, RunError
-from wardround.privacy.dp.accountant import Adjacency, Charge, epsilon, together
+from wardround.privacy.dp.accountant import Charge, epsilon, together
 from wardround.privacy.dp.epsilons import to_json
 from wardround.runs.audit import BEGINNING, AuditLog, wrong_line
 
@@ -46,7 +46,7 @@ class Entry:
     steps: int
     delta: float  # that the study aims at; it does not change what was spent
     patients: str  # fingerprint of the rows that were charged
-    question: str = ""  # hash of what was asked, so that another question in the same place shows
+    question: str = ""  # hash of the request, so that another request in the same place shows
     guarantee: bool = False  # False: a simulation, whose noise anybody can draw again
 
     def __post_init__(self) -> None:
@@ -78,7 +78,7 @@ class Spent:
 
 
 class Ledger:
-    """Entries in a file. Several processes may write; one does at a time, and each knows what the others wrote."""
+    """Entries in a file. Processes write one at a time, and each reads what the others wrote."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -124,7 +124,7 @@ class Ledger:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Between looking whether a round was charged and charging it, nobody else may write."""
+        """Lock out other writers between looking up a charge and writing it."""
         with self._threads, _as_run_errors(self.path, "written"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.with_name(f"{self.path.name}.lock").open("ab") as lock:
@@ -159,12 +159,12 @@ class Ledger:
             problem = wrong_line(line, self._lines, self._head)
             if problem:
                 raise RunError(str(self.path), f"line {self._lines + 1} {problem}", REMEDY)
-            written = json.loads(line)
-            if written["event"] == CHARGED:
-                for entry in self._entries_of(written["detail"]):
+            logged = json.loads(line)
+            if logged["event"] == CHARGED:
+                for entry in self._entries_of(logged["detail"]):
                     if self._known.setdefault(entry.place, entry) != entry:
                         raise RunError(str(self.path), f"line {self._lines + 1} charges a round anew", REMEDY)
-            self._read, self._lines, self._head = self._read + len(line) + 1, self._lines + 1, written["hash"]
+            self._read, self._lines, self._head = self._read + len(line) + 1, self._lines + 1, logged["hash"]
 
     def _entries_of(self, detail: dict[str, Any]) -> list[Entry]:
         names = [field.name for field in fields(Entry)]
@@ -193,13 +193,6 @@ def spent_by(entries: Iterable[Entry], by: Sequence[Part] = (), delta: float | N
 def plain(row: Spent) -> dict[str, Any]:
     """For --json, which has no infinity."""
     return {**asdict(row), "add_remove": to_json(row.add_remove), "replace": to_json(row.replace)}
-
-
-def would_exceed(
-    entries: Iterable[Entry], more: Charge, budget: float, delta: float, adjacency: Adjacency = "add-remove"
-) -> bool:
-    """Whether one more charge would take these entries beyond the epsilon `budget`. Give those of one site."""
-    return epsilon([*charges_of(entries), more], delta, adjacency) > budget
 
 
 def charges_of(entries: Iterable[Entry]) -> list[Charge]:
@@ -235,13 +228,13 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _refused(known: Entry, asked: Entry) -> DeployError:
+def _refused(known: Entry, requested: Entry) -> DeployError:
     run, arm, seed, number, site = known.place
     where = f"{site}, run {run}, arm {arm}, seed {seed}, round {number}"
-    if known.question != asked.question:
+    if known.question != requested.question:
         problem = "asks again for a round that was answered, with another model"
         return DeployError(where, problem, "Begin a new run: two answers would cost what was charged for one.")
-    changed = [field.name for field in fields(Entry) if getattr(known, field.name) != getattr(asked, field.name)]
+    changed = [field.name for field in fields(Entry) if getattr(known, field.name) != getattr(requested, field.name)]
     problem = f"asks again for a round that was charged, with another {' and '.join(changed)}"
     return DeployError(where, problem, "Begin a new run: what was charged once is not changed.")
 

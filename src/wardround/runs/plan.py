@@ -10,18 +10,19 @@ import numpy as np
 import torch
 
 from wardround.algorithms.hierarchical import in_regions
-from wardround.core.errors import MachineError, StudyError, suggest
-from wardround.core.notices import CHECKS, Notice, identity, line_of, over_seeds
-from wardround.data.checks.before_training import check_splits, one_site, refuse_errors
-from wardround.data.cohort import Cohort, load_cohort, prepare_sites, split_sites
+from wardround.core import seeds
+from wardround.core.errors import DataError, MachineError, StudyError, suggest
+from wardround.core.notices import CHECKS, Notice, as_notice, identity, over_seeds
+from wardround.data.checks.before_training import check_splits, refuse_errors, single_site
+from wardround.data.cohort import Cohort, load_cohort, prepare_sites, site_of, split_sites
+from wardround.data.parties import Holdings, holdings_of, joined_sites, known_patients, table_of
 from wardround.data.site import Block, Rows, Site, join
 from wardround.data.split import Split
 from wardround.engines.split.exchange import through_channel
 from wardround.models import SMALL_MODEL, Model, ModelBuilder, Shape, weights_digest
 from wardround.privacy.validation import refuse_unsound
-from wardround.runs.vertical_plan import sites_of_parties
 from wardround.study.parser import Families
-from wardround.study.schema import CHOSEN, Arm, Choice, Privacy, Study
+from wardround.study.schema import CHOSEN, Arm, Choice, Privacy, Study, Topology
 from wardround.training.rounds import site_model, start
 from wardround.training.trial import Trial
 from wardround.training.validation import refuse_unkept
@@ -59,7 +60,7 @@ class Plan:
     def _seeds_in_memory(self) -> int:
         """Prepared tables are kept for as many seeds as fit; images are never copied, so that all seeds fit."""
         records = [cohort.records for cohort in self.cohorts.values()]
-        cells = max(len(one) * max(len(one.columns), 1) if one.is_table else 1 for one in records)
+        cells = max(len(table) * max(len(table.columns), 1) if table.is_table else 1 for table in records)
         return max(4, CACHE_BYTES // (16 * cells))  # some 4 bytes a cell, times 4 for one-hot columns and indicators
 
     def cohort_of(self, arm: Arm) -> Cohort:
@@ -69,8 +70,8 @@ class Plan:
     def fingerprint(self) -> str:
         prints = [cohort.fingerprint for cohort in self.cohorts.values()]
         # weights to start from are named by a path, which the study's hash leaves out
-        found = [weights_digest(arm.model.options) for arm in self.study.arms]
-        prints += dict.fromkeys(digest for digest in found if digest is not None)
+        digests = [weights_digest(arm.model.options) for arm in self.study.arms]
+        prints += dict.fromkeys(digest for digest in digests if digest is not None)
         return prints[0] if len(prints) == 1 else sha256("".join(prints).encode()).hexdigest()
 
     @property
@@ -83,17 +84,15 @@ class Plan:
 
     @property
     def chooses_thresholds(self) -> bool:
-        """Whether validation rows decide from which score on a class or a finding is called."""
+        """Whether validation rows decide the thresholds of classes or findings."""
         return self.study.evaluation.threshold == CHOSEN and (self.has_findings or len(self.classes) == 2)
 
     @property
     def synthetic(self) -> bool:
-        """Whether any of the rows are made up."""
         return any(cohort.records.synthetic for cohort in self.cohorts.values())
 
     @property
     def has_findings(self) -> bool:
-        """Several may be in one row."""
         return next(iter(self.cohorts.values())).records.has_findings
 
     def splits(self, arm: Arm, seed: int) -> tuple[Split, ...]:
@@ -115,13 +114,12 @@ class Plan:
     def notices_of(self, arm: Arm, splits: tuple[Split, ...]) -> tuple[Notice, ...]:
         overlapping = arm.sites.facts.overlapping
         notices = check_splits(self.cohort_of(arm), splits, overlapping, self.study.evaluation.accept)
-        arms = [one for one in self.study.trained_arms if self.first_with_rows[one.name] == arm.name]
-        return (*notices, *one_site(splits)) if any(map(self._among_sites, arms)) else notices
-
-    def _among_sites(self, arm: Arm) -> bool:
-        """Whether sites learn from each other in this arm, and not parties of one site."""
-        federated = arm.algorithm.facts.federated
-        return federated and arm.topology.kind != "vertical"
+        among_sites = any(
+            other.algorithm.facts.federated and other.topology.kind != "vertical"
+            for other in self.study.trained_arms
+            if self.first_with_rows[other.name] == arm.name
+        )
+        return (*notices, *single_site(splits)) if among_sites else notices
 
     def _sites_of(self, key: str, seed: int) -> tuple[Site, ...]:
         arm = self.study.arm(key)
@@ -171,22 +169,21 @@ class Plan:
             scored=scored,
             batch_seed=evaluation.seed_for("batches", seed),
             init_seed=evaluation.seed_for("init", seed),
-            # nothing is added up where sites train alone, or where all rows are at one place
+            # nothing is summed where sites train alone, or where all rows are pooled
             privacy=arm.privacy if algorithm.federated else Privacy(example=arm.privacy.example),
             topology=arm.topology,
         )
 
     def refuse_unsound(self, arm: Arm, trial: Trial, buffers: Sequence[str]) -> None:
-        """Protections that would not protect, uncertainty that would not say anything. `buffers` are the model's."""
-        overlapping = arm.sites.facts.overlapping
+        """Protections that would not protect, uncertainty that would mean nothing. `buffers` are the model's."""
         tables = self.cohort_of(arm).records.is_table
-        refuse_unsound(arm, trial.algorithm, buffers, tables, overlapping)
+        refuse_unsound(arm, trial.algorithm, buffers, tables, arm.sites.facts.overlapping)
         refuse_unkept(trial)
         if trial.seed == self.study.evaluation.seeds.first:  # the others have the same model
             refuse_unfit(arm, trial)
 
     def check_all(self) -> None:
-        """Every set of sites with every seed, before anything trains: what is refused costs no training."""
+        """Every set of sites with every seed, before anything trains."""
         for name in dict.fromkeys(self.alike.values()):
             for seed in self.data_seeds(self.study.arm(name)):
                 known = [site.name for site in self.sites_of(name, seed)]
@@ -203,12 +200,13 @@ class Plan:
         return seed if {"partition", "split"} & set(arm.vary) else self.study.evaluation.seeds.first
 
     @property
-    def warnings(self) -> list[str]:
-        lines = list(self.notes)
+    def notices(self) -> list[Notice]:
+        """Of reading, then of the checks with all seeds."""
+        notices = [as_notice(note) for note in self.notes]
         for name, of_seed in self.check_notices.items():
             variant = self.study.arm(name).variant
-            lines += [line_of(replace(notice, variant=variant)) for notice in over_seeds(of_seed.values())]
-        return lines
+            notices += [replace(notice, variant=variant) for notice in over_seeds(of_seed.values())]
+        return notices
 
 
 def dtype_of(arm: Arm) -> torch.dtype:
@@ -229,16 +227,14 @@ def members_of(arm: Arm, sites: Sequence[str]) -> list[str]:
 
 
 def untested_validation(splits: Sequence[Split], patient: np.ndarray) -> tuple[Split, ...]:
-    """Without the validation rows of anybody's test patients, which overlapping sites may have."""
+    """Without validation rows of patients whom any site tests, as overlapping sites may have."""
     tested = np.concatenate([patient[split.test] for split in splits])
     return tuple(replace(s, validation=s.validation[~np.isin(patient[s.validation], tested)]) for s in splits)
 
 
 def held_out_rows(splits: Sequence[Split], site: str, patient: np.ndarray) -> tuple[Split, ...]:
-    """The held-out site is scored on its training and validation rows, less every patient whom others train on or test.
-
-    Those whom anybody tests, because a value is never chosen on test rows; those whom others train on, because the
-    site is to be new to the models.
+    """The held-out site is scored on its training and validation rows, without patients whom any site tests (nothing
+    is chosen on test rows) or whom others train on (the site is to be new to the models).
     """
     known = [patient[split.test] for split in splits]
     known += [patient[np.concatenate([split.train, split.validation])] for split in splits if split.site != site]
@@ -246,11 +242,11 @@ def held_out_rows(splits: Sequence[Split], site: str, patient: np.ndarray) -> tu
 
     def scored(split: Split) -> Split:
         rows = np.sort(np.concatenate([split.train, split.validation]))
-        kept = rows[~np.isin(patient[rows], tested)]
-        if not len(kept):
+        unseen = rows[~np.isin(patient[rows], tested)]
+        if not len(unseen):
             problem = "has no row that others neither train on nor test, so nothing can be chosen there"
             raise StudyError(f"selection: site: {site}", problem, "Hold out another site.")
-        return replace(split, test=kept)
+        return replace(split, test=unseen)
 
     return tuple(scored(split) if split.site == site else split for split in splits)
 
@@ -271,16 +267,16 @@ def load_plan(study: Study, families: Families) -> Plan:
 
 
 def check_study(plan: Plan) -> list[Notice]:
-    """The first of each remark, over every set of sites with every seed. Errors do not raise here."""
-    found: dict[tuple[object, ...], Notice] = {}
+    """The first of each notice, over every set of sites with every seed. Errors do not raise here."""
+    notices: dict[tuple[object, ...], Notice] = {}
     for name in dict.fromkeys(plan.first_with_rows.values()):
         arm = plan.study.arm(name)
         for seed in plan.data_seeds(arm):
             for notice in plan.notices_of(arm, plan.splits(arm, seed)):
-                known = found.get(identity(notice))
+                known = notices.get(identity(notice))
                 if known is None or (notice.severity == "error" and known.severity == "warning"):
-                    found[identity(notice)] = notice
-    return list(found.values())
+                    notices[identity(notice)] = notice
+    return list(notices.values())
 
 
 def site_choices(study: Study) -> dict[str, Arm]:
@@ -293,17 +289,17 @@ def site_choices(study: Study) -> dict[str, Arm]:
 
 def device_for(arm: Arm, model: Model | None = None) -> torch.device:
     """`auto` takes a CUDA device for a large model; a small one is faster on the processor."""
-    wanted = arm.training.device
-    if wanted == "cuda" and not torch.cuda.is_available():
+    device = arm.training.device
+    if device == "cuda" and not torch.cuda.is_available():
         remedy = 'Set training.device = "auto" or "cpu".'
         raise MachineError(f"arms: {arm.name}: training: device", "this machine has no usable CUDA device", remedy)
-    if wanted == "auto" and torch.cuda.is_available() and model is not None:
-        wanted = "cuda" if model.size >= SMALL_MODEL else "cpu"
-    return torch.device("cuda" if wanted == "cuda" else "cpu")
+    if device == "auto" and torch.cuda.is_available() and model is not None:
+        device = "cuda" if model.size >= SMALL_MODEL else "cpu"
+    return torch.device("cuda" if device == "cuda" else "cpu")
 
 
 def rehearse(plan: Plan) -> None:
-    """What `run` would meet before its first round, for every arm: a model that does not fit its data, for instance."""
+    """Refusals of every arm before its first round, such as a model that does not fit its data."""
     for arm in plan.study.trained_arms:
         trial = plan.trial(arm, plan.study.evaluation.seeds.first)
         params, buffers = site_model(trial, start(trial), 0)
@@ -334,7 +330,7 @@ def refuse_outsiders(trial: Trial, buffers: Sequence[str]) -> None:
 
 
 def refuse_unknown_hospitals(arm: Arm, known: Sequence[str]) -> None:
-    """In a simulation all hospitals are here, so that a misspelt one can be told from an absent one."""
+    """In a simulation all hospitals are known, so that a misspelt one can be refused."""
     for name in arm.preparation.not_recorded:
         if name not in known:
             where = f"arms: {arm.name}: data: not_recorded"
@@ -343,16 +339,14 @@ def refuse_unknown_hospitals(arm: Arm, known: Sequence[str]) -> None:
 
 def refuse_own_columns(arm: Arm, model: Model) -> None:
     """Where every site has columns of its own, a model must have a part for each of them."""
-    if arm.preparation.schema != "own":
-        return
-    if model.at_site is None:
+    if arm.preparation.schema == "own" and model.at_site is None:
         problem = f'{arm.model.name} takes the same columns from all sites, and with schema = "own" each has its own'
         remedy = 'Use model "adapter", or write `"data.schema" = "all"` or "common" in this arm.'
         raise StudyError(f"arms: {arm.name}: model", problem, remedy)
 
 
 def refuse_augmented_tables(trial: Trial) -> None:
-    """A table's columns cannot be mirrored or turned; nothing would say so while it trains."""
+    """Augmentation of a table would silently do nothing."""
     if trial.training.augment is not None and trial.sites[0].train.x.dim() != 4:
         where = f"arms: {trial.arm}: training: augment"
         raise StudyError(where, "is for images, and these data are a table", "Leave `augment` out.")
@@ -363,10 +357,8 @@ def _on_device(site: Site, device: torch.device) -> Site:
         return site
 
     def move(rows: Rows) -> Rows:
-        index = None if rows.index is None else rows.index.to(device)
-        levels = None if rows.levels is None else rows.levels.to(device)
-        tabular = None if rows.tabular is None else rows.tabular.to(device)
-        return Rows(rows.x.to(device), rows.y.to(device), index, levels, rows.patients, tabular)
+        tensors = {name: getattr(rows, name) for name in ("x", "y", "index", "levels", "tabular")}
+        return replace(rows, **{name: tensor.to(device) for name, tensor in tensors.items() if tensor is not None})
 
     return replace(site, train=move(site.train), validation=move(site.validation), test=move(site.test))
 
@@ -378,6 +370,56 @@ def _pooled(sites: tuple[Site, ...]) -> Site:
     return Site("pooled", train, first.validation, first.test, empty, empty, first.recipe, first.blocks)
 
 
+def sites_of_parties(
+    cohort: Cohort, splits: Sequence[Split], arm: Arm, dtype: torch.dtype, members: Sequence[str], seed: int
+) -> tuple[Site, ...]:
+    """Sites whose columns are grouped by party; in a vertical topology trained on matched patients."""
+    holdings = holdings_of(arm.topology, cohort.records)
+    present = present_at(cohort, holdings, arm.topology, seed)
+    vertical = arm.topology.kind == "vertical"
+    if vertical:
+        splits = matched(splits, present)
+    table = table_of(cohort.records, holdings)
+    if cohort.records.is_table:
+        base = tuple(_without_numbers(cohort, split) for split in splits)
+    else:
+        base = prepare_sites(cohort, splits, arm.preparation, dtype, members)
+    subsets = ("train", "validation", "test")
+    rows = {split.site: {subset: getattr(split, subset) for subset in subsets} for split in splits}
+    return joined_sites(base, table, rows, holdings, present, arm.preparation, members, vertical, dtype)
+
+
+def present_at(cohort: Cohort, holdings: Holdings, topology: Topology, seed: int) -> dict[str, np.ndarray]:
+    drawn = drawn_at(cohort, holdings, topology, seed)
+    return {party: has & cohort.records.known_to.get(party, has) for party, has in drawn.items()}
+
+
+def drawn_at(cohort: Cohort, holdings: Holdings, topology: Topology, seed: int) -> dict[str, np.ndarray]:
+    """The patients of each other party under `known` alone."""
+    rng = seeds.generator(seed, "patients of parties")
+    known = topology.known if topology.kind == "vertical" else {}
+    return known_patients(cohort.patient, holdings, known, rng)
+
+
+def matched(splits: Sequence[Split], present: Mapping[str, np.ndarray]) -> tuple[Split, ...]:
+    """Training rows of patients whom every party has. The other rows are only predicted."""
+    if not present:
+        return tuple(splits)
+    everywhere = np.logical_and.reduce(list(present.values()))
+    common = tuple(replace(split, train=split.train[everywhere[split.train]]) for split in splits)
+    if not sum(len(split.train) for split in common):
+        raise DataError("topology: parties", "they have no training patient in common", "Look at their patients.")
+    return common
+
+
+def _without_numbers(cohort: Cohort, split: Split) -> Site:
+    def rows(chosen: np.ndarray) -> Rows:
+        people = torch.from_numpy(cohort.patient[chosen])
+        return Rows(torch.zeros((len(chosen), 0)), cohort.labels[chosen], patients=people)
+
+    return site_of(cohort, split, rows)
+
+
 def _key(choice: Choice[Any]) -> str:
     return repr((choice.name, sorted(choice.options.items())))
 
@@ -385,6 +427,6 @@ def _key(choice: Choice[Any]) -> str:
 def cohort_key(arm: Arm) -> str:
     """Arms on the same rows: the same data, and rows with gaps dropped or not."""
     prepared = arm.preparation
-    absent = f" without {sorted(prepared.not_recorded.items())}" if prepared.not_recorded else ""
+    unrecorded = f" without {sorted(prepared.not_recorded.items())}" if prepared.not_recorded else ""
     complete = f" complete {prepared.schema != 'all'}" if prepared.missing == "drop" else ""
-    return f"{_key(arm.data)}{complete}{absent}"
+    return f"{_key(arm.data)}{complete}{unrecorded}"

@@ -13,90 +13,83 @@ from wardround.evaluation.prediction import SitePrediction
 from wardround.training.trial import Run
 
 if TYPE_CHECKING:  # it imports SciPy, which the heart studies need only at their end
-    from wardround.uncertainty.row_uncertainty import UnsureRows
+    from wardround.uncertainty.row_uncertainty import RowUncertainty
 
 AGE_CUTS = (45, 55, 65)
 
 
 def prediction_table(
-    trials: Sequence[tuple[str, int]], made: Sequence[Sequence[SitePrediction]], classes: tuple[str, ...]
+    trials: Sequence[tuple[str, int]], predicted: Sequence[Sequence[SitePrediction]], classes: tuple[str, ...]
 ) -> pd.DataFrame:
-    """The predictions of several trials, (arm, seed) each, as one table."""
-    predictions = [p for of_trial in made for p in of_trial]
-    score = np.concatenate([p.score for p in predictions])
-    label = np.concatenate([p.label for p in predictions])
-    names = ["score"] if score.ndim == 1 else [f"score_{name}" for name in classes]
-    labels = ["label"] if label.ndim == 1 else [f"label_{name}" for name in classes]
-    sizes = [len(p.rows) for p in predictions]
-    of_trial = [sum(len(p.rows) for p in part) for part in made]
+    """The predictions of trials, (arm, seed) each, as one table."""
+    parts = [part for of_trial in predicted for part in of_trial]
+    sizes = [sum(len(part.rows) for part in of_trial) for of_trial in predicted]
     return pd.DataFrame(
         {
-            "arm": np.repeat(np.array([arm for arm, _ in trials], dtype=object), of_trial),
-            "seed": np.repeat([seed for _, seed in trials], of_trial),
-            "site": np.repeat(np.array([p.site for p in predictions], dtype=object), sizes),
-            "row": np.concatenate([p.rows for p in predictions]),
-            **dict(zip(labels, label.reshape(len(label), -1).T, strict=True)),
-            **dict(zip(names, score.reshape(len(score), -1).T, strict=True)),
+            "arm": np.repeat(np.array([arm for arm, _ in trials], dtype=object), sizes),
+            "seed": np.repeat([seed for _, seed in trials], sizes),
+            "site": np.repeat(
+                np.array([part.site for part in parts], dtype=object), [len(part.rows) for part in parts]
+            ),
+            "row": np.concatenate([part.rows for part in parts]),
+            **_columns("label", np.concatenate([part.label for part in parts]), classes),
+            **_columns("score", np.concatenate([part.score for part in parts]), classes),
         }
     )
 
 
-def unsure_table(arm: str, seed: int, made: "Sequence[UnsureRows]", classes: tuple[str, ...]) -> pd.DataFrame:
-    """How sure a trial's model is of each row: `score` is the mean over passes; `side` says which rows they are."""
-    label, mean, total = (np.concatenate([getattr(one, name) for one in made]) for name in ("label", "mean", "total"))
-    sizes = [len(one.rows) for one in made]
+def uncertainty_table(arm: str, seed: int, parts: "Sequence[RowUncertainty]", classes: tuple[str, ...]) -> pd.DataFrame:
+    """`score` is the mean over passes; `subset` says whether rows are validation, test or changed test rows."""
+    sizes = [len(part.rows) for part in parts]
+    table = {
+        "arm": np.full(sum(sizes), arm, dtype=object),
+        "seed": np.full(sum(sizes), seed),
+        "site": np.repeat(np.array([part.site for part in parts], dtype=object), sizes),
+        "subset": np.repeat(np.array([part.subset for part in parts], dtype=object), sizes),
+        "row": np.concatenate([part.rows for part in parts]),
+    }
+    for name in ("label", "score", "total", "aleatoric", "epistemic", "spread"):
+        table |= _columns(name, np.concatenate([getattr(part, name) for part in parts]), classes)
+    return pd.DataFrame(table)
 
-    def columns(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
-        names = [name] if values.ndim == 1 else [f"{name}_{one}" for one in classes]
-        return dict(zip(names, values.reshape(len(values), -1).T, strict=True))
 
-    told: dict[str, np.ndarray] = {**columns("label", label), **columns("score", mean), **columns("total", total)}
-    for name in ("aleatoric", "epistemic", "spread"):
-        told |= columns(name, np.concatenate([getattr(one, name) for one in made]))
-    return pd.DataFrame(
-        {
-            "arm": np.full(sum(sizes), arm, dtype=object),
-            "seed": np.full(sum(sizes), seed),
-            "site": np.repeat(np.array([one.site for one in made], dtype=object), sizes),
-            "side": np.repeat(np.array([one.side for one in made], dtype=object), sizes),
-            "row": np.concatenate([one.rows for one in made]),
-            **told,
-        }
-    )
+def _columns(name: str, values: np.ndarray, classes: Sequence[str]) -> dict[str, np.ndarray]:
+    """One column, or one for each class or finding."""
+    names = [name] if values.ndim == 1 else [f"{name}_{label}" for label in classes]
+    return dict(zip(names, values.reshape(len(values), -1).T, strict=True))
 
 
 def group_table(cohorts: Sequence[Cohort]) -> pd.DataFrame:
     """Sex, view and age band of each row, for figures by subgroup. Ages themselves are not written.
 
-    Where patients have several rows, `patient` numbers them. Empty where arms have different rows: a row number then
-    means several of them. Arms that see the same patients in another size have the same rows.
+    Where patients have more than one row, `patient` numbers them. Empty where arms have different rows, because a row
+    number is then ambiguous. Arms that see the same patients in another image size have the same rows.
     """
     cohort = cohorts[0]
     alike = all(_same_rows(cohort, other) for other in cohorts[1:])
     groups = cohort.records.groups if alike else pd.DataFrame()
-    made = pd.DataFrame({"row": cohort.row_numbers})
+    table = pd.DataFrame({"row": cohort.row_numbers})
     if alike and cohort.records.patient is not None:
-        made["patient"] = cohort.patient
-    if "sex" in groups:
-        made["sex"] = groups["sex"].to_numpy(dtype=object)
-    if "view" in groups:
-        made["view"] = groups["view"].to_numpy(dtype=object)
+        table["patient"] = cohort.patient
+    for name in ("sex", "view"):
+        if name in groups:
+            table[name] = groups[name].to_numpy(dtype=object)
     if "age" in groups:
         labels = [f"below {AGE_CUTS[0]}", *(f"{a}-{b - 1}" for a, b in pairwise(AGE_CUTS)), f"{AGE_CUTS[-1]} and over"]
         age = groups["age"].to_numpy(dtype=float)
         bands = np.array(labels, dtype=object)[np.digitize(age, AGE_CUTS)]
         bands[np.isnan(age)] = None
-        made["age"] = bands
-    return made if len(made.columns) > 1 else made.iloc[:0]
+        table["age"] = bands
+    return table if len(table.columns) > 1 else table.iloc[:0]
 
 
-def _same_rows(one: Cohort, other: Cohort) -> bool:
-    named = one.records.patient is not None and other.records.patient is not None
+def _same_rows(cohort: Cohort, other: Cohort) -> bool:
     return (
-        named
-        and np.array_equal(one.row_numbers, other.row_numbers)
-        and np.array_equal(one.patient, other.patient)
-        and np.array_equal(one.records.target, other.records.target)
+        cohort.records.patient is not None
+        and other.records.patient is not None
+        and np.array_equal(cohort.row_numbers, other.row_numbers)
+        and np.array_equal(cohort.patient, other.patient)
+        and np.array_equal(cohort.records.target, other.records.target)
     )
 
 

@@ -21,8 +21,7 @@ from wardround.data.records import NO_FINDING, Records, label_counts
 from wardround.data.site import Rows, Site
 from wardround.data.sources.csv.party_files import PartyRecords
 from wardround.data.split import Split
-from wardround.runs.plan import Plan, site_choices
-from wardround.runs.vertical_plan import drawn_at, matched, present_at
+from wardround.runs.plan import Plan, drawn_at, matched, present_at, site_choices
 from wardround.study.schema import Arm, Preparation, Study, anonymous
 
 MOST_SHOWN = 12  # sites whose columns are drawn one by one
@@ -63,37 +62,32 @@ def describe_sites(plan: Plan) -> list[dict[str, Any]]:
     return described
 
 
-def describe_models(plan: Plan) -> dict[str, dict[str, Any] | None]:
-    """How many parameters of each arm's model are sent; None where parties exchange embeddings instead."""
-    described: dict[str, dict[str, Any] | None] = {}
+def with_models(arms: Mapping[str, dict[str, Any]], plan: Plan) -> None:
+    """Add to each arm's results how many parameters of its model are sent; None where parties exchange embeddings. A
+    selected arm has the model of its family."""
+    models: dict[str, dict[str, Any] | None] = {}
     for arm in plan.study.arms:
-        described[arm.name] = None
+        models[arm.name] = None
         if arm.topology.kind != "vertical":
             trial = plan.trial(arm, plan.study.evaluation.seeds.first)
             size = {"shared_parameters": trial.model.shared_size, "parameter_bytes": trial.dtype.itemsize}
-            described[arm.name] = {"name": arm.model.name, **size}
-    return described
-
-
-def with_models(arms: Mapping[str, dict[str, Any]], plan: Plan) -> None:
-    """Add each arm's model to its results; a selected arm has that of its family."""
-    models = describe_models(plan)
+            models[arm.name] = {"name": arm.model.name, **size}
     family = {(arm.family, arm.variant): models[arm.name] for arm in reversed(plan.study.arms)}
     for name, entry in arms.items():
         entry["model"] = models.get(name, family[entry["family"], entry["variant"]])
 
 
 def comparable(cohort: Cohort, splits: Sequence[Split], preparation: Preparation) -> Preparation | None:
-    """How rows are prepared to measure how far apart sites are: where some record columns that others do not, over
-    those that all record, because a column that is filled in tells of other sites. None where there is no such column.
+    """How rows are prepared to measure heterogeneity: where some sites record columns that others do not, over those
+    that all record, because imputed columns would reflect other sites. None where there is no common column.
     """
     if not cohort.records.is_table:
         return preparation
     table, common = cohort.table, replace(preparation, schema="common")
     if preparation.schema != "own" and all(table.records_of(split.rows).all() for split in splits):
         return preparation
-    told = np.array([facts(table, split.train, common).present for split in splits])
-    return common if told.all(axis=0).any() else None
+    present = np.array([facts(table, split.train, common).present for split in splits])
+    return common if present.all(axis=0).any() else None
 
 
 def _features(sites: Sequence[Site]) -> list[str] | None:
@@ -138,14 +132,14 @@ def describe_columns(plan: Plan) -> dict[str, Any] | None:
 
 
 def sample_images(plan: Plan) -> dict[str, np.ndarray]:
-    """Some training images of the study's first sites with its first seed, as far as the study lets them be shown."""
-    arm, seed, wanted = plan.study.arms[0], plan.study.evaluation.seeds.first, plan.study.evaluation.samples
+    """Some training images of the study's first sites with its first seed, if the study lets them be shown."""
+    arm, seed, count = plan.study.arms[0], plan.study.evaluation.seeds.first, plan.study.evaluation.samples
     records = plan.cohort_of(arm).records
-    if not wanted or not isinstance(records.features, np.ndarray):
+    if not count or not isinstance(records.features, np.ndarray):
         return {}
     chosen, sites = [], []
     for split in plan.splits(arm, seed)[:MOST_SHOWN]:
-        rows = seeds.generator(seed, "samples", site=split.site).permutation(split.train)[:wanted]
+        rows = seeds.generator(seed, "samples", site=split.site).permutation(split.train)[:count]
         chosen.append(np.sort(rows))
         sites += [split.site] * len(rows)
     places = np.concatenate(chosen)
@@ -185,13 +179,12 @@ def leakage(plan: Plan) -> dict[str, Any]:
 
 
 def site_counts(split: Split, cohort: Cohort) -> dict[str, Any]:
-    """Rows on each side, rows of each class, and ages where they are recorded."""
-    counted = label_counts(cohort.records, split.rows)
+    """Training, validation and test rows, rows of each class, and ages where they are recorded."""
     described: dict[str, Any] = {
         "train": len(split.train),
         "validation": len(split.validation),
         "test": len(split.test),
-        "classes": counted,
+        "classes": label_counts(cohort.records, split.rows),
     }
     ages = known_ages(split, cohort)
     if ages is not None:
@@ -224,22 +217,21 @@ FEWEST, LEAST_SHARE = 20, 0.1  # training patients whom all parties have, and as
 
 
 def describe_matching(plan: Plan) -> dict[str, dict[str, Any]]:
-    """By arm, with the study's first seed. `bytes` is what all messages of the matching came to. Where too few are
-    matched, the plan's notices say so from now on."""
+    """By arm, with the study's first seed. `bytes` are those of all messages of the matching. Where too few patients
+    are matched, the plan gets a notice."""
     for name, by_seed in _too_few(plan).items():
         for seed, notice in by_seed.items():
             of_seed = plan.check_notices.setdefault(plan.first_with_rows[name], {})
             if notice not in of_seed.get(seed, ()):
                 of_seed[seed] = (*of_seed.get(seed, ()), notice)
-    found: dict[str, dict[str, Any]] = {}
+    by_arm: dict[str, dict[str, Any]] = {}
     known: dict[str, dict[str, Any]] = {}
     for arm in _vertical(plan):
-        # what else an arm may say, such as its blocks and noise, changes nobody's patients
-        said = arm.topology
-        key = repr((plan.first_with_rows[arm.name], said.parties, said.labels, said.known))
+        # other settings of an arm, such as blocks and noise, do not change its patients
+        key = repr((plan.first_with_rows[arm.name], arm.topology.parties, arm.topology.labels, arm.topology.known))
         known[key] = known.get(key) or _matching(plan, arm)
-        found[arm.name] = known[key]
-    return found
+        by_arm[arm.name] = known[key]
+    return by_arm
 
 
 def matching_notices(plan: Plan) -> list[Notice]:
@@ -261,21 +253,21 @@ def _training(plan: Plan, arm: Arm, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """The patient of each training row that the label holder has, and of each that all parties have."""
     cohort, before = plan.cohort_of(arm), plan.splits(arm, seed)
     present = present_at(cohort, holdings_of(arm.topology, cohort.records), arm.topology, seed)
-    sides = [np.concatenate([split.train for split in splits]) for splits in (before, matched(before, present))]
-    return cohort.patient[sides[0]], cohort.patient[sides[1]]
+    rows = [np.concatenate([split.train for split in splits]) for splits in (before, matched(before, present))]
+    return cohort.patient[rows[0]], cohort.patient[rows[1]]
 
 
 def _too_few(plan: Plan) -> dict[str, dict[int, Notice]]:
     """By arm and seed."""
-    found: dict[str, dict[int, Notice]] = {}
+    notices: dict[str, dict[int, Notice]] = {}
     for arm in _vertical(plan):
         for seed in plan.data_seeds(arm):
             own, common = (len(np.unique(people)) for people in _training(plan, arm, seed))
             if common < max(FEWEST, LEAST_SHARE * own):
                 counts = {"patients": common, "of": own}
                 notice = Notice("few-matched-patients", "warning", arm=arm.name, counts=counts)
-                found.setdefault(arm.name, {})[seed] = notice
-    return found
+                notices.setdefault(arm.name, {})[seed] = notice
+    return notices
 
 
 def _matching(plan: Plan, arm: Arm) -> dict[str, Any]:
@@ -306,21 +298,21 @@ def _patients(
         return {holdings.labels: sorted(set(records.patient.tolist())), **others}
     numbers = {holdings.labels: np.unique(cohort.patient)}
     numbers |= {party: np.unique(cohort.patient[has]) for party, has in present.items()}
-    return {party: [f"{one:012d}" for one in found.tolist()] for party, found in numbers.items()}
+    return {party: [f"{number:012d}" for number in own.tolist()] for party, own in numbers.items()}
 
 
 def _matched_bytes(patients: dict[str, list[str]], common: set[str]) -> int | None:
-    """What the protocol sends. None where it is not installed, or where it would take long."""
+    """Sent by the protocol. None where it is not installed, or where it would take long."""
     if max(map(len, patients.values())) > MOST_MATCHED:
         return None
     try:
         from wardround.privacy.psi.simulated_psi import match_patients  # here, because it needs the extra `privacy`
 
-        made = match_patients(patients)
+        matching = match_patients(patients)
     except MachineError:
         return None
-    for party, told in made.patients.items():
-        if len(told) != len(common):
-            problem = f"the protocol found {len(told)} common patients at {party}, and there are {len(common)}"
+    for party, matches in matching.patients.items():
+        if len(matches) != len(common):
+            problem = f"the protocol found {len(matches)} common patients at {party}, and there are {len(common)}"
             raise DeployError("matching patients", problem, "Report this: the matching must be exact.")
-    return sum(made.sent.values())
+    return sum(matching.traffic.values())

@@ -1,17 +1,19 @@
-"""How a study's work is cut into units, and which engine runs each.
+"""How a study's work is cut into units, which engine runs each, and how long they take.
 
-The cut depends on the study alone, never on the machine or the moment, so that a resumed run repeats the same bits.
+The cut depends on the study alone, never on the machine or the time, so that a resumed run repeats the same bits.
 
 The rule of `auto`: a small model (below SMALL_MODEL parameters) without buffers runs stacked, because its steps are
-shorter than the time to start them; a larger one, a network that looks at images, one with BatchNorm, and one that is
+shorter than the time to start them; a larger one, an image network, one with BatchNorm, and one
 trained with augmentation, class weights, oversampling, any protection of [privacy], or at sites with columns of their
 own, runs on the reference engine.
 """
 
 import math
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from wardround.core.errors import RunError, StudyError, shown, suggest
@@ -24,6 +26,8 @@ STACK_BYTES = 256 * 2**20  # a stack's tensors stay below this, as far as whole 
 WORTH_WORKERS = 20_000  # rounds, over all trials: some seconds
 SLOWER = 20  # times, a round of a small model one site at a time, at least
 MOST_WORKERS = 8
+ENOUGH_ROUNDS = 4
+ENOUGH_SECONDS = 10.0  # of one kind; one round is run in any case
 COPIES = 10  # of each lane's parameters while it works: start, gradient, correction, optimiser, update, ...
 
 
@@ -39,10 +43,10 @@ class Unit:
         return [plan.trial(plan.study.arm(arm), seed) for arm, seed in self.members]
 
     def weight(self, plan: Plan) -> int:
-        """Roughly how long it takes, beside other units of its study."""
+        """Roughly how long it takes, relative to other units of its study."""
         arm = plan.study.arm(self.members[0][0])
         algorithm = arm.algorithm.build(plan.families.algorithms)
-        # an algorithm that looks at each update does so trial by trial
+        # an algorithm that needs each update does so trial by trial
         return len(self.members) * arm.training.rounds * (8 if algorithm.needs == "each" else 1)
 
     @property
@@ -66,45 +70,42 @@ def cut(plan: Plan, engine: str) -> list[Unit]:
         engine_named(engine)
     units: list[Unit] = []
     open_stacks: dict[str, list[tuple[str, int]]] = {}
-    looks: dict[int, Look] = {}
+    shapes_by_model: dict[int, Shapes] = {}
     for arm in plan.study.trained_arms:
         for seed in plan.study.evaluation.seeds:
             trial = plan.trial(arm, seed)
-            if id(trial.model) not in looks:
-                looks[id(trial.model)] = look_at(trial)
-            look = looks[id(trial.model)]
-            refuse_outsiders(trial, look.buffers)
+            if id(trial.model) not in shapes_by_model:
+                shapes_by_model[id(trial.model)] = shapes_of(trial)
+            shapes = shapes_by_model[id(trial.model)]
+            refuse_outsiders(trial, shapes.buffers)
             refuse_augmented_tables(trial)
-            plan.refuse_unsound(arm, trial, look.buffers)
+            plan.refuse_unsound(arm, trial, shapes.buffers)
             if arm.topology.kind == "vertical":
                 units.append(Unit("split", ((arm.name, seed),), trial.light))
                 continue
             if engine == "split":
                 problem = "the split engine trains parties with different features, and this arm has none"
                 raise RunError(f"arm {trial.arm}", problem, "Use --engine auto.")
-            alone = one_at_a_time(arm)
-            small = trial.light and not look.buffers and not alone
+            alone = serial_setting(arm)
+            small = trial.light and not shapes.buffers and not alone
             stacked = engine == "stacked" or (engine == "auto" and small)
             if not stacked:
-                refuse_batches_of_one(trial, look)
+                refuse_batches_of_one(trial, shapes)
                 units.append(Unit("serial", ((arm.name, seed),), trial.light))
                 continue
-            refuse_buffers(trial, look)
-            if alone:
-                problem = f"the stacked engine knows nothing of {alone}"
-                raise RunError(f"arm {trial.arm}", problem, "Use --engine auto or serial.")
-            shape = (len(trial.sites), arm.held_out, look.shapes, trial.algorithm.regions)
-            key = repr((arm.algorithm.name, look.fixed(arm), arm.model, arm.training, shape))
+            refuse_unstackable(trial, shapes, alone)
+            shape = (len(trial.sites), arm.held_out, shapes.shapes, trial.algorithm.regions)
+            key = repr((arm.algorithm.name, shapes.fixed(arm), arm.model, arm.training, shape))
             open_stacks.setdefault(key, []).append((arm.name, seed))
-            if len(open_stacks[key]) == most_trials(trial, look.size):
+            if len(open_stacks[key]) == most_trials(trial, shapes.size):
                 units.append(Unit("stacked", tuple(open_stacks.pop(key))))
     return units + [Unit("stacked", tuple(members)) for members in open_stacks.values()]
 
 
-def one_at_a_time(arm: Arm) -> str | None:
-    """What of an arm's training is done for one site after another only."""
+def serial_setting(arm: Arm) -> str | None:
+    """A setting that only the serial engine knows, if the arm has one."""
     training = arm.training
-    asked = {
+    settings = {
         "training.augment": training.augment is not None,
         "training.class_weights": training.class_weights != "none",
         "training.oversample": bool(training.oversample),
@@ -112,11 +113,11 @@ def one_at_a_time(arm: Arm) -> str | None:
         'data.schema = "own"': arm.preparation.schema == "own",
         f'model.kind = "{arm.model.name}"': arm.model.facts.in_parts,
     }
-    return next((name for name, wanted in asked.items() if wanted), None)
+    return next((name for name, used in settings.items() if used), None)
 
 
 @dataclass(frozen=True)
-class Look:
+class Shapes:
     """What the cut needs to know of an arm's model and algorithm."""
 
     shapes: tuple[tuple[str, tuple[int, ...]], ...]
@@ -131,33 +132,34 @@ class Look:
         return {name: value for name, value in arm.algorithm.options.items() if name not in self.swept}
 
 
-def look_at(trial: Trial) -> Look:
+def shapes_of(trial: Trial) -> Shapes:
     params, buffers = trial.model.init(0)
     shapes = tuple((name, tuple(leaf.shape)) for name, leaf in params.items())
     server = trial.algorithm.init(params, len(trial.sites))
-    return Look(shapes, tuple(buffers), frozenset(server.get("settings", {})))
+    return Shapes(shapes, tuple(buffers), frozenset(server.get("settings", {})))
 
 
-def refuse_batches_of_one(trial: Trial, look: Look) -> None:
-    if any(name.endswith("running_var") for name in look.buffers):
+def refuse_batches_of_one(trial: Trial, shapes: Shapes) -> None:
+    if any(name.endswith("running_var") for name in shapes.buffers):
         for site in trial.sites:
             if len(site.train) % trial.training.batch_size == 1:
                 problem = f"{len(site.train)} training rows leave one row for the last batch, and BatchNorm needs two"
                 raise RunError(f"arm {trial.arm}: {site.name}", problem, "Change training.batch_size.")
 
 
-def refuse_buffers(trial: Trial, look: Look) -> None:
-    if look.buffers:
+def refuse_unstackable(trial: Trial, shapes: Shapes, alone: str | None) -> None:
+    problem = f"the stacked engine does not support {alone}" if alone else ""
+    if shapes.buffers:
         problem = "the stacked engine cannot run a model with buffers such as BatchNorm statistics"
+    if problem:
         raise RunError(f"arm {trial.arm}", problem, "Use --engine auto or serial.")
 
 
 def most_trials(trial: Trial, size: int) -> int:
-    """How many trials of this kind fit into a stack."""
     lanes = max(1, round(trial.training.share * len(trial.sites)))
     batch = trial.training.batch_size * max(1, trial.sites[0].train.x[0].numel())
-    kept = sum(leaf.numel() for part in trial.algorithm.init_memory({}).values() for leaf in part.values())
-    bytes_each = 8 * (lanes * (COPIES * size + 4 * batch) + len(trial.sites) * (kept + size))
+    memory = sum(leaf.numel() for part in trial.algorithm.init_memory({}).values() for leaf in part.values())
+    bytes_each = 8 * (lanes * (COPIES * size + 4 * batch) + len(trial.sites) * (memory + size))
     return max(1, STACK_BYTES // bytes_each)
 
 
@@ -171,3 +173,41 @@ def workers_for(units: Sequence[Unit], rounds: int) -> int:
 
 def total_rounds(plan: Plan, units: Sequence[Unit]) -> int:
     return sum(plan.study.arm(arm).training.rounds for unit in units for arm, _ in unit.members)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Arms that do the same amount of work in a round."""
+
+    title: str
+    seconds: float  # of one round of one unit
+    rounds: int  # over all units of this kind; a stack's trials take theirs together
+    measured: int  # rounds
+
+    @property
+    def total(self) -> float:
+        return self.seconds * self.rounds
+
+
+def estimate(plan: Plan, engine: str = "auto") -> list[Kind]:
+    """Training alone: predictions, figures and the report come on top."""
+    kinds: dict[str, list[Unit]] = {}
+    for unit in cut(plan, engine):
+        arm = plan.study.arm(unit.members[0][0])
+        kinds.setdefault(repr((unit.engine, arm.family, arm.model, arm.training, len(unit.members))), []).append(unit)
+    return [_measured(plan, units) for units in kinds.values()]
+
+
+def _measured(plan: Plan, units: list[Unit]) -> Kind:
+    trials, engine = units[0].trials(plan), engine_named(units[0].engine)
+    seconds: list[float] = []
+    began = time.perf_counter()
+    for _ in engine.rounds(trials, engine.start(trials)):
+        seconds.append(time.perf_counter() - began)
+        if len(seconds) >= ENOUGH_ROUNDS or sum(seconds) >= ENOUGH_SECONDS:
+            break
+        began = time.perf_counter()
+    # the first round also fetches rows and warms up, which later ones need not
+    per_round = median(seconds[1:] or seconds)
+    rounds = total_rounds(plan, units) // len(units[0].members)
+    return Kind(units[0].title, per_round, rounds, len(seconds))

@@ -156,13 +156,13 @@ def _check_formula(claim: Claim, where: str) -> None:
         problem = f"{len(claim.formulas)} formulas and {len(claim.given)} lists in `given`"
         raise StudyError(f"{where}: formula", problem, "Write one formula for all lists, or one for each.")
     for number, (formula, values) in enumerate(zip(claim.formulas, claim.given, strict=True)):
-        _check_given(formula, values, f"{where}: given[{number}]")
+        _check_arguments(formula, values, f"{where}: given[{number}]")
     if claim.rounded and (not claim.given or max(map(len, claim.given)) > MOST_ROUNDED):
         remedy = f"Use it with lists of at most {MOST_ROUNDED} numbers, or leave it out."
         raise StudyError(f"{where}: rounded", "needs figures in `given`, and not too many", remedy)
 
 
-def _check_given(formula: str, values: Sequence[float], where: str) -> None:
+def _check_arguments(formula: str, values: Sequence[float], where: str) -> None:
     names = TAKES.get(formula, ())
     order = f"Write in this order: {', '.join(names)}." if names else "Write two numbers at least."
     if names and len(values) != len(names):

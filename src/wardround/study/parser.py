@@ -4,7 +4,7 @@ The blocks of a study file are the fields of `Arm` and `Study` (`schema.SECTIONS
 block is a new field there, and needs nothing here unless a default depends on other blocks.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,7 +14,6 @@ from wardround.core.errors import StudyError, shown, suggest
 from wardround.core.settings import Factory, Setting, parse, parse_settings, refuse_unknown, settings_of, table_type
 from wardround.core.toml_files import read_toml, refuse_unplain
 from wardround.study.claims import Claim
-from wardround.study.defaults import training_alone, with_metric, with_seeds
 from wardround.study.facts import AlgorithmFacts, ModelFacts, facts_of
 from wardround.study.schema import (
     ARM_BLOCKS,
@@ -24,6 +23,7 @@ from wardround.study.schema import (
     Choice,
     Evaluation,
     Section,
+    Selection,
     Study,
     Variant,
     Varied,
@@ -119,7 +119,7 @@ class _Reader:
         tables = {
             key: deepcopy(dict(_table(raw, key, where)))
             for key in TABLES
-            if key in raw or key in SECTIONS or not _is_optional(blocks[key])
+            if key in raw or key in SECTIONS or blocks[key].default is not None
         }
         smaller = flatten(_table(raw, "quick", where)) if quick else {}
         overrides = {**self.without_replaced(smaller, changes, tables, where), **changes}
@@ -275,18 +275,14 @@ class _Reader:
         study_blocks = self.blocks(STUDY_BLOCKS, tables, where)
         document: dict[str, Any] = {"name": raw.get("name"), "question": raw.get("question", "")}
         for key, section in SECTIONS.items():
-            beside = asdict(common[section.common_field]) if section.common is not None else {}
-            document[key] = {section.tag: members[key].name, **members[key].options, **beside}
+            shared = asdict(common[section.common_field]) if section.common is not None else {}
+            document[key] = {section.tag: members[key].name, **members[key].options, **shared}
         for name, block in (ARM_BLOCKS | STUDY_BLOCKS).items():
             value = (arm_blocks | study_blocks)[name]
             if block.required or tables.get(name):
                 document[name] = asdict(value) or None
         document |= {name: raw.get(name) for name in ("arms", "variants", "claims")}
         return members, study_blocks, {key: value for key, value in plain(document).items() if value != {}}
-
-
-def _is_optional(block: Setting) -> bool:
-    return block.default is None
 
 
 def _keys(prefix: str, kind: Any) -> dict[str, Any]:
@@ -373,3 +369,30 @@ def _text(value: Any, where: str) -> str:
     if not isinstance(value, str):
         raise StudyError(where, f"expected a text, found {shown(value)}", "Write it in quotes.")
     return value
+
+
+def with_seeds(tables: Mapping[str, Any], arms: Sequence[Mapping[str, Any]], model: ModelFacts) -> dict[str, Any]:
+    """[evaluation] with a number of seeds, where it names none: as many as the kind of model affords, so that an answer
+    has intervals; one where patients or hospitals are protected, because each seed spends epsilon."""
+    evaluation: dict[str, Any] = tables["evaluation"]
+    seeds = evaluation.get("seeds", {})
+    if not isinstance(seeds, Mapping) or "count" in seeds:
+        return evaluation
+    keys = {key for arm in arms for key in flatten(arm)} | set(flatten({"privacy": tables["privacy"]}))
+    spends = any(key.startswith(("privacy.example", "privacy.site")) for key in keys)
+    count = 1 if spends else model.seeds
+    return {**evaluation, "seeds": {**seeds, "count": count}}
+
+
+def with_metric(selection: Selection | None, evaluation: Evaluation) -> Selection | None:
+    """A value is selected by the primary metric."""
+    return selection and replace(selection, metric=selection.metric or evaluation.metric)
+
+
+def training_alone(arms: Sequence[Arm]) -> str | None:
+    """Each hospital alone, where the study has that arm. None where a variant is without it."""
+    main = [arm for arm in arms if not arm.variant and arm.algorithm.facts.alone and not arm.train_at]
+    if not main or main[0].name != main[0].family:
+        return None
+    names, variants = {arm.name for arm in arms}, {arm.variant for arm in arms}
+    return main[0].name if all(in_variant(main[0].name, variant) in names for variant in variants) else None

@@ -35,7 +35,7 @@ from wardround.study.claims import Claim, hashed
 from wardround.study.facts import AlgorithmFacts, Facts, ModelFacts, PartitionFacts, SourceFacts
 
 LOWER_IS_BETTER = frozenset({"brier", "loss"})
-FINAL = tuple(f"{side}_{figure}" for side in ("training", "validation") for figure in ("accuracy", "loss"))
+FINAL = tuple(f"{rows}_{figure}" for rows in ("training", "validation") for figure in ("accuracy", "loss"))
 CHOSEN = "chosen"  # thresholds: on validation rows
 SELECTED = "selected"  # fedprox[selected]: in each seed the value that the selection chose
 Metric = Literal["accuracy", "auc", "pr_auc", "f1", "sensitivity", "specificity", "ppv", "npv", "brier", "loss"]
@@ -402,13 +402,13 @@ class Study:
 
 def _sections() -> dict[str, Section]:
     hints = get_type_hints(Arm)
-    found = {}
+    sections = {}
     for part in fields(Arm):
         if SECTION in part.metadata:
             declared: Section = part.metadata[SECTION]
             common = hints[declared.common_field] if declared.common_field else None
-            found[part.name] = replace(declared, common=common, facts=get_args(hints[part.name])[0])
-    return found
+            sections[part.name] = replace(declared, common=common, facts=get_args(hints[part.name])[0])
+    return sections
 
 
 def _blocks(target: type) -> dict[str, Setting]:

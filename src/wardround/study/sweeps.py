@@ -15,11 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from math import prod
-from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 from wardround.core.errors import StudyError, shown, suggest
-from wardround.core.settings import Factory, settings_of
+from wardround.core.settings import UNIONS, Factory, alternatives, settings_of
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 TRAIN_AT = "train_at"
@@ -41,6 +40,33 @@ class Point:
 def points(
     entry: Mapping[str, Any], algorithms: Mapping[str, Factory], kinds: Mapping[str, Any], where: str
 ) -> list[Point]:
+    """The arms that an entry stands for. `kinds` are the types of the dotted keys that it may override."""
+    algorithm, family, where = _named(entry, algorithms, where)
+    settings = flatten({key: value for key, value in entry.items() if key not in ("name", "algorithm")})
+    own = {name: setting.kind for name, setting in settings_of(algorithms[algorithm]).items()}
+    types = _types(settings, {**own, **kinds, TRAIN_AT: tuple[str, ...]}, where)
+    swept = _sweeps(settings, types, where)
+    labels = _labels(list(swept))
+    swept = {key: swept[key] for key in sorted(swept, key=labels.__getitem__)}
+    arms = []
+    for values in product(*swept.values()):
+        chosen = settings | dict(zip(swept, values, strict=True))
+        label = ",".join(f"{labels[key]}={as_label(types[key], chosen[key])}" for key in swept)
+        arms.append(
+            Point(
+                name=f"{family}[{label}]" if swept else family,
+                family=family,
+                algorithm=algorithm,
+                options={key: value for key, value in chosen.items() if key in own},
+                overrides={key: value for key, value in chosen.items() if key not in own and key != TRAIN_AT},
+                train_at=chosen.get(TRAIN_AT),
+            )
+        )
+    return arms
+
+
+def _named(entry: Mapping[str, Any], algorithms: Mapping[str, Factory], where: str) -> tuple[str, str, str]:
+    """The arm's algorithm and family, and where errors about it are."""
     algorithm = entry.get("algorithm")
     family = entry.get("name", algorithm)
     where = f"{where}: arms: {family if isinstance(family, str) and family else '?'}"
@@ -53,47 +79,35 @@ def points(
         raise StudyError(
             f"{where}: name", f"{shown(family)} is not a usable name", "Use letters, digits, '.', '_' and '-'."
         )
+    return algorithm, family, where
 
-    settings = flatten({key: value for key, value in entry.items() if key not in ("name", "algorithm")})
-    own = {name: setting.kind for name, setting in settings_of(algorithms[algorithm]).items()}
-    known = {**own, **kinds, TRAIN_AT: tuple[str, ...]}
-    for key in settings:
-        if key not in known:
-            known[key] = kind_within(key, kinds)
-        if known[key] is None:
-            del known[key]
+
+def _types(settings: Mapping[str, Any], known: Mapping[str, Any], where: str) -> dict[str, Any]:
+    types = {key: known[key] if key in known else kind_within(key, known) for key in settings}
+    for key, kind in types.items():
+        if kind is None:
             raise StudyError(f"{where}: {key}", "no such setting", suggest(key, known, "Settings of an arm"))
-    swept = {key: value for key, value in settings.items() if is_sweep(known[key], value)}
+    return types
+
+
+def _sweeps(settings: Mapping[str, Any], types: Mapping[str, Any], where: str) -> dict[str, list[Any]]:
+    """The settings that have a list of values to try."""
+    swept = {key: value for key, value in settings.items() if is_sweep(types[key], value)}
     for key, value in swept.items():
         if not value:
             raise StudyError(f"{where}: {key}", "an empty list sweeps over nothing", "List at least one value.")
     if prod(map(len, swept.values())) > MOST_POINTS:
         problem = f"its sweeps have more than {MOST_POINTS:,} points"
         raise StudyError(where, problem, "List fewer values, or divide the study.")
-    labels = _labels(list(swept))
-    swept = {key: swept[key] for key in sorted(swept, key=labels.__getitem__)}
-    made = []
-    for point in product(*swept.values()):
-        chosen = settings | dict(zip(swept, point, strict=True))
-        label = ",".join(f"{labels[key]}={written(known[key], chosen[key])}" for key in swept)
-        made.append(
-            Point(
-                name=f"{family}[{label}]" if swept else family,
-                family=family,
-                algorithm=algorithm,
-                options={key: value for key, value in chosen.items() if key in own},
-                overrides={key: value for key, value in chosen.items() if key not in own and key != TRAIN_AT},
-                train_at=chosen.get(TRAIN_AT),
-            )
-        )
-    return made
+    return swept
 
 
 def kind_within(key: str, kinds: Mapping[str, Any]) -> Any:
-    """The kind of an entry in a setting that is a table of anything, such as topology.parties.clinic; None: no such."""
+    """The type of an entry of a table whose keys the user chooses, such as topology.parties.clinic; else None."""
     parent, dot, _ = key.rpartition(".")
-    kind = kinds.get(parent) if parent in kinds else kind_within(parent, kinds) if dot else None
-    for option in get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,):
+    if not dot:
+        return None
+    for option in alternatives(kinds[parent] if parent in kinds else kind_within(parent, kinds)):
         if get_origin(option) is dict:
             inner = get_args(option)[1]
             return tuple[Any, ...] if inner is Any else inner  # a list there is a value, never a sweep
@@ -108,13 +122,13 @@ def is_sweep(kind: Any, value: Any) -> bool:
 
 
 def _takes_list(kind: Any) -> bool:
-    if get_origin(kind) in (Annotated, Union, UnionType):
+    if get_origin(kind) in (Annotated, *UNIONS):
         return any(_takes_list(argument) for argument in get_args(kind))
     return get_origin(kind) is tuple
 
 
-def written(kind: Any, value: Any) -> str:
-    """A swept value as it stands in the arm's name: a setting that is a number with a point is printed as one."""
+def as_label(kind: Any, value: Any) -> str:
+    """A swept value in the arm's name. A whole number for a setting of type float is printed as a float."""
     base = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     if base is float and type(value) is int:
         value = float(value)

@@ -7,15 +7,15 @@ from itertools import groupby
 import numpy as np
 
 from wardround.algorithms.algorithm import Arrival, Work, setting
-from wardround.algorithms.hierarchical import heard
-from wardround.algorithms.regions import between_regions
+from wardround.algorithms.hierarchical import active_regions
+from wardround.algorithms.regions import Regions, traffic
 from wardround.core import tree
 from wardround.core.errors import SecureSumError
 from wardround.core.tree import State, Tree
 from wardround.data.site import Site
 from wardround.privacy.dp.noise import Stream, with_noise
 from wardround.privacy.dp.protection import seeded_streams, site_noise
-from wardround.privacy.secure_sum.vectors import Shapes, arrays_of, encoding_of, mean_of, shapes_of
+from wardround.privacy.secure_sum.fixed_point import Shapes, arrays_of, encoding_of, mean_of, shapes_of
 from wardround.training.local import Memory, Outcome
 from wardround.training.trial import Assignment, RoundRecord, Run, Trial, stopped
 
@@ -58,12 +58,12 @@ class Intake:
     def weight_of(self, assignment: Assignment) -> float:
         return weight_of(self.trial, assignment.site)
 
-    def came(self, assignments: Iterable[Assignment], sent: int) -> None:
-        """Work that was done elsewhere and comes as part of a sum. `sent` are the bytes that each sent."""
+    def came(self, assignments: Iterable[Assignment], size: int) -> None:
+        """Work that was done elsewhere and arrives as part of a sum. `size` is each site's upload in bytes."""
         for assignment in assignments:
             self.names.append(assignment.site.name)
             self.epochs[assignment.number] = assignment.epochs
-            self.bytes += sent
+            self.bytes += size
 
     def _note(self, assignment: Assignment, outcome: Outcome) -> None:
         # only now: a dropped update leaves the old memory in force
@@ -98,9 +98,6 @@ class Intake:
         Of regions each has a sum of its own; one that comes to nothing leaves the others as they are. Outcomes come
         region by region.
         """
-        secure = self.trial.privacy.secure_sum
-        if secure is None:
-            return
         if self.regions is None:
             summed = self._masked_sum(outcomes, [assignment.site.name for assignment in self.assignments])
             if summed is not None:
@@ -193,14 +190,13 @@ class Intake:
         return self.algorithm.aggregate(server, mean, self.count / len(self.trial.sites))
 
     def _means_of_regions(self) -> Iterator[State | None]:
-        """One after another, and each sum is let go of: of a large model there are never two lines of all regions."""
-        found = self.region_means if self.trial.privacy.secure_sum is not None else self.region_sums
+        """One after another. Each sum is freed when its mean is made, which matters for large models."""
+        if self.trial.privacy.secure_sum is not None:
+            yield from self.region_means
+            return
         for region, weight in enumerate(self.region_weights):
-            came, found[region] = found[region], None
-            if came is None or found is self.region_means:
-                yield came
-            else:
-                yield tree.scale_state(came, 1 / weight)
+            total, self.region_sums[region] = self.region_sums[region], None
+            yield None if total is None else tree.scale_state(total, 1 / weight)
 
     def _aggregate_with_noise(self, server: State, noise: Stream | None) -> State:
         """Noise on the sum of clipped updates, divided by the number of sites that is expected: the number that came
@@ -208,8 +204,8 @@ class Intake:
         trial, site = self.trial, self.trial.privacy.site
         if site is None:
             raise ValueError("noise is for studies with [privacy.site]")
-        came = self.sum if self.mean is None else tree.scale_state(self.mean, self.weight)
-        total = came or self._nothing(server)
+        arrived = self.sum if self.mean is None else tree.scale_state(self.mean, self.weight)
+        total = arrived or self._zero_update(server)
         stream = noise or seeded_streams(trial.batch_seed, self.run.round, "")("noise for sites")
         spread = site.clip * site_noise(site, trial.training.share, trial.training.rounds)
         expected = trial.training.share * len(trial.sites)
@@ -221,55 +217,62 @@ class Intake:
                 noisy[part] = tree.scale(with_noise(stream, leaves, spread), 1 / expected)
         return self.algorithm.aggregate(server, noisy, trial.training.share)
 
-    def _nothing(self, server: State) -> State:
+    def _zero_update(self, server: State) -> State:
         """The update of a site that did nothing: zeros of the right shapes."""
         algorithm, params = self.algorithm, server["params"]
-        shared, kept, one = algorithm.broadcast(server, 0), algorithm.init_memory(params), setting(1.0, params)
-        update, _ = algorithm.finish(algorithm.begin(shared, kept), shared, kept, Work(one, one, one, one))
+        shared, memory, unit = algorithm.broadcast(server, 0), algorithm.init_memory(params), setting(1.0, params)
+        update, _ = algorithm.finish(algorithm.begin(shared, memory), shared, memory, Work(unit, unit, unit, unit))
         return {
             part: leaves if part in algorithm.data_free else tree.zeros_like(leaves) for part, leaves in update.items()
         }
 
-    def _charged(self, number: int) -> list[str]:
-        """Whose patients were trained on: where rows are pooled, those of every site."""
-        trial = self.trial
-        return [site.name for site in (trial.scored if trial.algorithm.pools else [trial.sites[number]])]
-
     def record(self, server: State, down: int) -> RoundRecord:
         trial, before = self.trial, self.run
-        masked = self.mean is not None or (self.regions is not None and trial.privacy.secure_sum is not None)
-        told = self.count and not masked and trial.privacy.site is None
-        charged = {
-            name: trial.charge(n, epochs, before.round)
-            for n, epochs in self.epochs.items()
-            for name in self._charged(n)
-        }
-        site = trial.privacy.site
-        loss = self.loss / self.weight if told else None
+        params = before.server.get("params", {}), server.get("params", {})
+        loss, update_norm, divergence = self._statistics()
         record = RoundRecord(
             round=before.round + 1,
-            loss=None if trial.privacy.example is not None else loss,
-            update_norm=self.norm / self.weight if told else None,
-            divergence=max(self.spread / self.weight, 0.0) ** 0.5 if told and self.spread >= 0 else None,
-            change=None if self.algorithm.personal else _distance(before.server["params"], server["params"]),
+            loss=loss,
+            update_norm=update_norm,
+            divergence=divergence,
+            change=None if self.algorithm.personal else float(tree.squared_norm(tree.sub(*params)).sqrt()),
             sites=tuple(self.names),
             dropped=tuple(a.site.name for a in self.assignments if a.site.name not in self.names),
             bytes_down=down,
             bytes_up=self.bytes,
             settings={name: float(leaf) for name, leaf in server.get("settings", {}).items()},
-            charges={name: (one.rate, one.noise, one.steps) for name, one in charged.items() if one is not None},
-            site_charge=None
-            if site is None
-            else (trial.training.share, site_noise(site, trial.training.share, trial.training.rounds), 1),
+            charges=self._charges(),
+            site_charge=self._site_charge(),
             stopped=stopped(trial, before.round),
             failed=self.failed,
         )
         if self.regions is None:
             return record
-        change = record.change if self.regions.merges(before.round) else None
-        size = tree.count_bytes({"params": server["params"]})
-        sent = between_regions(self.regions, before.round, int(heard(server)), size)
-        return replace(record, change=change, region_messages=sent.messages, region_bytes=sent.bytes)
+        return with_traffic(record, self.regions, int(active_regions(server)), tree.count_bytes({"params": params[1]}))
+
+    def _statistics(self) -> tuple[float | None, float | None, float | None]:
+        """Loss, length of updates and divergence over the sites; None where protection hides it."""
+        privacy = self.trial.privacy
+        masked = self.mean is not None or (self.regions is not None and privacy.secure_sum is not None)
+        if not self.count or masked or privacy.site is not None:
+            return None, None, None
+        loss = self.loss / self.weight if privacy.example is None else None
+        divergence = max(self.spread / self.weight, 0.0) ** 0.5 if self.spread >= 0 else None
+        return loss, self.norm / self.weight, divergence
+
+    def _charges(self) -> dict[str, tuple[float, float, int]]:
+        """By site. Where rows are pooled, patients of all sites were trained on."""
+        trial, charges = self.trial, {}
+        for number, epochs in self.epochs.items():
+            charge = trial.charge(number, epochs, self.run.round)
+            for site in trial.scored if trial.algorithm.pools else (trial.sites[number],):
+                if charge is not None:
+                    charges[site.name] = (charge.rate, charge.noise, charge.steps)
+        return charges
+
+    def _site_charge(self) -> tuple[float, float, int] | None:
+        site, training = self.trial.privacy.site, self.trial.training
+        return None if site is None else (training.share, site_noise(site, training.share, training.rounds), 1)
 
 
 def weight_of(trial: Trial, site: Site) -> float:
@@ -278,5 +281,8 @@ def weight_of(trial: Trial, site: Site) -> float:
     return float(len(site.train)) if by_rows else 1.0
 
 
-def _distance(before: Tree, after: Tree) -> float:
-    return float(tree.squared_norm(tree.sub(after, before)).sqrt())
+def with_traffic(record: RoundRecord, regions: Regions, active: int, size: int) -> RoundRecord:
+    """The record of a round in regions: `active` had an update since the last average, a model has `size` bytes."""
+    change = record.change if regions.merges(record.round - 1) else None
+    messages, sizes = traffic(regions, record.round - 1, active, size)
+    return replace(record, change=change, region_messages=messages, region_bytes=sizes)

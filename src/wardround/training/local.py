@@ -183,16 +183,16 @@ def local_train(
         gradient_weight=number(optimiser.gradient_weight(len(order))),
         start_loss=start_loss,
     )
-    update, kept = algorithm.finish(point.params, shared, memory.algorithm, work)
+    update, state = algorithm.finish(point.params, shared, memory.algorithm, work)
     protection = {"clip": number(private.clip)} if private is not None and memory.protection else {}
-    moved, kept_here = tree.sub(point.params, start), Memory(kept, point.private, point.buffers, protection)
+    moved, after = tree.sub(point.params, start), Memory(state, point.private, point.buffers, protection)
     if images:  # whoever adds up what comes out need not know how it was laid out here
-        update, moved, kept_here = tree.settle(update), tree.settle({"": moved})[""], kept_here.settled()
-    return Outcome(update, kept_here, moved, point.loss / len(order))
+        update, moved, after = tree.settle(update), tree.settle({"": moved})[""], after.settled()
+    return Outcome(update, after, moved, point.loss / len(order))
 
 
 def _loss_on(model: Model, params: Tree, buffers: Tree, rows: Rows, chunk: int = 4096) -> Tensor:
-    """Mean loss on all rows, in pieces so that images fit into memory."""
+    """Mean loss on all rows, some at a time so that images fit into memory."""
     dtype = next(iter(params.values())).dtype
     total = torch.zeros((), dtype=dtype)
     with torch.no_grad():

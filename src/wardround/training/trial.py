@@ -150,20 +150,20 @@ def roster(training: Training, sites: int, seed: int, round_number: int, by_chan
 
     `by_chance`: each site is drawn by itself, as privacy for whole sites assumes, so that their number varies.
     """
-    wanted = max(1, round(training.share * sites))
+    count = max(1, round(training.share * sites))
     chosen = list(range(sites))
     if by_chance and training.share < 1:
         drawn = seeds.generator(seed, "participation by chance", round_number).random(sites) < training.share
         chosen = np.flatnonzero(drawn).tolist()
-        wanted = len(chosen)
-    elif wanted < sites:
+        count = len(chosen)
+    elif count < sites:
         rng = seeds.generator(seed, "participation", round_number)
-        chosen = sorted(rng.choice(sites, size=wanted, replace=False).tolist())
+        chosen = sorted(rng.choice(sites, size=count, replace=False).tolist())
     epochs = dict.fromkeys(chosen, training.local_epochs)
     slow: list[int] = []
     if training.stragglers is not None:
         rng = seeds.generator(seed, "stragglers", round_number)
-        slow = rng.choice(chosen, size=round(training.stragglers.share * wanted), replace=False).tolist()
+        slow = rng.choice(chosen, size=round(training.stragglers.share * count), replace=False).tolist()
         # x epochs, uniform between 1 and E, as in the FedProx paper
         epochs |= {number: int(rng.integers(1, training.local_epochs + 1)) for number in slow}
     drop = training.stragglers is not None and training.stragglers.policy == "drop"
@@ -176,7 +176,7 @@ def planned_epochs(training: Training, sites: int, seed: int, by_chance: bool) -
     if training.share == 1 and training.stragglers is None:
         return ((training.local_epochs,) * training.rounds,) * sites
     rosters = [roster(training, sites, seed, number, by_chance) for number in range(training.rounds)]
-    return tuple(tuple(0 if n in one.dropped else one.epochs.get(n, 0) for one in rosters) for n in range(sites))
+    return tuple(tuple(0 if n in r.dropped else r.epochs.get(n, 0) for r in rosters) for n in range(sites))
 
 
 def assign(trial: Trial, round_number: int) -> list[Assignment]:

@@ -42,10 +42,11 @@ def _check_example(trial: Trial) -> None:
         if not trial.stops(number) and any(trial.epochs(number)) and rule is not None:
             problem = f"with noise {rule.noise:g} not one round of {site.name} fits into it"
             raise _wrong(trial, "example: epsilon", problem, "Raise epsilon or the noise, or leave `noise` out.")
-    for one, other in combinations(trial.sites, 2):
-        both = len(np.intersect1d(one.train.people.numpy(), other.train.people.numpy())) if _named(trial) else 0
+    for first, second in combinations(trial.sites, 2):
+        both = len(np.intersect1d(first.train.people.numpy(), second.train.people.numpy())) if _named(trial) else 0
         if both:
-            problem = f"{both} patients train at both {one.name} and {other.name}, and their two epsilons would add up"
+            places = f"{first.name} and {second.name}"
+            problem = f"{both} patients train at both {places}, and their two epsilons would add up"
             remedy = "Choose sites that share no patients, or give ids that tell them apart."
             raise _wrong(trial, "example", problem, remedy)
 
@@ -57,8 +58,8 @@ def _named(trial: Trial) -> bool:
 
 def _check_secure_sum(trial: Trial) -> None:
     from wardround.core.errors import SecureSumError
-    from wardround.privacy.secure_sum.terms import Terms, default_threshold
-    from wardround.privacy.secure_sum.vectors import encoding_of
+    from wardround.privacy.secure_sum.fixed_point import encoding_of
+    from wardround.privacy.secure_sum.secure_sum import Terms, default_threshold
 
     secure = trial.privacy.secure_sum
     if secure is None:
@@ -84,7 +85,7 @@ def _summed(trial: Trial) -> set[tuple[str, int]]:
     if regions is None:
         return {("", len(numbers)) for numbers in rosters}
     counts = [Counter(regions.of_site[number] for number in numbers) for numbers in rosters]
-    return {(regions.names[region], count) for one in counts for region, count in one.items()}
+    return {(regions.names[region], count) for by_region in counts for region, count in by_region.items()}
 
 
 def _wrong(trial: Trial, where: str, problem: str, remedy: str) -> StudyError:

@@ -1,12 +1,12 @@
-"""How sure a finished model is of each validation and test row, of a whole trial: what a run keeps of it.
+"""The uncertainty of a trained model for each validation and test row of a trial, as a run saves it.
 
-The masks of dropout, and the order of Laplace's quantiles, are drawn once for a trial: every row of every site goes
-through the same passes. Rows are taken in pieces, so that memory does not grow with their number.
+Dropout masks, and the order of Laplace's quantiles, are drawn once for a trial: every row of every site goes through
+the same passes. Rows are processed in batches, so that memory does not grow with their number.
 """
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -18,7 +18,7 @@ from wardround.core import seeds
 from wardround.core.tree import Tree
 from wardround.data.site import Rows, Site
 from wardround.evaluation.calibration_curves import CLIP
-from wardround.evaluation.prediction import CELLS
+from wardround.evaluation.prediction import CELLS, has_site_models
 from wardround.models import Model
 from wardround.study.schema import Uncertainty
 from wardround.training.rounds import site_model
@@ -36,21 +36,22 @@ from wardround.uncertainty.laplace import (
 from wardround.uncertainty.passes import mc_dropout
 from wardround.uncertainty.shifted_images import SHIFTS, Shift, chosen_images, shifted_rows
 
-Side = Literal["validation", "test"] | Shift
-SIDES: tuple[Literal["validation", "test"], ...] = ("validation", "test")
-PASS_CELLS = 2**24  # numbers that all passes of a piece may hold
+Subset = Literal["validation", "test"] | Shift
+SUBSETS: tuple[Literal["validation", "test"], ...] = ("validation", "test")
+PASS_CELLS = 2**24  # numbers that all passes of a batch may hold
+MOST_ROWS = 4096  # at a time
 
 
 @dataclass(frozen=True, eq=False)
-class UnsureRows:
-    """Rows of a site. `mean` has the shape of scores; the others have one number for each row, or for each finding.
-    NaN where there is none: without passes nothing is epistemic, and a model that has diverged says nothing."""
+class RowUncertainty:
+    """Rows of a site. `score` is the mean over passes; the other arrays have one number per row, or per finding.
+    NaN where a figure is not defined: epistemic uncertainty without passes, and everything of a diverged model."""
 
     site: str
-    side: Side
+    subset: Subset
     rows: np.ndarray
     label: np.ndarray
-    mean: np.ndarray
+    score: np.ndarray
     total: np.ndarray
     aleatoric: np.ndarray
     epistemic: np.ndarray
@@ -58,77 +59,77 @@ class UnsureRows:
 
 
 @dataclass(frozen=True)
-class Way:
-    """How a model's many scores of a row are made."""
+class Predictor:
+    """A model with what its passes need."""
 
     model: Model
     params: Tree
     buffers: Tree
-    asked: Uncertainty
+    settings: Uncertainty
     seed: int
     laplace: Laplace | None = None
 
     def passes(self, x: Tensor) -> Tensor:
-        """Scores (passes, rows, outputs). The stream begins anew with each piece, so that all have the same passes."""
+        """Scores (passes, rows, outputs). The stream starts again with each batch: all batches have the same passes."""
         rng = seeds.generator(self.seed, "uncertainty", 0)
         if self.laplace is not None:
-            return laplace_passes(self.laplace, self.model, self.params, self.buffers, x, self.asked.passes, rng)
-        if self.asked.method == "dropout":
-            return mc_dropout(self.model, self.params, self.buffers, x, self.asked.passes, rng)
+            return laplace_passes(self.laplace, self.model, self.params, self.buffers, x, self.settings.passes, rng)
+        if self.settings.method == "dropout":
+            return mc_dropout(self.model, self.params, self.buffers, x, self.settings.passes, rng)
         return self.model.logits(self.params, self.buffers, x, None)[0].unsqueeze(0)
 
 
-def unsure_rows(
-    trial: Trial, run: Run, asked: Uncertainty, images_seed: int | None = None, each_image: bool = False
-) -> list[UnsureRows]:
-    """Of each scored site. `images_seed` asks for changed test images too, and says which; `each_image` that images are
-    scaled one by one. Members of an ensemble say what they say alone; they are put together when all are trained."""
-    made = []
-    some = {} if images_seed is None else chosen_images(trial.scored, images_seed)
-    for site, way in ways(trial, run, asked):
-        for side in SIDES:
-            made.append(measured(way, site, side, getattr(site, side), getattr(site, f"{side}_rows"), trial.dtype))
-        if site.name in some:
-            chosen = some[site.name]
-            for shift in SHIFTS:
-                rows = shifted_rows(site, chosen, shift, images_seed or 0, each_image, trial.dtype)
-                made.append(measured(way, site, shift, rows, site.test_rows[chosen], trial.dtype))
-    return made
+def row_uncertainty(
+    trial: Trial, run: Run, settings: Uncertainty, images_seed: int | None = None, each_image: bool = False
+) -> list[RowUncertainty]:
+    """For each scored site. `images_seed` also asks for changed test images, chosen by this seed; `each_image`: images
+    are scaled one by one. Members of an ensemble are measured alone, and merged once all are trained."""
+    images = {} if images_seed is None else chosen_images(trial.scored, images_seed)
+    measured = []
+    for site, predictor in _predictors(trial, run, settings):
+        for subset in SUBSETS:
+            rows, numbers = getattr(site, subset), getattr(site, f"{subset}_rows")
+            measured.append(_measure(predictor, site, subset, rows, numbers, trial.dtype))
+        for shift in SHIFTS if site.name in images else ():
+            chosen = images[site.name]
+            rows = shifted_rows(site, chosen, shift, images_seed or 0, each_image, trial.dtype)
+            measured.append(_measure(predictor, site, shift, rows, site.test_rows[chosen], trial.dtype))
+    return measured
 
 
-def ways(trial: Trial, run: Run, asked: Uncertainty) -> Iterator[tuple[Site, Way]]:
-    """Each scored site with the model that predicts there. Sites with one model between them share what is fitted."""
-    own = trial.algorithm.personal or trial.model.private or any(m.buffers for m in run.memories.values())
-    if own and not trial.algorithm.pools:
+def _predictors(trial: Trial, run: Run, settings: Uncertainty) -> Iterator[tuple[Site, Predictor]]:
+    """Each scored site with the model that predicts there. Sites with one shared model share what is fitted."""
+    if has_site_models(trial, run):
         for number, site in enumerate(trial.scored):
-            yield site, _way(trial, site_model(trial, run, number), asked, [trial.sites[number]], [site])
+            yield site, _predictor(trial, site_model(trial, run, number), settings, [trial.sites[number]], [site])
         return
-    # what Laplace sums up over the sites' training rows, a federation could sum as it sums updates
-    shared = _way(trial, site_model(trial, run, 0), asked, trial.sites, trial.scored)
+    # Laplace's sums over the sites' training rows could be added up in a federation like updates
+    shared = _predictor(trial, site_model(trial, run, 0), settings, trial.sites, trial.scored)
     for site in trial.scored:
         yield site, shared
 
 
-def _way(
-    trial: Trial, weights: tuple[Tree, Tree], asked: Uncertainty, trained: Sequence[Site], validated: Sequence[Site]
-) -> Way:
+def _predictor(
+    trial: Trial, weights: tuple[Tree, Tree], settings: Uncertainty, trained: Sequence[Site], validated: Sequence[Site]
+) -> Predictor:
     params, buffers = weights
-    way = Way(trial.model, params, buffers, asked, trial.batch_seed)
-    if asked.method != "laplace" or _has_diverged(params):
-        return way
-    fitted = _fitted(trial, params, buffers, [site.train for site in trained])
+    predictor = Predictor(trial.model, params, buffers, settings, trial.batch_seed)
+    diverged = any(not bool(torch.isfinite(leaf).all()) for leaf in params.values())
+    if settings.method != "laplace" or diverged:
+        return predictor
+    fitted = _fit_laplace(trial, params, buffers, [site.train for site in trained])
     features, labels = [], []
-    for x, y in _pieces([site.validation for site in validated], trial.dtype):
+    for x, y in _batches([site.validation for site in validated], trial.dtype):
         features.append(features_of(trial.model, params, buffers, fitted.layer, x))
         labels.append(y)
     if features:
         fitted = choose_prior_by(fitted, trial.model, params, torch.cat(features), torch.cat(labels))
-    return Way(trial.model, params, buffers, asked, trial.batch_seed, fitted)
+    return replace(predictor, laplace=fitted)
 
 
-def _fitted(trial: Trial, params: Tree, buffers: Tree, rows: Sequence[Rows]) -> Laplace:
+def _fit_laplace(trial: Trial, params: Tree, buffers: Tree, rows: Sequence[Rows]) -> Laplace:
     layer, sums = "", None
-    for x, y in _pieces(rows, trial.dtype):
+    for x, y in _batches(rows, trial.dtype):
         layer = last_layer(trial.model, params, buffers, x) if sums is None else layer
         part = curvature(trial.model, params, buffers, layer, x, y)
         sums = part if sums is None else sums + part
@@ -136,57 +137,56 @@ def _fitted(trial: Trial, params: Tree, buffers: Tree, rows: Sequence[Rows]) -> 
     return from_curvature(layer, sums)
 
 
-def measured(way: Way, site: Site, side: Side, rows: Rows, numbers: np.ndarray, dtype: torch.dtype) -> UnsureRows:
-    several = way.model.classes > 2 and not way.model.findings
-    made: list[tuple[np.ndarray, ...]] = []
-    widest = way.asked.passes * way.model.classes
+def _measure(
+    predictor: Predictor, site: Site, subset: Subset, rows: Rows, numbers: np.ndarray, dtype: torch.dtype
+) -> RowUncertainty:
+    model = predictor.model
+    multiclass = model.classes > 2 and not model.findings
+    most = max(1, PASS_CELLS // (predictor.settings.passes * model.classes))
     with torch.no_grad():
-        for x, y in _pieces([rows], dtype, max(1, PASS_CELLS // widest)):
-            made.append((y.cpu().numpy(), *_of_passes(way, way.passes(x), several)))
-    if not made:
+        parts = [
+            (y.cpu().numpy(), *_of_passes(model, predictor.passes(x), multiclass))
+            for x, y in _batches([rows], dtype, most)
+        ]
+    if not parts:
         label = rows.labels.cpu().numpy()
         # no row, but of the right shape
-        empty = np.zeros(label.shape) if way.model.findings else np.zeros(0)
-        mean = np.zeros((0, way.model.classes)) if several else empty
-        return UnsureRows(site.name, side, numbers, label, mean, empty, empty, empty, empty)
-    whole = [np.concatenate(parts) for parts in zip(*made, strict=True)]
-    return UnsureRows(site.name, side, numbers, *whole)
+        empty = np.zeros(label.shape) if model.findings else np.zeros(0)
+        score = np.zeros((0, model.classes)) if multiclass else empty
+        return RowUncertainty(site.name, subset, numbers, label, score, empty, empty, empty, empty)
+    return RowUncertainty(site.name, subset, numbers, *(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
-def _of_passes(way: Way, scores: Tensor, several: bool) -> tuple[np.ndarray, ...]:
-    """Mean, total, aleatoric, epistemic, spread."""
-    p = way.model.probabilities(scores).double().cpu().numpy()
+def _of_passes(model: Model, scores: Tensor, multiclass: bool) -> tuple[np.ndarray, ...]:
+    """As `of_probabilities`; NaN where the model has diverged."""
+    p = model.probabilities(scores).double().cpu().numpy()
     if np.isnan(p).any():
-        mean = np.full(p.shape[1:], np.nan)
-        nothing = np.full(p.shape[1:-1] if several else p.shape[1:], np.nan)
-        return mean, nothing, nothing, nothing, nothing
-    return of_probabilities(p, several, scores.double().cpu().numpy())
+        undefined = np.full(p.shape[1:-1] if multiclass else p.shape[1:], np.nan)
+        return np.full(p.shape[1:], np.nan), undefined, undefined, undefined, undefined
+    return of_probabilities(p, multiclass, scores.double().cpu().numpy())
 
 
-def of_probabilities(p: np.ndarray, several: bool, scores: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
+def of_probabilities(p: np.ndarray, multiclass: bool, scores: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
     """Mean, total, aleatoric, epistemic and spread from the probabilities of each pass, or each member of an ensemble.
-    One pass alone disagrees with nobody: only its total is known. `scores` are made from `p` where they are not given.
+
+    A single pass has only a mean and a total. `scores` are computed from `p` if they are not passed.
     """
-    parts = entropy_parts(p, several)
+    parts = entropy_parts(p, multiclass)
     if len(p) == 1:
-        nothing = np.full(parts.total.shape, np.nan)
-        return parts.mean, parts.total, nothing, nothing, nothing
+        undefined = np.full(parts.total.shape, np.nan)
+        return parts.mean, parts.total, undefined, undefined, undefined
     if scores is None:
         inside = np.clip(p, CLIP, 1 - CLIP)
-        scores = np.log(inside) if several else logit(inside)
-    spread = score_spread(scores, several)
-    if several:
+        scores = np.log(inside) if multiclass else logit(inside)
+    spread = score_spread(scores, multiclass)
+    if multiclass:
         spread = spread.mean(axis=-1)
     return parts.mean, parts.total, parts.aleatoric, parts.epistemic, spread.reshape(parts.total.shape)
 
 
-def _pieces(rows: Sequence[Rows], dtype: torch.dtype, most: int = 4096) -> Iterator[tuple[Tensor, Tensor]]:
-    for one in rows:
-        size = max(1, min(4096, most, CELLS // max(1, math.prod(one.inputs))))
-        for part in torch.split(torch.arange(len(one)), size):
+def _batches(rows: Sequence[Rows], dtype: torch.dtype, most: int = MOST_ROWS) -> Iterator[tuple[Tensor, Tensor]]:
+    for of_site in rows:
+        size = max(1, min(MOST_ROWS, most, CELLS // max(1, math.prod(of_site.inputs))))
+        for part in torch.split(torch.arange(len(of_site)), size):
             if len(part):
-                yield one.take(part, dtype)
-
-
-def _has_diverged(params: Tree) -> bool:
-    return any(not bool(torch.isfinite(leaf).all()) for leaf in params.values())
+                yield of_site.take(part, dtype)

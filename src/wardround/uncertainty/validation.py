@@ -4,7 +4,7 @@ import torch
 
 from wardround.core.errors import StudyError
 from wardround.models import Model
-from wardround.models.joined import ABSENT
+from wardround.models.joined import MISSING
 from wardround.study.schema import Arm
 from wardround.training.rounds import site_model, start
 from wardround.training.trial import Trial
@@ -12,7 +12,7 @@ from wardround.training.trial import Trial
 
 def has_dropout(model: Model) -> bool:
     """A party that is left out at times in training is no dropout: when a row is predicted it is there, or not."""
-    return any(not (model.cut is not None and name.startswith(ABSENT)) for name in model.mask_shapes)
+    return any(not (model.cut is not None and name.startswith(MISSING)) for name in model.mask_shapes)
 
 
 def refuse_unfit(arm: Arm, trial: Trial) -> None:

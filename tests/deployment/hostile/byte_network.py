@@ -240,7 +240,7 @@ class Regional(Network):
 
 
 def planted_files(folder: Path, hospitals: Sequence[str] = HOSPITALS, count: int = 60) -> dict[str, Path]:
-    """`west` never measured `lab`, so that others lend it a value."""
+    """`west` never measured `lab`, so that it takes a fill value from the others."""
     folder.mkdir(parents=True, exist_ok=True)
     return {name: write(folder / f"{name}.csv", rows(name, count)) for name in hospitals}
 

@@ -11,8 +11,8 @@ from tests.deployment.hostile.impossible_values import (
     Body,
     of_described,
     of_figures,
+    of_fill_values,
     of_greeting,
-    of_lent,
     of_moments,
     of_side,
     of_update,
@@ -130,8 +130,8 @@ def of_region_facts(body: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
     yield from of_left(body, others)
 
 
-def of_region_lent(body: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
-    yield from of_lent(body, others)
+def of_region_fill_values(body: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
+    yield from of_fill_values(body, others)
     yield from of_left(body, others)
 
 
@@ -186,16 +186,16 @@ def of_match(body: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
 
 
 def of_dealt(body: Body, others: tuple[str, ...]) -> Iterator[Mutation]:
-    first = body["sides"][0]
+    first = body["sizes"][0]
     for name, value in COUNTS.items():
         for side in first:
-            yield put(f"{side} rows = {name}", ("sides", 0, side), value)
+            yield put(f"{side} rows = {name}", ("sizes", 0, side), value)
         yield put(f"unmatched = {name}", ("unmatched",), value, "safe" if name in ("null", "0") else "refused")
-    yield put("no kind", ("sides",), [])
-    yield put("two kinds", ("sides",), body["sides"] * 2)
-    yield put("a side that is none", ("sides", 0, "elsewhere"), 5)
-    yield put("more rows than it describes", ("sides", 0, "train"), first["train"] + 1000)
-    yield put("200,000 kinds", ("sides",), Many("{}"))
+    yield put("no kind", ("sizes",), [])
+    yield put("two kinds", ("sizes",), body["sizes"] * 2)
+    yield put("a side that is none", ("sizes", 0, "elsewhere"), 5)
+    yield put("more rows than it describes", ("sizes", 0, "train"), first["train"] + 1000)
+    yield put("200,000 kinds", ("sizes",), Many("{}"))
     yield from of_described(body["described"], ("described",))
 
 
@@ -248,7 +248,7 @@ SECURE = {"advert": of_advert, "shared": of_shares, "confirmed": of_confirmation
 REGION = {
     "ready": of_region_greeting,
     "facts": of_region_facts,
-    "lent": of_region_lent,
+    "fill_values": of_region_fill_values,
     "moments": of_region_moments,
     "prepared": of_left,
     "update": of_region_update,
@@ -257,7 +257,7 @@ REGION = {
 PARTY = {
     "ready": of_party_greeting,
     "matched": of_match,
-    "dealt": of_dealt,
+    "assigned": of_dealt,
     "shaped": of_shapes,
     "learned": of_losses,
     "assessed": of_judged,

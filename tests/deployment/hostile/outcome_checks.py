@@ -14,7 +14,7 @@ CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]
 MOST = 10**8  # rows of anybody
 LONGEST = 4000  # characters of anything that a terminal shows
 MEASURED = ("accuracy", "brier", "loss")  # of any model that is finite
-REASONS = ("warnings", "participation", "missing_work")  # where results say who left, and why
+REASONS = ("notices", "participation", "missing_work")  # where results say who left, and why
 
 
 def named(sender: str, ended: Ended) -> bool:

@@ -33,7 +33,7 @@ from tests.deployment.hostile.mutation_suite import (
 from tests.deployment.hostile.outcome_checks import named
 from wardround.core.errors import WardroundError
 
-AGREEING = ("hello", "facts", "lend", "moments", "prepare")
+AGREEING = ("hello", "facts", "fill_values", "moments", "prepare")
 HOSPITAL = (*AGREEING, "train", "evaluate", "goodbye")
 SUM = ("keys", "shares", "train", "confirm", "unmask")
 WORLDS: dict[str, World] = {"flat": flat, "secure": secure, "regions": in_regions, "parties": vertical}
@@ -44,8 +44,8 @@ SENDERS: dict[tuple[str, str], tuple[str, ...]] = {
     ("secure", "north"): (*AGREEING, *SUM, "evaluate", "goodbye"),
     ("regions", "coast"): HOSPITAL,
     ("regions", "north"): HOSPITAL,
-    ("parties", "clinic"): ("hello", "match", "deal", "shape", "agree", "learn", "assess", "goodbye"),
-    ("parties", "lab"): ("hello", "match", "shape", "agree", "embed", "show", "goodbye"),
+    ("parties", "clinic"): ("hello", "match", "assign", "shape", "agree", "learn", "assess", "goodbye"),
+    ("parties", "lab"): ("hello", "match", "shape", "agree", "embed", "embed_last", "goodbye"),
 }
 CASES = [(world, sender, kind) for (world, sender), kinds in SENDERS.items() for kind in kinds]
 # of these some answers are tried with every change; of the others, because they are much the same, only in long runs
@@ -54,11 +54,9 @@ OFTEN: dict[tuple[str, str], tuple[str, ...]] = {
     ("secure", "north"): SUM,
     ("regions", "coast"): HOSPITAL[:-1],
     ("regions", "north"): ("hello", "train", "evaluate"),
-    ("parties", "clinic"): ("hello", "match", "deal", "shape", "learn", "assess"),
-    ("parties", "lab"): ("match", "embed", "show"),
+    ("parties", "clinic"): ("hello", "match", "assign", "shape", "learn", "assess"),
+    ("parties", "lab"): ("match", "embed", "embed_last"),
 }
-MORE = {"impossible": 8, "tensors": 3, "no": 1, "envelope": 2, "generated": 4}
-SIZES = {("flat", "north"): MORE}
 
 
 @pytest.fixture(scope="module")
@@ -90,28 +88,35 @@ def test_every_question_has_hostile_answers(world: str, folder: Path) -> None:
         assert {place[0] for place in places} == set(SENDERS[world, sender])
         for place in places:
             given = run.given(sender, place)
-            plain = ("prepare", "agree", "goodbye", "embed", "show")  # nothing is told but that it was done
+            plain = ("prepare", "agree", "goodbye", "embed", "embed_last")  # nothing is told but that it was done
             assert place[0] in plain or impossible(given), place
             assert len(chosen(given, ALL)) >= 100, place
 
 
+@pytest.mark.slow
 def test_hundreds_of_answers_are_tried(folder: Path) -> None:
     tried: dict[str, int] = {}
     for (world, sender), kinds in OFTEN.items():
         run = honest(folder, world)
         for kind in kinds:
             given = run.given(sender, place_in(run, sender, kind))
-            tried[kind] = tried.get(kind, 0) + len(chosen(given, SIZES.get((world, sender), SHORT), cheap=True))
+            tried[kind] = tried.get(kind, 0) + len(chosen(given, LONG, cheap=True))
     assert sum(tried.values()) >= 300
     assert min(tried.values()) >= 5, tried
 
 
-@pytest.mark.parametrize(("world", "sender"), OFTEN)
+@pytest.mark.parametrize(
+    ("world", "sender"),
+    [
+        pytest.param(*case, marks=[] if case in (("flat", "north"), ("secure", "north")) else pytest.mark.slow)
+        for case in OFTEN
+    ],
+)
 def test_a_hostile_answer_stops_the_run_and_the_next_start_goes_on(
     world: str, sender: str, folder: Path, tmp_path: Path
 ) -> None:
     """Every hospital is needed: each answer that is refused stops the run, and the coordinator is started again."""
-    run, sizes = honest(folder, world), SIZES.get((world, sender), SHORT)
+    run, sizes = honest(folder, world), SHORT
     tried = in_turn(run, sender, OFTEN[world, sender], tmp_path, sizes)
     assert not tried.failures, tried.told()
     assert tried.kinds == set(OFTEN[world, sender])
@@ -127,7 +132,7 @@ def test_all_hostile_answers(world: str, sender: str, kind: str, folder: Path, t
 
 
 FEW = {"impossible": 2, "tensors": 1, "no": 1, "generated": 1}
-QUICK = [("flat", "north", kind) for kind in ("facts", "train", "evaluate")]
+QUICK = [("flat", "north", "train")]
 QUORUM = [(world, sender) for world, sender in SENDERS if world != "parties"]
 
 
@@ -176,6 +181,10 @@ def test_who_claims_more_than_half_of_all_rows_is_noticed(folder: Path, tmp_path
     given = run.given("north", place)
     claim = next(one for one in impossible(given) if one.name.startswith("far more rows"))
     ended = network.run(lying(claim, given, place, []))
-    told = [*ended.lines, str(ended.error)] if ended.error is not None else network.results()["warnings"]
+    told = (
+        [*ended.lines, str(ended.error)]
+        if ended.error is not None
+        else [notice["text"] for notice in network.results()["notices"]]
+    )
     assert ended.error is None or isinstance(ended.error, WardroundError)
     assert any("north" in line for line in told), told

@@ -77,7 +77,7 @@ WRONG: dict[str, Callable[[Results, list[Results]], Any]] = {
     "its summary": lambda results, lines: lines[0].update(site="elsewhere"),
     "a summary twice": lambda results, lines: lines.append(lines[0]),
     "an arm more": lambda results, lines: results["arms"].update(owned=_arm(results)),
-    "control characters": lambda results, lines: results["warnings"].append(FORGED_TEXT),
+    "control characters": lambda results, lines: results["notices"].append({"text": FORGED_TEXT}),
 }
 
 

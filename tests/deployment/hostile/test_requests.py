@@ -20,7 +20,7 @@ SHORT = [
     for world, name, kind in CASES
     if world == "flat"
     or (world == "secure" and kind in ("keys", "shares", "train", "confirm", "unmask"))
-    or kind in ("train", "embed", "learn", "assess", "deal", "match")
+    or kind in ("train", "embed", "learn", "assess", "assign", "match")
 ]
 
 

@@ -86,7 +86,7 @@ def bundle_from(
 ) -> Path:
     """As `make_bundle`."""
     plan = finished.plan
-    with finished.folder.as_written():
+    with finished.folder.checked_content():
         trained = arm_of(plan.study, finished.results, arm, seed_of(plan.study, seed))
         _refuse_noise(trained)
         trial = plan.trial(trained, seed_of(plan.study, seed))
@@ -143,7 +143,7 @@ def _origin(finished: FinishedRun, arm: Arm, requested_arm: str, trial: Trial, n
     data = run_inputs(plan, arm, site, finished.results["arms"][requested_arm])
     params, buffers = predicts_with(trial, saved_run(trial, folder.load_model(arm.name, trial.seed)), name, regional)
     where = str(folder.path / f"{'regional' if regional else 'predictions'}.parquet")
-    saved = folder.regional() if regional else folder.predictions()
+    saved = folder.other_predictions("regional") if regional else folder.predictions()
     if saved is None:
         raise BundleError(where, "is not there", "Run the study again with --again.")
     label, score = saved_scores(saved, where, arm.name, trial.seed, site)

@@ -303,7 +303,7 @@ def card_facts_of_run(
         },
         privacy=_privacy(results.get("privacy"), arm.name, site),
         subgroups=figures["subgroups"],
-        warnings=concerning(results["warnings"], whose),
+        warnings=concerning([notice["text"] for notice in results["notices"]], whose),
         ranked_within=bool(figures["own_models"]),
         findings=finding_figures(figures, site),
     )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wardround.privacy.dp.epsilons import in_words as epsilon_text
+from wardround.privacy.dp.epsilons import format_epsilon
 
 METRICS = {
     "auc": "AUC",
@@ -321,7 +321,7 @@ def _privacy(privacy: Mapping[str, Any] | None) -> list[str]:
         if spent:
             lines.append(
                 f"Spent at this site by one training of this arm, at most: epsilon "
-                f"{epsilon_text(spent['epsilon'], '.3f')} at delta "
+                f"{format_epsilon(spent['epsilon'], '.3f')} at delta "
                 f"{spent['delta']:g}, in "
                 f"{spent['rounds']} rounds."
             )
@@ -329,7 +329,7 @@ def _privacy(privacy: Mapping[str, Any] | None) -> list[str]:
             whole = privacy["spent_by_the_whole_run"]
             lines.append(
                 "Spent at this site by all arms and seeds of the run: epsilon "
-                f"{epsilon_text(whole['epsilon'], '.3f')} at delta {whole['delta']:g}."
+                f"{format_epsilon(whole['epsilon'], '.3f')} at delta {whole['delta']:g}."
             )
         lines.append("Figures on test rows and counts of rows are not covered by it.")
     if privacy["site"]:

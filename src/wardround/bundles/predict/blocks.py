@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from wardround.bundles.predict.csv_chunks import SIZE, CsvChunk, csv_chunks, decoded, header, lines_in, records
 from wardround.core.errors import DataError, as_path
-from wardround.data.sources.csv.text_table import checked_names, columns_of, looks_like_data, most_frequent_separator
+from wardround.data.text_table import checked_names, columns_of, looks_like_data, most_frequent_separator
 
 STDIN = "-"
 ROWS = 32_768  # of a Parquet file at a time

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from wardround.core.errors import DataError
-from wardround.data.sources.csv.text_table import Numbered
+from wardround.data.text_table import Numbered
 
 SIZE = 1 << 20  # bytes of a chunk; some 20,000 rows of a dozen columns
 MOST = 16  # chunks that one record may span

@@ -27,17 +27,17 @@ from wardround.bundles.bundle import Bundle
 from wardround.bundles.inputs import Images
 from wardround.bundles.predict.blocks import Block, BlockReader, RowSource
 from wardround.core.errors import DataError, as_path, shown, suggest
-from wardround.data.imaging.convert import decode
+from wardround.data.imaging.cache import decode
 from wardround.data.imaging.decode import MOST_PIXELS, Picture, need_clahe, read_picture
 from wardround.data.imaging.dicom import TAGS, need_pydicom, read_dicom
 from wardround.data.imaging.file_lookup import DICOM, IMAGES, files_below, is_dicom, matched
+from wardround.data.imaging.labels import ATTRIBUTES, Table, is_table, read_table, views
 from wardround.data.imaging.labels import IMAGE as IMAGE_COLUMNS
-from wardround.data.imaging.labels import LATERAL, SAID, Table, is_table, read_table
-from wardround.data.imaging.listing import Wanted, groups
-from wardround.data.imaging.npz import FLAGS, SIDES, Archive, image_of, texts_of
+from wardround.data.imaging.listing import groups
+from wardround.data.imaging.npz import FLAGS, Archive, image_of, texts_of
 
 IMAGE = "image"  # the column with a row's name
-FACTS = ("age", "sex", "view")  # what is known of a patient besides the image
+OF_PATIENT = ("age", "sex", "view")  # what is known of a patient besides the image
 AT_ONCE = 64  # images in a block
 NPZ = {"patient": "patient_id", "age": "age", "view": "view_ap", "sex": "sex_m"}
 KINDS = "Name a folder of images, one image, an .npz file, or a CSV file with a column `image`."
@@ -139,11 +139,12 @@ def _files(folder: Path, files: list[str], images: Images, keep: Sequence[str], 
 
     def read(rows: slice) -> Block:
         pictures = [decode(folder / name, images.shape[1], images.clahe) for name in files[rows]]
-        facts = pd.DataFrame(
-            {fact: [picture.said.get(fact, "") for picture in pictures] for fact in TAGS}, dtype=object
+        attributes = pd.DataFrame(
+            {key: [picture.attributes.get(key, "") for picture in pictures] for key in TAGS},
+            dtype=object,
         )
-        columns = {**columns_of(facts), **{name: _texts_or_gaps(facts[name].tolist()) for name in keep}}
-        return _block(files[rows], columns, _without_facts(pictures, FACTS), pictures=pictures, images=images)
+        columns = {**columns_of(attributes), **{name: _texts_or_gaps(attributes[name].tolist()) for name in keep}}
+        return _block(files[rows], columns, _without_attributes(pictures, OF_PATIENT), pictures=pictures, images=images)
 
     return _ImageSource(where, len(files), _readers(len(files), read))
 
@@ -154,22 +155,24 @@ def _table(bundle: Bundle, path: Path, images: Images, keep: Sequence[str], with
     needed = not bundle.inputs.parts or bundle.inputs.image_at not in without
     names = table.column(IMAGE_COLUMNS)
     files = _listed_files(table, path) if needed else []
-    facts = _facts(table)
-    refuse_partly(bundle, set(facts.columns), str(path), without, in_files=any(map(is_dicom, files)))
+    attributes = _attributes(table)
+    refuse_partly(bundle, set(attributes.columns), str(path), without, in_files=any(map(is_dicom, files)))
     own = {name: _table_column(table, name) for name in keep}
     lines = [f"line {line}" for line in table.lines]
     labels = lines if names is None else [str(name) for name in names]
 
     def read(rows: slice) -> Block:
         copied = {name: _texts_or_gaps(cells[rows].tolist()) for name, cells in own.items()}
-        known, place = facts.iloc[rows].reset_index(drop=True), lines[rows].__getitem__
+        known, place = attributes.iloc[rows].reset_index(drop=True), lines[rows].__getitem__
         if not needed:
             return _block(labels[rows], {**columns_of(known), **copied}, place=place)
         pictures = [decode(path.parent / name, images.shape[1], images.clahe) for name in files[rows]]
-        tagged = {fact: [picture.said.get(fact, "") for picture in pictures] for fact in FACTS if fact not in known}
-        known = known.assign(**{fact: pd.Series(cells, dtype=object) for fact, cells in tagged.items()})
+        tagged = {
+            key: [picture.attributes.get(key, "") for picture in pictures] for key in OF_PATIENT if key not in known
+        }
+        known = known.assign(**{key: pd.Series(cells, dtype=object) for key, cells in tagged.items()})
         columns = {**columns_of(known), **copied}
-        return _block(labels[rows], columns, _without_facts(pictures, tagged), place, pictures, images)
+        return _block(labels[rows], columns, _without_attributes(pictures, tagged), place, pictures, images)
 
     return _ImageSource(str(path), len(lines), _readers(len(lines), read))
 
@@ -191,19 +194,16 @@ def _listed_files(table: Table, path: Path) -> list[str]:
     return files
 
 
-def _facts(table: Table) -> pd.DataFrame:
-    columns = {fact: table.column(SAID[fact]) for fact in FACTS}
-    lateral = table.column(LATERAL)
-    if lateral is not None:  # a lateral image has nothing under AP/PA
-        frontal = columns["view"] if columns["view"] is not None else np.full(len(lateral), "", dtype=object)
-        columns["view"] = np.where([text.lower() == "lateral" for text in lateral], "LATERAL", frontal)
-    present = {fact: pd.Series(cells, dtype=object) for fact, cells in columns.items() if cells is not None}
+def _attributes(table: Table) -> pd.DataFrame:
+    columns = {key: table.column(ATTRIBUTES[key]) for key in OF_PATIENT}
+    columns["view"] = views(table)
+    present = {key: pd.Series(cells, dtype=object) for key, cells in columns.items() if cells is not None}
     return pd.DataFrame(present, index=pd.RangeIndex(len(table.cells)))
 
 
 def _table_column(table: Table, name: str) -> np.ndarray:
     """By its name in the first line, or by what it is: patient, age, sex, view."""
-    cells = table.cells[:, table.header.index(name)] if name in table.header else table.column(SAID.get(name, ()))
+    cells = table.cells[:, table.header.index(name)] if name in table.header else table.column(ATTRIBUTES.get(name, ()))
     if cells is None:
         raise DataError(str(table.path), f"there is no column {shown(name)}", suggest(name, table.header, "Columns"))
     return cells
@@ -211,29 +211,20 @@ def _table_column(table: Table, name: str) -> np.ndarray:
 
 def _npz(bundle: Bundle, path: Path, images: Images, keep: Sequence[str], without: Sequence[str]) -> _ImageSource:
     archive = Archive(path)
-    splits = [split for split in SIDES if f"{split}_images" in archive.members]
-    if not splits:
-        remedy = "Give a file in the form of MedMNIST, with train_images, test_images and so on."
-        raise DataError(str(path), "has no train_images, val_images or test_images", remedy)
-    members = {split: archive.pictures(split) for split in splits}
-    counts = {split: member.shape[0] for split, member in members.items()}
-
-    def column(name: str) -> np.ndarray | None:
-        values = archive.column(name, counts)
-        if values is not None and values.ndim != 1:
-            raise archive.damaged(f"{name} does not hold one value for each image")
-        return values
-
-    facts = pd.DataFrame(index=pd.RangeIndex(sum(counts.values())))
-    for fact, (name, yes, no) in FLAGS.items():
-        if (flags := column(name)) is not None:
-            facts[fact] = pd.Series(np.where(flags.astype(bool), yes, no), dtype=object)
-    if (ages := column("age")) is not None:
-        facts["age"] = pd.Series(texts_of(ages), dtype=object)
-    refuse_partly(bundle, set(facts.columns), str(path), without)
+    members = archive.parts()
+    counts = {part: member.shape[0] for part, member in members.items()}
+    attributes = pd.DataFrame(index=pd.RangeIndex(sum(counts.values())))
+    for key, (name, yes, no) in FLAGS.items():
+        if (flags := archive.values(name, counts)) is not None:
+            attributes[key] = pd.Series(np.where(flags.astype(bool), yes, no), dtype=object)
+    if (ages := archive.values("age", counts)) is not None:
+        attributes["age"] = pd.Series(texts_of(ages), dtype=object)
+    refuse_partly(bundle, set(attributes.columns), str(path), without)
     own: dict[str, np.ndarray] = {}
     for name in keep:
-        values = column(NPZ.get(name, name)) if name not in facts else facts[name].to_numpy(object)
+        values = (
+            archive.values(NPZ.get(name, name), counts) if name not in attributes else attributes[name].to_numpy(object)
+        )
         if values is None:
             known = sorted({member.partition("_")[2] for member in archive.members} - {"images", "labels"})
             raise DataError(str(path), f"has no {shown(name)} for each image", suggest(name, known, "There are"))
@@ -241,17 +232,17 @@ def _npz(bundle: Bundle, path: Path, images: Images, keep: Sequence[str], withou
 
     def read(pixels: np.ndarray, labels: list[str], rows: slice) -> Block:
         copied = {name: _texts_or_gaps(cells[rows].tolist()) for name, cells in own.items()}
-        columns = {**columns_of(facts.iloc[rows].reset_index(drop=True)), **copied}
+        columns = {**columns_of(attributes.iloc[rows].reset_index(drop=True)), **copied}
         return _block(labels, columns, pixels=converted(pixels, images))
 
     def blocks() -> Iterator[BlockReader]:
         first = 0
-        for split, member in members.items():
+        for part, member in members.items():
             place = 0
             for stretch in archive.stretches(member):
                 for start in range(0, len(stretch), AT_ONCE):
                     pixels = stretch[start : start + AT_ONCE]
-                    labels = [f"{split}-{place + number}" for number in range(len(pixels))]
+                    labels = [f"{part}-{place + number}" for number in range(len(pixels))]
                     yield partial(read, pixels, labels, slice(first, first + len(pixels)))
                     first, place = first + len(pixels), place + len(pixels)
 
@@ -270,23 +261,26 @@ def block_of_arrays(bundle: Bundle, arrays: np.ndarray, table: pd.DataFrame | No
     table = pd.DataFrame(index=pd.RangeIndex(len(pixels))) if table is None else table
     if len(table) != len(pixels):
         raise DataError("table", f"{len(table)} rows for {len(pixels)} images", "Give a row for each image.")
-    facts = pd.DataFrame({fact: _as_texts(table[fact].tolist()) for fact in FACTS if fact in table}, dtype=object)
-    refuse_partly(bundle, set(facts.columns), "table", without)
+    attributes = pd.DataFrame(
+        {key: _as_texts(table[key].tolist()) for key in OF_PATIENT if key in table},
+        dtype=object,
+    )
+    refuse_partly(bundle, set(attributes.columns), "table", without)
     labels = [str(number) for number in range(len(pixels))]
-    return _block(labels, columns_of(facts), place="image {}".format, pixels=converted(pixels, images))
+    return _block(labels, columns_of(attributes), place="image {}".format, pixels=converted(pixels, images))
 
 
 def block_of_requests(
     bundle: Bundle, rows: Sequence[Mapping[str, Any]], without: Sequence[str], where: Callable[[int], str]
 ) -> Block:
-    """Facts that a row does not give may be in its DICOM file."""
+    """Attributes that a row does not give may be in its DICOM file."""
     images = bundle.inputs.images
     if images is None:
         raise ValueError("a bundle of images is needed")
     labels = [""] * len(rows)
     if bundle.inputs.parts and bundle.inputs.image_at in without:
-        facts, missing = _request_facts(rows, [{}] * len(rows))
-        return _block(labels, columns_of(facts), missing, where)
+        attributes, missing = _request_attributes(rows, [{}] * len(rows))
+        return _block(labels, columns_of(attributes), missing, where)
     pictures = []
     with ONE_AT_A_TIME, without_warnings():
         for number, row in enumerate(rows):
@@ -295,19 +289,19 @@ def block_of_requests(
                 problem = "there is no 'image'" if content is None else "'image' is not a text"
                 raise DataError(where(number), problem, "Give the content of a PNG, JPEG or DICOM file in base64.")
             pictures.append(picture_from_base64(content, images, where(number)))
-    facts, missing = _request_facts(rows, [picture.said for picture in pictures])
-    return _block(labels, columns_of(facts), missing, where, pictures, images)
+    attributes, missing = _request_attributes(rows, [picture.attributes for picture in pictures])
+    return _block(labels, columns_of(attributes), missing, where, pictures, images)
 
 
-def _request_facts(
+def _request_attributes(
     rows: Sequence[Mapping[str, Any]], in_files: Sequence[Mapping[str, str]]
 ) -> tuple[pd.DataFrame, dict[str, np.ndarray]]:
-    """What is known of each row's patient, and by fact the rows that come without it. As in a folder, a DICOM file has
-    the facts, with or without a value."""
+    """What is known of each row's patient, and by attribute the rows that come without it. As in a folder, a DICOM
+    file has the attributes, with or without a value."""
     pairs = list(zip(rows, in_files, strict=True))
-    missing = {fact: np.array([fact not in row and not file for row, file in pairs], dtype=bool) for fact in FACTS}
-    present = [fact for fact in FACTS if not missing[fact].all()]
-    cells = {fact: _as_texts([row[fact] if fact in row else file.get(fact) for row, file in pairs]) for fact in present}
+    missing = {key: np.array([key not in row and not file for row, file in pairs], dtype=bool) for key in OF_PATIENT}
+    present = [key for key in OF_PATIENT if not missing[key].all()]
+    cells = {key: _as_texts([row[key] if key in row else file.get(key) for row, file in pairs]) for key in present}
     return pd.DataFrame(cells, dtype=object), missing
 
 
@@ -349,8 +343,7 @@ def converted(pixels: np.ndarray, images: Images) -> np.ndarray:
         return pixels[:, np.newaxis]
     if not len(pixels):
         return np.zeros((0, 1, size, size), dtype=np.uint8)
-    wanted = Wanted(size, (), "ignore", images.clahe, (), None, 0)
-    return np.stack([image_of(image, wanted) for image in pixels])[:, np.newaxis]
+    return np.stack([image_of(image, size, images.clahe) for image in pixels])[:, np.newaxis]
 
 
 def _block(
@@ -378,14 +371,14 @@ def _block(
     )
 
 
-def _without_facts(pictures: Sequence[Picture], facts: Iterable[str]) -> dict[str, np.ndarray]:
+def _without_attributes(pictures: Sequence[Picture], attributes: Iterable[str]) -> dict[str, np.ndarray]:
     """A DICOM file has the columns, with or without a value in them; a file of another kind has none."""
-    return dict.fromkeys(facts, np.array([not picture.said for picture in pictures], dtype=bool))
+    return dict.fromkeys(attributes, np.array([not picture.attributes for picture in pictures], dtype=bool))
 
 
-def columns_of(facts: pd.DataFrame) -> dict[str, pa.Array]:
+def columns_of(attributes: pd.DataFrame) -> dict[str, pa.Array]:
     """What is known of patients as the training data had it."""
-    columns, _ = groups(facts[[fact for fact in FACTS if fact in facts]])
+    columns, _ = groups(attributes[[key for key in OF_PATIENT if key in attributes]])
     return {str(name): pa.array(columns[name], from_pandas=True) for name in columns.columns}
 
 
@@ -393,7 +386,7 @@ def refuse_partly(bundle: Bundle, names: set[str], where: str, without: Sequence
     """A party with only some of its columns is not a missing party: a column was forgotten. DICOM files may have the
     rest for each patient."""
     for part in bundle.inputs.parts:
-        own = [name for name in bundle.inputs.held_by(part.party) if name in FACTS]
+        own = [name for name in bundle.inputs.held_by(part.party) if name in OF_PATIENT]
         lacking = [name for name in own if name not in names]
         missing_party = part.present is not None and len(lacking) == len(own)
         if lacking and not missing_party and part.party not in without and not in_files:

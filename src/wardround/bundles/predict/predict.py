@@ -26,7 +26,7 @@ from wardround.bundles.predict.writing import OutputColumns, open_output, refuse
 from wardround.bundles.uncertainty import set_texts
 from wardround.core.errors import DataError, StudyError, shown
 from wardround.core.threads import torch_threads
-from wardround.data.sources.csv.text_table import checked_names
+from wardround.data.text_table import checked_names
 from wardround.uncertainty.decision import REASONS
 
 WORKERS = 2

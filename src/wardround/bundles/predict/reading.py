@@ -16,8 +16,8 @@ from wardround.bundles.predict.blocks import Block, type_name
 from wardround.core.errors import DataError
 from wardround.data.prepare import Encoded, Recipe
 from wardround.data.records import Column
-from wardround.data.sources.csv.column_types import normalized_levels, spelling
-from wardround.data.sources.csv.text_table import Cells, encode_cells
+from wardround.data.sources.csv.columns import normalized_levels, spelling
+from wardround.data.text_table import Cells, encode_cells
 
 YEAR = 365.25 * 86_400  # seconds
 YEAR_2000 = 946_684_800  # seconds from 1970 to 2000-01-01

@@ -11,7 +11,7 @@ from rich.text import Text
 from wardround.cli import rendering as render
 from wardround.cli.options import Json
 from wardround.cli.rendering import console
-from wardround.privacy.dp.epsilons import in_words
+from wardround.privacy.dp.epsilons import format_epsilon
 
 if TYPE_CHECKING:
     from wardround.adaptation.adapt import Adapted
@@ -39,7 +39,7 @@ def show_shared(part: "SharedPart") -> None:
 
 def _promised(privacy: Mapping[str, Any]) -> str:
     parts = [
-        f"each {'patient' if kind == 'example' else 'hospital'}: epsilon {in_words(privacy[kind]['epsilon'])}"
+        f"each {'patient' if kind == 'example' else 'hospital'}: epsilon {format_epsilon(privacy[kind]['epsilon'])}"
         for kind in ("example", "site")
         if privacy[kind]
     ]
@@ -75,8 +75,8 @@ def show_adapted(adapted: "Adapted") -> None:
         out.print(table)
     for left in results["left_out"]:
         out.print(Text(f"{100 * left['fraction']:.0f} % of its rows was left out: {left['why']}."), soft_wrap=True)
-    for warning in results["warnings"]:
-        out.print(Text(f"! {warning}", style="yellow"), soft_wrap=True)
+    for notice in results["notices"]:
+        out.print(Text(f"! {notice['text']}", style="yellow"), soft_wrap=True)
     for fraction in results["fractions"]:
         out.print(Text(fraction["sentences"]["auc"]), soft_wrap=True)
     for sentence in results["sentences"]:

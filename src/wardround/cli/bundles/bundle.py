@@ -127,7 +127,7 @@ def bundle(
         _all_arms(run, arm, every_arm, site, seed, out, region, onnx, site_file, json)
         return
     if (run / "session.json").is_file():
-        from wardround.deployment.flat.site_bundle import make_site_bundle
+        from wardround.deployment import make_site_bundle
 
         if region is not None:
             problem = "a hospital's own folder has the model with which it predicts, and no other"

@@ -13,7 +13,7 @@ from wardround.cli.rendering import console
 from wardround.deployment.provisioning.kit_files import DAYS, HOSTS, PORT
 
 if TYPE_CHECKING:
-    from wardround.deployment.provisioning.kit import CoordinatorKit
+    from wardround.deployment import CoordinatorKit
     from wardround.study.schema import Study
 
 
@@ -35,15 +35,15 @@ def show_kits(folder: Path, study: "Study", kit: "CoordinatorKit") -> None:
     )
 
 
-def show_revoked(site: str, words: str, left: Sequence[str]) -> None:
+def show_revoked(site: str, reason: str, left: Sequence[str]) -> None:
     out = console()
-    out.print(Text(f"{site} is revoked: {words}"), soft_wrap=True)
+    out.print(Text(f"{site} is revoked: {reason}"), soft_wrap=True)
     out.print(Text(f"Sites that are left: {', '.join(left) or 'none'}"), soft_wrap=True)
 
 
-def show_study(site: str, words: Sequence[str], objections: Sequence[str]) -> None:
+def show_study(site: str, description: Sequence[str], objections: Sequence[str]) -> None:
     out = console()
-    for line in words:
+    for line in description:
         topic, colon, rest = line.partition(":")
         out.print(Text.assemble((topic + colon, "bold"), rest))
     if not objections:
@@ -89,8 +89,7 @@ def new(
     json: Json = False,
 ) -> None:
     """Make a kit for the coordinator and one for each hospital: keys, certificates, the study, site.toml."""
-    from wardround.deployment.provisioning.kit import CoordinatorKit
-    from wardround.deployment.provisioning.provision import provision
+    from wardround.deployment import CoordinatorKit, provision
     from wardround.runs.catalog import load_study
 
     parsed, families = load_study(study, quick, changes(set_))
@@ -98,20 +97,20 @@ def new(
     folder = provision(parsed, names, out, host or HOSTS, port, days, families, _regions(region or ()))
     kit = CoordinatorKit.load(folder)
     if json:
-        made = {name: folder / "sites" / name for name in kit.hospitals or kit.sites}
+        folders = {name: folder / "sites" / name for name in kit.hospitals or kit.sites}
         hashed = {"name": parsed.name, "hash": parsed.hash}
-        shown = {"folder": folder, "coordinator": kit.path, "sites": made, "study": hashed}
+        shown = {"folder": folder, "coordinator": kit.path, "sites": folders, "study": hashed}
         shown |= {"regions": {name: folder / "regions" / name for name in kit.sites}} if kit.hospitals else {}
         render.show_json({**shown, "hosts": kit.hosts, "port": kit.port, "expires": kit.expires.isoformat()})
     else:
         show_kits(folder, parsed, kit)
 
 
-def _regions(given: Sequence[str]) -> dict[str, str]:
+def _regions(options: Sequence[str]) -> dict[str, str]:
     from wardround.core.errors import DeployError
 
     regions: dict[str, str] = {}
-    for text in given:
+    for text in options:
         name, equals, address = text.partition("=")
         if not equals or name in regions:
             problem = f"{text!r} names no region, or one twice"
@@ -128,8 +127,8 @@ def revoke(
     json: Json = False,
 ) -> None:
     """Shut a site out: the coordinator takes nothing from it any more, not even in a run that goes on."""
+    from wardround.deployment import revoke as revoke_site
     from wardround.deployment.provisioning.kit import folder_of, read_keys
-    from wardround.deployment.provisioning.provision import revoke as revoke_site
 
     revoke_site(kit, site, reason)
     keys = read_keys(folder_of(kit))

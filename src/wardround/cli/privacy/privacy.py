@@ -11,12 +11,12 @@ from rich.table import Table
 from wardround.cli import rendering as render
 from wardround.cli.options import Json, Quick, Set, StudyArgument, changes
 from wardround.cli.rendering import console
-from wardround.privacy.dp.epsilons import in_words
-from wardround.privacy.dp.exposure import exposure_words
+from wardround.privacy.dp.epsilons import format_epsilon
+from wardround.privacy.dp.exposure import exposure_text
 
 if TYPE_CHECKING:
     from wardround.runs.ledger import Spent
-    from wardround.runs.privacy_plan import Planned
+    from wardround.runs.spending import Planned
     from wardround.study.schema import Study
 
 ADJACENCY = (
@@ -40,7 +40,7 @@ def show_plan(study: "Study", planned: Sequence["Planned"], plain_plan: Mapping[
     for name in ("patients", "rate", "steps", "noise", "epsilon", "replace", "by RDP", "delta", "target"):
         table.add_column(name, justify="right")
     for row in planned:
-        epsilons = (in_words(value, ".3f") for value in (row.epsilon, row.epsilon_replace, row.epsilon_rdp))
+        epsilons = (format_epsilon(value, ".3f") for value in (row.epsilon, row.epsilon_replace, row.epsilon_rdp))
         noise = f"{row.noise:.4g}" if row.noise == row.noise_last else f"{row.noise:.4g} to {row.noise_last:.4g}"
         table.add_row(
             escape(row.arm),
@@ -51,20 +51,21 @@ def show_plan(study: "Study", planned: Sequence["Planned"], plain_plan: Mapping[
             noise,
             *epsilons,
             f"{row.delta:g}",
-            in_words(row.epsilon_target),
+            format_epsilon(row.epsilon_target),
         )
     out.print(table)
     out.print(ADJACENCY, soft_wrap=True)
     for site, row in plain_plan["total"].items():
         out.print(
-            f"{site}: private arms {row['arms']}, seeds {row['seeds']}, together: epsilon "
-            f"{in_words(row['epsilon'], '.2f')} (replace {in_words(row['epsilon_replace'], '.2f')}) at delta "
-            f"{row['delta']:g}, with the first seed's numbers of rows.",
+            f"{site}: private arms {row['arms']}, seeds {row['seeds']}, together: "
+            f"epsilon {format_epsilon(row['epsilon'], '.2f')} "
+            f"(replace {format_epsilon(row['epsilon_replace'], '.2f')}) at delta {row['delta']:g}, "
+            "with the first seed's numbers of rows.",
             soft_wrap=True,
             markup=False,
         )
     if plain_plan["exposure"] is not None:
-        out.print(exposure_words(plain_plan["exposure"]), soft_wrap=True, markup=False)
+        out.print(exposure_text(plain_plan["exposure"]), soft_wrap=True, markup=False)
     out.print("A simulation draws its noise from the seed and so carries no guarantee; a deployment does.")
 
 
@@ -85,9 +86,9 @@ def show_spent(
     out.print(_table("Of which", parts, ("study_name", "arm", "seed", "run")))
     out.print(ADJACENCY, soft_wrap=True)
     for name, exposure in exposures.items():
-        out.print(f"{name}: {exposure_words(exposure)}", soft_wrap=True, markup=False)
+        out.print(f"{name}: {exposure_text(exposure)}", soft_wrap=True, markup=False)
     if not exposures:
-        out.print(exposure_words(None), soft_wrap=True, markup=False)
+        out.print(exposure_text(None), soft_wrap=True, markup=False)
     if not all(row.guarantee for row in total):
         out.print("Entries of simulations carry no guarantee: their noise can be drawn again from the seed.")
 
@@ -100,7 +101,7 @@ def _table(title: str, rows: Sequence["Spent"], parts: Sequence[str]) -> Table:
     for name in ("rounds", "steps", "epsilon", "replace", "delta"):
         table.add_column(name, justify="right")
     for row in rows:
-        epsilons = (in_words(row.add_remove, ".3f"), in_words(row.replace, ".3f"))
+        epsilons = (format_epsilon(row.add_remove, ".3f"), format_epsilon(row.replace, ".3f"))
         numbers = (str(row.rounds), str(row.steps), *epsilons, f"{row.delta:g}")
         table.add_row(*map(escape, (row.site, *(str(getattr(row, part)) for part in shown))), *numbers)
     return table
@@ -114,7 +115,7 @@ def plan(study: StudyArgument, quick: Quick = False, set_: Set = None, json: Jso
     """Noise, sampling rate, steps and epsilon of every site, before anything trains."""
     from wardround.runs.catalog import load_study
     from wardround.runs.plan import load_plan
-    from wardround.runs.privacy_plan import as_plain, planned_spending
+    from wardround.runs.spending import as_plain, planned_spending
 
     parsed, families = load_study(study, quick, changes(set_))
     loaded = load_plan(parsed, families)

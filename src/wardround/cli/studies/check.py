@@ -19,9 +19,9 @@ def check(
     from wardround.core.errors import CheckError
     from wardround.core.notices import errors_among, with_texts
     from wardround.runs.catalog import load_study
-    from wardround.runs.estimate import estimate
     from wardround.runs.plan import check_study, load_plan, rehearse
     from wardround.runs.site_descriptions import describe_sites, matching_notices
+    from wardround.runs.units import estimate
 
     parsed, families = load_study(study, quick, changes(set_))
     plan = load_plan(parsed, families)

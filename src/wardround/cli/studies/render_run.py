@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from wardround.report.compare import Comparison
     from wardround.report.evidence import Evidence
     from wardround.report.headline import Headline
-    from wardround.report.table import Table as ReportTable
+    from wardround.report.render.table import Table as ReportTable
     from wardround.runs.execute import Progress, StudyRun
 
 SHOWN = {
@@ -65,11 +65,11 @@ def drawing_workers() -> int:
 
 def show_run(run: "StudyRun", report: str | None) -> None:
     from wardround.report.evidence import read_evidence
-    from wardround.report.words import SYNTHETIC, answer, design
-    from wardround.report.words_findings import left_out_words
-    from wardround.report.words_on_data import ranking_words
-    from wardround.report.words_participation import participation_words
-    from wardround.report.words_privacy import spent_lines
+    from wardround.report.phrases import SYNTHETIC, ranking_sentence
+    from wardround.report.sections.answer import answer, participation_sentence
+    from wardround.report.sections.design.settings import design
+    from wardround.report.sections.findings import left_out_sentences
+    from wardround.report.sections.privacy.spending import spent_lines
     from wardround.runs.folder import RunFolder
 
     results, out = run.results, console()
@@ -79,7 +79,7 @@ def show_run(run: "StudyRun", report: str | None) -> None:
     question = results["study"]["question"]
     seeds = len(results["seeds"])
     title = f"{results['study']['name']}: {question}" if question else results["study"]["name"]
-    missing = participation_words(results)
+    missing = participation_sentence(results)
     if missing is not None:
         out.print(Text(missing, style="bold"), soft_wrap=True)
     out.print(_metric_table(evidence, title))
@@ -94,8 +94,8 @@ def show_run(run: "StudyRun", report: str | None) -> None:
     if evidence.findings:
         out.print(f"Every figure is the mean over {len(evidence.findings)} findings.")
     if evidence.ranked_within:
-        out.print(Text(ranking_words(evidence)), soft_wrap=True)
-    for sentence in left_out_words(evidence):
+        out.print(Text(ranking_sentence(evidence)), soft_wrap=True)
+    for sentence in left_out_sentences(evidence):
         out.print(Text(sentence), soft_wrap=True)
     out.print()
     if len(evidence.sites) <= MOST_SITES:
@@ -111,7 +111,9 @@ def show_run(run: "StudyRun", report: str | None) -> None:
     _show_claims(out, evidence)
     for line in spent_lines(evidence):
         out.print(Text(line), soft_wrap=True)
-    _show_warnings(out, [*([SYNTHETIC] if evidence.synthetic else []), *results["warnings"]])
+    _show_warnings(
+        out, [*([SYNTHETIC] if evidence.synthetic else []), *(notice["text"] for notice in results["notices"])]
+    )
     out.print(Text("\nAnswer", style="bold"))
     for sentence in answer(evidence):
         out.print(Text(f"  {sentence}"), soft_wrap=True)
@@ -124,7 +126,7 @@ def show_run(run: "StudyRun", report: str | None) -> None:
 
 def _show_claims(out: Console, evidence: "Evidence") -> None:
     """One by one where they are few, else counted by subject."""
-    from wardround.report.claims import FEW, claim_count_table
+    from wardround.report.sections.claims import FEW, claim_count_table
 
     claims, counted = evidence.results["claims"], claim_count_table(evidence)
     if not claims:

@@ -14,7 +14,7 @@ def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a complete run.")], json: Json = False
 ) -> None:
     """Make a run's report.html, figures and tables again, from its folder alone."""
-    from wardround.report.build import build_report
+    from wardround.report import build_report
 
     path = build_report(run, drawing_workers())
     if json:
@@ -31,8 +31,7 @@ def compare(
     json: Json = False,
 ) -> None:
     """Set runs side by side: what differs in their studies, and in their results."""
-    from wardround.report.compare import compare_runs
-    from wardround.report.table import write_tables
+    from wardround.report import compare_runs, write_tables
 
     comparison = compare_runs(runs)
     if out is not None:

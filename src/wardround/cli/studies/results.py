@@ -29,14 +29,13 @@ def plots(
 ) -> None:
     """Draw a run's figures as SVG and PNG: arms, sites, curves, and what changes over alpha and over mu."""
     from wardround.core.errors import RunError
-    from wardround.report.evidence import read_evidence
-    from wardround.report.figures import draw_all
+    from wardround.report import draw_figures, read_evidence
     from wardround.runs.folder import RunFolder
 
     folder = run / "figures" if out is None else out
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(str(out), "is there already and not an empty folder", "Give --out a new folder.")
-    drawn = draw_all(read_evidence(RunFolder(run)), folder, drawing_workers())
+    drawn = draw_figures(read_evidence(RunFolder(run)), folder, drawing_workers())
     if json:
         render.show_json({"folder": str(folder), "figures": list(drawn)})
     else:

@@ -3,8 +3,10 @@
 from wardround.core.notices.code import Code
 from wardround.core.notices.notice import Notice, Plain, Severity, errors_among
 from wardround.core.notices.notice_texts import (
+    ABSENCES,
     CHECKS,
     CODES,
+    as_notice,
     grouped,
     identity,
     line_of,
@@ -14,17 +16,20 @@ from wardround.core.notices.notice_texts import (
     read_notice,
     reference,
     remedy_of,
+    some_of,
     text_of,
     with_texts,
 )
 
 __all__ = [
+    "ABSENCES",
     "CHECKS",
     "CODES",
     "Code",
     "Notice",
     "Plain",
     "Severity",
+    "as_notice",
     "errors_among",
     "grouped",
     "identity",
@@ -35,6 +40,7 @@ __all__ = [
     "read_notice",
     "reference",
     "remedy_of",
+    "some_of",
     "text_of",
     "with_texts",
 ]

@@ -18,6 +18,7 @@ class Code:
     is_check: bool = False  # a check before training: `[evaluation] accept` may name it
     same_by: tuple[str, ...] = ("columns", "classes", "other_sites", "details", "files")  # beside site, arm, variant
     remedy_for: Text | None = None  # where it depends on the notice
+    is_absence: bool = False  # why a site does not take part
 
 
 def info(meaning: str, remedy: str, text: Text) -> Code:
@@ -26,6 +27,10 @@ def info(meaning: str, remedy: str, text: Text) -> Code:
 
 def warning(meaning: str, remedy: str, text: Text) -> Code:
     return Code(("warning",), meaning, remedy, text)
+
+
+def absence(meaning: str, remedy: str, text: Text) -> Code:
+    return Code(("warning",), meaning, remedy, text, is_absence=True)
 
 
 def check(
@@ -43,8 +48,8 @@ def quoted(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names))
 
 
-def listed(words: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+def listed(items: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(items[:-1]), items[-1])))
 
 
 def count(notice: Notice, name: str = "rows") -> int:

@@ -26,6 +26,11 @@ def _target_elsewhere(notice: Notice) -> str:
 
 FILE_CODES: Mapping[str, Code] = {
     # reading files
+    "source-note": info(
+        "A source remarks something in its own words (`notes` of its records).",
+        "Read its documentation.",
+        lambda n: str(n.details["text"]),
+    ),
     "column-not-recorded": Code(
         ("info", "warning"),
         "A site does not record a column that others have, or has no value in it.",

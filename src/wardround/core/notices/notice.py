@@ -45,15 +45,15 @@ class Notice:
 
     @classmethod
     def from_json(cls, value: object) -> "Notice":
-        """From a file or another institution. ValueError, without what was found, where it is not a notice."""
+        """From a file or another institution. ValueError, without the content, if it is not a notice."""
         if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
             raise ValueError("a notice is a table")
-        given = {name: found for name, found in value.items() if name != "text"}  # rendered again by whoever shows it
-        if unknown := set(given) - set(_READERS):
+        content = {name: entry for name, entry in value.items() if name != "text"}  # rendered again by whoever shows it
+        if unknown := set(content) - set(_READERS):
             raise ValueError(f"{len(unknown)} fields of a notice are not known")
-        if "code" not in given or given.get("severity") not in get_args(Severity):
+        if "code" not in content or content.get("severity") not in get_args(Severity):
             raise ValueError("a notice needs a code and a severity")
-        return cls(**{name: _READERS[name](found) for name, found in given.items()})
+        return cls(**{name: _READERS[name](entry) for name, entry in content.items()})
 
 
 def errors_among(notices: Iterable[Notice]) -> list[Notice]:
@@ -62,7 +62,7 @@ def errors_among(notices: Iterable[Notice]) -> list[Notice]:
 
 def _to_plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _to_plain(found) for name, found in value.items()}
+        return {name: _to_plain(entry) for name, entry in value.items()}
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -87,7 +87,7 @@ def _number(value: object) -> float:
 def _numbers(value: object) -> dict[str, float]:
     if not isinstance(value, Mapping) or len(value) > MOST_NAMES:
         raise ValueError("counts in a notice are not a table")
-    return {_text(name): _number(found) for name, found in value.items()}
+    return {_text(name): _number(entry) for name, entry in value.items()}
 
 
 def _flag(value: object) -> bool:
@@ -99,7 +99,7 @@ def _flag(value: object) -> bool:
 def _details(value: object) -> dict[str, Plain]:
     if not isinstance(value, Mapping) or len(value) > MOST_NAMES:
         raise ValueError("details of a notice are not a table")
-    return {_text(name): _detail(found) for name, found in value.items()}
+    return {_text(name): _detail(entry) for name, entry in value.items()}
 
 
 def _detail(value: object) -> Plain:

@@ -15,6 +15,7 @@ from wardround.core.notices.notice import Notice, Severity
 from wardround.core.notices.run_codes import RUN_CODES
 
 CODES: Mapping[str, Code] = {**CHECK_CODES, **FILE_CODES, **IMAGE_CODES, **RUN_CODES}
+ABSENCES = frozenset(code for code, known in CODES.items() if known.is_absence)
 CHECKS = {code: known.meaning for code, known in CODES.items() if known.is_check}
 MANY_SITES = 3  # with so many, a remark that they share is made once
 MOST_NAMED = 20  # sites of such a line
@@ -56,13 +57,13 @@ def grouped(notices: Iterable[Notice]) -> list[tuple[list[Notice], str]]:
     groups: dict[tuple[object, ...], list[Notice]] = {}
     for notice in notices:
         groups.setdefault(_shared(notice), []).append(notice)
-    found: list[tuple[list[Notice], str]] = []
+    lines: list[tuple[list[Notice], str]] = []
     for members in groups.values():
         if len(members) < MANY_SITES:
-            found += [([notice], line_of(notice)) for notice in members]
+            lines += [([notice], line_of(notice)) for notice in members]
         else:
-            found.append((members, _line_for_many(members)))
-    return found
+            lines.append((members, _line_for_many(members)))
+    return lines
 
 
 def identity(notice: Notice) -> tuple[object, ...]:
@@ -74,16 +75,23 @@ def identity(notice: Notice) -> tuple[object, ...]:
 
 def over_seeds(by_seed: Iterable[Iterable[Notice]]) -> list[Notice]:
     """The first of each remark, with the number of seeds that have it where not all have it."""
-    found: dict[tuple[object, ...], list[Notice]] = {}
+    alike: dict[tuple[object, ...], list[Notice]] = {}
     total = 0
     for notices in by_seed:
         total += 1
         for key, notice in {identity(notice): notice for notice in notices}.items():
-            found.setdefault(key, []).append(notice)
-    return [
-        notices[0] if len(notices) == total else replace(notices[0], seeds=(len(notices), total))
-        for notices in found.values()
-    ]
+            alike.setdefault(key, []).append(notice)
+    return [replace(notices[0], seeds=some_of(len(notices), total)) for notices in alike.values()]
+
+
+def as_notice(note: Notice | str) -> Notice:
+    """A source of somebody else's may remark in plain sentences."""
+    return note if isinstance(note, Notice) else Notice("source-note", "info", details={"text": note})
+
+
+def some_of(seeds: int, total: int) -> tuple[int, int] | None:
+    """The field `seeds` of a notice: None where all have it."""
+    return None if seeds == total else (seeds, total)
 
 
 def read_notice(value: object) -> Notice:

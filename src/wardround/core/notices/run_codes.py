@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from wardround.core.notices.code import NOTHING, Code, Text, count, info, plural, warning
+from wardround.core.notices.code import NOTHING, Code, Text, absence, count, info, plural, warning
 from wardround.core.notices.notice import Notice
 
 LR_HIGH = "The learning rate (`lr`) may be too high."
@@ -13,10 +13,9 @@ def _diverged(notice: Notice) -> str:
     return "training diverged; the scores are not numbers and count nowhere"
 
 
-def _saturated(notice: Notice) -> str:
-    share = notice.counts.get("share", 0.0)
-    ends = f", and {share:.0%} of its scores are nearly 0 or 1" if share > 0 else ""
-    return f"has a higher test loss than one answer for everybody would have{ends}"
+def _training(meaning: str, remedy: str, what: str) -> Code:
+    """Advice follows at once: these are read at the end of a run."""
+    return warning(meaning, remedy, lambda n: f"{what.format(**n.counts)}; {remedy[0].lower()}{remedy[1:-1]}")
 
 
 def _withheld(notice: Notice) -> str:
@@ -43,31 +42,32 @@ RUN_CODES: Mapping[str, Code] = {
         LR_HIGH,
         _diverged,
     ),
-    "constant-scores": warning(
+    "constant-scores": _training(
         "Scores of all test rows are within 0.001 of each other.",
         "Nothing was learnt; try another learning rate (`lr`).",
-        lambda n: "gives all test rows nearly the same score",
+        "gives all test rows nearly the same score",
     ),
-    "saturated-scores": warning(
+    "saturated-scores": _training(
         "The test loss after the last round is more than 5 % above that of the constant answer, which gives every row "
         "the shares of the classes among the test rows, and 1 % of the scores or more are within 0.001 of 0 or 1.",
         "The learning rate (`lr`) may be too high, or the rows too few for the model.",
-        _saturated,
+        "has a higher test loss than the same answer for everybody would have, and {share:.0%} of its scores are "
+        "nearly 0 or 1",
     ),
-    "unfinished-training": warning(
+    "unfinished-training": _training(
         "The test loss is as high, without such scores: common with a rare outcome and few rounds.",
         "Training may have stopped too early: try more `rounds` or a higher learning rate (`lr`).",
-        lambda n: "has a higher test loss than one answer for everybody would have, without any extreme score",
+        "has a higher test loss than the same answer for everybody would have, without any extreme score",
     ),
-    "rising-loss": warning(
+    "rising-loss": _training(
         "The mean training loss of the last tenth of the rounds is more than 5 % above that of the first round.",
         LR_HIGH,
-        lambda n: "has a higher training loss at the end than after the first round",
+        "has a higher training loss at the end than after the first round",
     ),
-    "flat-loss": warning(
+    "flat-loss": _training(
         "The training loss fell by less than 0.1 %.",
         "The learning rate (`lr`) may be too low, or the rounds too few.",
-        lambda n: "has hardly changed its training loss",
+        "has hardly changed its training loss",
     ),
     "update-not-finite": warning(
         "A site's updates had numbers that are not finite, and counted for nothing.",
@@ -96,7 +96,7 @@ RUN_CODES: Mapping[str, Code] = {
         NOTHING,
         lambda n: f"all parties have the patients of {count(n):,} of {count(n, 'of'):,} training rows",
     ),
-    "site-late": warning(
+    "site-late": absence(
         "A site did not answer in time, before the first round.",
         "Ask the site whether it was running.",
         lambda n: (
@@ -105,38 +105,43 @@ RUN_CODES: Mapping[str, Code] = {
             else "did not answer in time, before the first round"
         ),
     ),
-    "site-revoked": warning("A site's key was revoked.", "Provision the site anew.", lambda n: "its key was revoked"),
-    "site-refused": warning(
+    "region-left": absence(
+        "A hospital's region left, and the hospital with it.",
+        "Settle it with the region.",
+        lambda n: f"its region {n.details['region']} left",
+    ),
+    "site-revoked": absence("A site's key was revoked.", "Provision the site anew.", lambda n: "its key was revoked"),
+    "site-refused": absence(
         "A site refused to take part, by its policy or its approvals.",
         "Settle it with the site.",
         _reason("refused"),
     ),
-    "site-failed": warning(
+    "site-failed": absence(
         "A site could not do what it was asked.",
         "Settle it with the site; its own screen says more.",
         _reason("failed"),
     ),
-    "site-data-unusable": warning(
+    "site-data-unusable": absence(
         "A site's rows cannot be read or used.",
         "The site's own screen says why.",
         lambda n: "failed: its rows cannot be used as they are; its own screen says why",
     ),
-    "site-fails-check": warning(
+    "site-fails-check": absence(
         "A site's rows fail a check.",
         "The site's own screen says how.",
         lambda n: f"failed: its rows fail the check {n.details['check']}; its own screen says how",
     ),
-    "site-answer-unusable": warning(
+    "site-answer-unusable": absence(
         "A site sent an answer that cannot be used.",
         "Install the same version of wardround everywhere.",
-        _reason("sent an answer that cannot be used"),
+        lambda n: str(n.details.get("problem") or f"sent an answer that cannot be used: {n.details['reason']}"),
     ),
-    "site-disagrees": warning(
+    "site-disagrees": absence(
         "A site's data do not fit with those of most other sites.",
         "Change the site's file as its remedy says.",
         lambda n: str(n.details["reason"]),
     ),
-    "site-away": warning(
+    "site-away": absence(
         "A site was away when models were evaluated.",
         "No figure has its rows; evaluate again when it is there.",
         lambda n: "was away when models were evaluated, so that no figure has its rows",

@@ -5,6 +5,7 @@ Nothing here holds a patient's value. An error stops the study, unless it names 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import compress
 
 import numpy as np
 
@@ -64,11 +65,9 @@ def refuse_errors(notices: Iterable[Notice], how_to_accept: str = IN_STUDY) -> N
         raise CheckError(where, text_of(first), f"{remedy_of(first)}{advice}{more}", first)
 
 
-def one_site(splits: Sequence[Split]) -> list[Notice]:
-    """For arms that are federated, which need others to learn from."""
-    if len(splits) != 1:
-        return []
-    return [Notice("one-site", "warning", splits[0].site)]
+def single_site(splits: Sequence[Split]) -> list[Notice]:
+    """For federated arms, which need others to learn from."""
+    return [Notice("one-site", "warning", splits[0].site)] if len(splits) == 1 else []
 
 
 def _row_counts(splits: Sequence[Split]) -> Iterable[Notice]:
@@ -82,49 +81,31 @@ def _row_counts(splits: Sequence[Split]) -> Iterable[Notice]:
 
 
 def _classes(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Notice]:
-    if cohort.records.has_findings:
-        yield from _findings(cohort, splits)
-        return
-    target, names = cohort.records.target, cohort.records.classes
-    classes = np.arange(len(names))
-    trained = np.unique(np.concatenate([target[split.train] for split in splits]))
-    if len(trained) == 1:
-        yield Notice("one-class", "error", classes=(names[trained[0]],))
-    for name, count in zip(names, np.bincount(target, minlength=len(classes)).tolist(), strict=True):
-        if 0 < count < RARE:
-            yield Notice("rare-class", "warning", classes=(name,), counts={"rows": count})
-    for split in splits:
-        for part, rows in _parts(split):
-            missing = tuple(names[place] for place in np.setdiff1d(classes, target[rows]))
-            if missing:
-                yield _missing_class(split.site, part, missing, len(names))
-
-
-def _findings(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Notice]:
-    """The same for rows that may have several findings: a class is then the presence of one."""
-    target, names = cohort.records.target, cohort.records.classes
-    train = target[np.concatenate([split.train for split in splits])]
-    if not ((train == 1).any(axis=0) & (train == 0).any(axis=0)).any():
+    """Where a row may have any number of findings, a class is the presence of a finding."""
+    target, names, findings = cohort.records.target, cohort.records.classes, cohort.records.has_findings
+    present = target == 1 if findings else target[:, None] == np.arange(len(names))
+    details = {"findings": True} if findings else {}
+    train = np.concatenate([split.train for split in splits])
+    occurring = tuple(compress(names, present[train].any(axis=0)))
+    if not findings and len(occurring) == 1:
+        yield Notice("one-class", "error", classes=occurring)
+    elif findings and not (present[train].any(axis=0) & (target[train] == 0).any(axis=0)).any():
         yield Notice("one-class", "error")
-    for name, count in zip(names, (target == 1).sum(axis=0).tolist(), strict=True):
-        if count < RARE:
-            yield Notice("rare-class", "warning", classes=(name,), counts={"rows": count}, details={"findings": True})
+    for name, count in zip(names, present.sum(axis=0).tolist(), strict=True):
+        if count < RARE and (count or findings):
+            yield Notice("rare-class", "warning", classes=(name,), counts={"rows": count}, details=details)
+    yield from _missing_classes(names, present, splits, details)
+
+
+def _missing_classes(
+    names: Sequence[str], present: np.ndarray, splits: Sequence[Split], details: dict[str, bool]
+) -> Iterable[Notice]:
     for split in splits:
-        for part, rows in _parts(split):
-            present = (target[rows] == 1).any(axis=0)
-            missing = tuple(name for name, there in zip(names, present, strict=True) if not there)
-            if missing:
-                yield _missing_class(split.site, part, missing, len(names), findings=True)
-
-
-def _parts(split: Split) -> list[tuple[str, np.ndarray]]:
-    """Training and test rows, where there are any."""
-    return [(part, rows) for part, rows in (("training", split.train), ("test", split.test)) if len(rows)]
-
-
-def _missing_class(site: str, part: str, missing: tuple[str, ...], of: int, findings: bool = False) -> Notice:
-    details = {"part": part} | ({"findings": True} if findings else {})
-    return Notice("missing-class", "warning", site, classes=missing, counts={"of": of}, details=details)
+        for part, rows in (("training", split.train), ("test", split.test)):
+            lacking = tuple(compress(names, ~present[rows].any(axis=0))) if len(rows) else ()
+            if lacking:
+                counts, in_part = {"of": len(names)}, {"part": part} | details
+                yield Notice("missing-class", "warning", split.site, classes=lacking, counts=counts, details=in_part)
 
 
 def _columns(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Notice]:
@@ -141,7 +122,7 @@ def _columns(cohort: Cohort, splits: Sequence[Split]) -> Iterable[Notice]:
         lowest, highest = np.where(gaps, np.inf, part).min(axis=0), np.where(gaps, -np.inf, part).max(axis=0)
         constant = (lowest == highest) & (len(part) > 1)
         for code, mask in (("empty-column", empty), ("constant-column", constant)):
-            names = tuple(column.name for column, hit in zip(table.columns, mask, strict=True) if hit)
+            names = tuple(column.name for column in compress(table.columns, mask))
             if names:
                 yield Notice(code, "warning", split.site, names)
 
@@ -251,11 +232,11 @@ def direction_notices(opposite: Iterable[Opposite], classes: Sequence[str]) -> l
         Notice(
             "label-direction",
             "error",
-            one.site,
-            per_column=dict.fromkeys(one.higher, 1) | dict.fromkeys(one.lower, -1),
+            inverted.site,
+            per_column=dict.fromkeys(inverted.higher, 1) | dict.fromkeys(inverted.lower, -1),
             classes=(classes[1],),
-            other_sites=() if one.certain and len(one.others) > 1 else one.others,
-            details={"certain": one.certain},
+            other_sites=() if inverted.certain and len(inverted.others) > 1 else inverted.others,
+            details={"certain": inverted.certain},
         )
-        for one in opposite
+        for inverted in opposite
     ]

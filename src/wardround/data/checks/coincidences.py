@@ -118,16 +118,16 @@ def _expected_pairs(rows: HashedRows, here: np.ndarray, elsewhere: np.ndarray | 
     equal = agreeing()
     if not count:
         return equal
-    one = np.array([agreeing(place) - equal for place in range(count)])
-    if not one.sum():
+    single = np.array([agreeing(place) - equal for place in range(count)])
+    if not single.sum():
         return 0.0
-    two = np.zeros((count, count))
+    double = np.zeros((count, count))
     for i, j in combinations(range(count), 2):
-        two[i, j] = two[j, i] = agreeing(i, j) - equal - one[i] - one[j]
-    others, both = one.sum() - one, two.sum(axis=1)
+        double[i, j] = double[j, i] = agreeing(i, j) - equal - single[i] - single[j]
+    others, both = single.sum() - single, double.sum(axis=1)
     # a column of which no nearly equal pair tells anything counts as agreeing with even odds
     against = np.where(others > 0, both / np.maximum(others, 1), np.where(both > 0, np.inf, 1.0))
-    return float(one.sum() / against.sum()) if against.sum() else equal
+    return float(single.sum() / against.sum()) if against.sum() else equal
 
 
 def _telling(cells: np.ndarray, first: int | None) -> np.ndarray:
@@ -153,5 +153,5 @@ def _equal_pairs(key: np.ndarray, first: int | None) -> float:
     if first is None:
         counts = np.bincount(codes).astype(float)
         return float((counts * (counts - 1) / 2).sum())
-    sides = [np.bincount(part, minlength=len(distinct)).astype(float) for part in (codes[:first], codes[first:])]
-    return float((sides[0] * sides[1]).sum())
+    here, there = (np.bincount(part, minlength=len(distinct)).astype(float) for part in (codes[:first], codes[first:]))
+    return float((here * there).sum())

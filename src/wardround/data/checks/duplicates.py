@@ -10,14 +10,12 @@ from wardround.data.checks.coincidences import explained_by_chance
 from wardround.data.cohort import Cohort
 from wardround.data.split import Split
 
-FEWEST = 3  # copies: a pair or two may always be, a coincidence or a slip of the pen
+FEWEST = 3  # copies: a pair or two may always be, a coincidence or a typo
 FEWEST_COLUMNS = 4  # that vary: of fewer, equal rows of one site say nothing
 # A tenth of the rows as second copies carry a fifth more variance than as many different rows would, so that
 # intervals that take rows for patients come out a tenth too narrow. Below it, figures hardly change.
 MANY = 0.1
-SAME_FILE = (
-    10  # different rows: two files with the same rows, as often each, are one file even where columns are coarse
-)
+SAME_FILE = 10  # different rows: two files with the same rows, as often each, are one file even if columns are coarse
 
 
 @dataclass(frozen=True)
@@ -50,15 +48,11 @@ def copies(cohort: Cohort, rows: np.ndarray) -> Copies:
     """
     if not cohort.records.is_table:
         return Copies(0, len(rows), np.inf)
-    told = pd.DataFrame({"row": cohort.prints[rows]})
+    visits = pd.DataFrame({"row": cohort.prints[rows]})
     if cohort.records.patient is not None:
-        told = told.assign(patient=cohort.patient[rows]).drop_duplicates()
-    again = told["row"].duplicated()
-    count = int(again.sum())
-    if count < FEWEST:  # the usual case costs nothing more
-        return Copies(count, len(rows), np.inf)
-    chosen = rows[told.index.to_numpy()]
-    if _varying(cohort, chosen) < FEWEST_COLUMNS:
+        visits = visits.assign(patient=cohort.patient[rows]).drop_duplicates()
+    count, chosen = int(visits["row"].duplicated().sum()), rows[visits.index.to_numpy()]
+    if count < FEWEST or _varying(cohort, chosen) < FEWEST_COLUMNS:
         return Copies(count, len(rows), np.inf)
     return Copies(count, len(rows), explained_by_chance(cohort.hashed, chosen))
 
@@ -71,12 +65,7 @@ def copies_elsewhere(cohort: Cohort, splits: Sequence[Split]) -> dict[str, Elsew
     rows = [np.unique(split.rows) for split in splits]
     if not pd.Series(cohort.prints[np.unique(np.concatenate(rows))]).duplicated().any():
         return {}  # the usual case, at no cost
-    table = pd.DataFrame(
-        {
-            "site": np.repeat(np.arange(len(splits)), list(map(len, rows))),
-            "row": np.concatenate(rows),
-        }
-    )
+    table = pd.DataFrame({"site": np.repeat(np.arange(len(splits)), list(map(len, rows))), "row": np.concatenate(rows)})
     table["print"], table["numbering"] = cohort.prints[table["row"]], numbering(cohort)[table["row"]]
     equal = table[table.duplicated("print", keep=False)]
     at_sites = equal.groupby("print")["site"].transform("nunique")
@@ -90,7 +79,7 @@ def copies_elsewhere(cohort: Cohort, splits: Sequence[Split]) -> dict[str, Elsew
     known = equal["numbering"] >= 0
     open_pairs = (everywhere - own - comparable.where(known, 0)) > 0
     closed_pairs = known & (comparable > 0)
-    found = {}
+    elsewhere = {}
     again = _same_file(cohort, rows)
     for number, split in enumerate(splits):
         here = equal["site"] == number
@@ -99,15 +88,15 @@ def copies_elsewhere(cohort: Cohort, splits: Sequence[Split]) -> dict[str, Elsew
         others = np.setdiff1d(table.loc[table["site"] != number, "row"].to_numpy(), rows[number])
         copied, alike = (equal.loc[here & pairs, "row"].to_numpy() for pairs in (open_pairs, closed_pairs))
         matched = [_matched(cohort.prints, chosen, others) for chosen in (copied, alike)]
-        explained = 0.0  # no two images are equal by chance
-        if cohort.records.is_table:
-            explained = explained_by_chance(cohort.hashed, rows[number], others) if max(matched) else 0.0
-        found[split.site] = Elsewhere(
+        explained = 0.0
+        if cohort.records.is_table and max(matched):  # no two images are equal by chance
+            explained = explained_by_chance(cohort.hashed, rows[number], others)
+        elsewhere[split.site] = Elsewhere(
             np.isin(split.rows, copied) & (matched[0] > explained or number in again),
             np.isin(split.rows, alike) & (matched[1] > explained),
             explained,
         )
-    return found
+    return elsewhere
 
 
 def numbering(cohort: Cohort) -> np.ndarray:

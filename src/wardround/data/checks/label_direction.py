@@ -1,8 +1,8 @@
 """Does a label mean the same everywhere? Columns that several sites record should point the same way.
 
 Where older patients are more often positive at every site but one, the positive class of that one may mean the
-opposite there. Each site tells of each column only how well it ranks the positive above the negative rows: the area
-under the ROC curve less one half, with its standard error. So the same functions serve a simulation and a deployment.
+opposite there. A site reports for each column only how well it ranks positive above negative rows: the area under the
+ROC curve less one half, with its standard error. So the same functions serve a simulation and a deployment.
 
 The evidence is a likelihood ratio in natural logarithms: how much better "this site's label is inverted" explains its
 associations than "it runs as the others' do". Random effects: a site's association with a column differs truly from
@@ -10,15 +10,18 @@ the mean over hospitals by `BETWEEN`, and that mean is itself a draw of spread `
 which has no direction, is no evidence.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from math import log
 
 import numpy as np
 import pandas as pd
 
-from wardround.data.clinical_names import SEX, common_name
+from wardround.data.checks.clinical_names import SEX, common_name
 from wardround.data.cohort import Cohort
+from wardround.data.records import spaced_evenly
 
 LEAST = 10  # positive and negative rows with a value: fewer say next to nothing, and come close to single patients
 ENOUGH = 5000  # rows of a class that are looked at: sampling error is by then far below BETWEEN
@@ -68,7 +71,8 @@ def associations(cohort: Cohort, rows: np.ndarray) -> dict[str, Association]:
     if not records.is_table or records.has_findings or len(records.classes) != 2:
         return {}
     distinct = rows[np.unique(cohort.prints[rows], return_index=True)[1]]
-    chosen = np.concatenate([_evenly(np.sort(distinct[records.target[distinct] == value])) for value in (1, 0)])
+    by_class = (np.sort(distinct[records.target[distinct] == value]) for value in (1, 0))
+    chosen = np.concatenate([spaced_evenly(rows_of_class, ENOUGH) for rows_of_class in by_class])
     names, values = _comparable(cohort, chosen)
     if not names or not len(chosen):
         return {}
@@ -76,14 +80,16 @@ def associations(cohort: Cohort, rows: np.ndarray) -> dict[str, Association]:
     positives, negatives = known[positive].sum(axis=0), known[~positive].sum(axis=0)
     varied = np.where(known, values, -np.inf).max(axis=0) > np.where(known, values, np.inf).min(axis=0)
     usable = (positives >= LEAST) & (negatives >= LEAST) & varied
-    kept = [place for place in np.flatnonzero(usable).tolist() if _once(names, usable, place)]
-    if not kept:
+    occurrences = Counter(compress(names, usable))
+    places = [place for place in np.flatnonzero(usable).tolist() if occurrences[names[place]] == 1]
+    if not places:
         return {}
-    p, n = positives[kept], negatives[kept]
-    ranks = pd.DataFrame(values[:, kept]).rank().to_numpy()[positive]
+    p, n = positives[places], negatives[places]
+    ranks = pd.DataFrame(values[:, places]).rank().to_numpy()[positive]
     areas = (np.nansum(ranks, axis=0) - p * (p + 1) / 2) / (p * n)
-    found = zip(kept, (areas - 0.5).tolist(), standard_errors(areas, p, n).tolist(), strict=True)
-    return {names[i]: Association(effect, error, int(positives[i]), int(negatives[i])) for i, effect, error in found}
+    errors = standard_errors(areas, p, n)
+    columns = zip(places, (areas - 0.5).tolist(), errors.tolist(), p.tolist(), n.tolist(), strict=True)
+    return {names[place]: Association(*statistics) for place, *statistics in columns}
 
 
 def standard_errors(areas: np.ndarray, positives: np.ndarray, negatives: np.ndarray) -> np.ndarray:
@@ -104,36 +110,39 @@ def opposites(by_site: Mapping[str, Mapping[str, Association]]) -> list[Opposite
     """Sites whose label runs against the others', found one after another: the clearest is set aside, and the rest are
     compared again, so that one inverted site does not make the others look inverted.
     """
-    names = sorted({name for told in by_site.values() for name in told})
-    sites = [site for site, told in by_site.items() if told]
+    names = sorted(set().union(*by_site.values()))
+    sites = [site for site, columns in by_site.items() if columns]
     if not names or not 2 <= len(sites) <= MOST_SITES:
         return []
     effects, spreads = _arrays(by_site, sites, names)
-    told = np.isfinite(spreads)
-    left, found = list(range(len(sites))), list[tuple[int, float, np.ndarray]]()
-    while len(left) > 1:
-        shares = _evidence(effects[left], spreads[left])
+    inverted, others = _set_aside(effects, spreads)
+    recorded = np.isfinite(spreads)
+    results = []
+    for place, evidence, shares in inverted:
+        comparable = set(np.flatnonzero((recorded & recorded[place]).any(axis=1)).tolist()) - {place}
+        against = tuple(sites[other] for other in sorted(comparable & others) or sorted(comparable))
+        columns = _named(names, effects[place], shares)
+        results.append(Opposite(sites[place], against, len(against) > len(inverted), evidence, *columns))
+    return results
+
+
+def _set_aside(effects: np.ndarray, spreads: np.ndarray) -> tuple[list[tuple[int, float, np.ndarray]], set[int]]:
+    """The sites that clearly differ, each with its evidence in total and by column, and the other sites."""
+    remaining, inverted = list(range(len(effects))), list[tuple[int, float, np.ndarray]]()
+    while len(remaining) > 1:
+        shares = _evidence(effects[remaining], spreads[remaining])
         totals = np.array([total(share) for share in shares])
         worst = int(np.round(totals, 9).argmax())  # two sites have the same evidence: the first is named first
         if totals[worst] <= CLEAR:
             break
-        found.append((left.pop(worst), float(totals[worst]), shares[worst]))
-    results = []
-    for place, evidence, share in found:
-        comparable = [other for other in range(len(sites)) if other != place and (told[other] & told[place]).any()]
-        others = tuple(sites[other] for other in comparable if other in left) or tuple(sites[i] for i in comparable)
-        certain = len(others) > len(found)
-        results.append(Opposite(sites[place], others, certain, evidence, *_named(names, effects[place], share)))
-    return results
+        inverted.append((remaining.pop(worst), float(totals[worst]), shares[worst]))
+    return inverted, set(remaining)
 
 
 def uncompared(by_site: Mapping[str, Mapping[str, Association]]) -> list[str]:
     """Sites that share no usable column with any other: an inverted label there could not be seen."""
-    return [
-        site
-        for site, told in by_site.items()
-        if not any(set(told) & set(others) for other, others in by_site.items() if other != site)
-    ]
+    sites_with = Counter(name for columns in by_site.values() for name in columns)
+    return [site for site, columns in by_site.items() if all(sites_with[name] == 1 for name in columns)]
 
 
 def total(shares: np.ndarray) -> float:
@@ -147,13 +156,6 @@ def total(shares: np.ndarray) -> float:
         return 0.0
     count = size**2 / (shares**2).sum()
     return float(shares.sum() / (1 + (count - 1) * ALIKE))
-
-
-def _evenly(rows: np.ndarray) -> np.ndarray:
-    if len(rows) <= ENOUGH:
-        return rows
-    picked: np.ndarray = rows[np.linspace(0, len(rows) - 1, ENOUGH).astype(np.int64)]
-    return picked
 
 
 def _comparable(cohort: Cohort, rows: np.ndarray) -> tuple[list[str], np.ndarray]:
@@ -174,30 +176,25 @@ def _comparable(cohort: Cohort, rows: np.ndarray) -> tuple[list[str], np.ndarray
     return names, np.column_stack(values) if values else np.empty((len(rows), 0))
 
 
-def _meanings(levels: Sequence[str], codes: np.ndarray, words: Mapping[str, float]) -> np.ndarray | None:
-    """A number for each level, where the two that occur here have words that say which is the higher."""
+def _meanings(levels: Sequence[str], codes: np.ndarray, vocabulary: Mapping[str, float]) -> np.ndarray | None:
+    """A number for each level, where exactly two occur here and their words say which is the higher."""
     occurring = np.unique(codes[codes >= 0])
     if len(occurring) != 2:
         return None
-    numbers = np.array([words.get(level.casefold(), np.nan) for level in levels])
+    numbers = np.array([vocabulary.get(level.casefold(), np.nan) for level in levels])
     return numbers if np.isfinite(numbers[occurring]).all() and np.ptp(numbers[occurring]) > 0 else None
-
-
-def _once(names: Sequence[str], usable: np.ndarray, place: int) -> bool:
-    return sum(bool(good) for name, good in zip(names, usable, strict=True) if name == names[place]) == 1
 
 
 def _arrays(
     by_site: Mapping[str, Mapping[str, Association]], sites: Sequence[str], names: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Effects, and their variances around the mean over hospitals, infinite where a site tells nothing."""
+    """Effects, and their variances around the mean over hospitals, infinite where a site has no such column."""
     effects, spreads = np.zeros((len(sites), len(names))), np.full((len(sites), len(names)), np.inf)
+    places = {name: place for place, name in enumerate(names)}
     for row, site in enumerate(sites):
-        for column, name in enumerate(names):
-            told = by_site[site].get(name)
-            if told is not None:
-                effects[row, column] = told.effect
-                spreads[row, column] = told.error**2 + BETWEEN**2
+        for name, association in by_site[site].items():
+            effects[row, places[name]] = association.effect
+            spreads[row, places[name]] = association.error**2 + BETWEEN**2
     return effects, spreads
 
 

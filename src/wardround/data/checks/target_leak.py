@@ -24,13 +24,13 @@ marker of an AUC of 0.9.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import pandas as pd
 
+from wardround.core.notices import Severity
 from wardround.data.prepare import Encoded
-from wardround.data.records import Records
+from wardround.data.records import Records, spaced_evenly
 
 SEPARATES, SEPARATES_ALL = 0.99, 0.999
 UNLIKELY = 0.01
@@ -52,7 +52,7 @@ class TargetLeak:
     auc: float
     rows: int
     rarer: int  # rows of the rarer class: k above
-    severity: Literal["error", "warning"]
+    severity: Severity
 
 
 @dataclass(frozen=True)
@@ -70,30 +70,34 @@ class _Pairs:
 def target_leaks(records: Records, table: Encoded) -> list[TargetLeak]:
     """Over all hospitals together, and at each hospital what is not so everywhere."""
     names = [column.name for column in table.columns]
-    by_class = dict(_targets(records))
-    if not names or not by_class:
+    if not names:
         return []
-    found: dict[str, dict[str, _Pairs]] = {}
-    for hospital, rows in _largest(records):
-        for name, label in by_class.items():
-            known = rows[label[rows] >= 0]
-            if len(np.unique(label[known])) == 2:
-                found.setdefault(name, {})[hospital] = _pairs(table, known, label[known] == 1)
-    several = not records.has_findings and len(records.classes) > 2
-    hospitals = list(dict.fromkeys(hospital for parts in found.values() for hospital in parts))
-    together = {name: list(parts.values()) for name, parts in found.items()}
+    by_hospital = {hospital: dict(_by_class(records, table, rows)) for hospital, rows in _largest(records)}
+    together: dict[str, list[_Pairs]] = {}
+    for by_class in by_hospital.values():
+        for name, pairs in by_class.items():
+            together.setdefault(name, []).append(pairs)
+    multiclass = not records.has_findings and len(records.classes) > 2
     everywhere = EVERYWHERE if len(records.hospitals) > 1 else records.hospitals[0]
-    leaks = list(_leaks_at(everywhere, names, together, several))
-    known = {leak.column: leak.severity for leak in leaks}
-    for hospital in hospitals if len(hospitals) > 1 else ():
-        alone = {name: [parts[hospital]] for name, parts in found.items() if hospital in parts}
-        more = _leaks_at(hospital, names, alone, several)
-        leaks += [leak for leak in more if known.get(leak.column) not in ("error", leak.severity)]
+    leaks = list(_leaks_at(everywhere, names, together, multiclass))
+    if sum(map(bool, by_hospital.values())) > 1:
+        known = {leak.column: leak.severity for leak in leaks}
+        for hospital, by_class in by_hospital.items():
+            alone = _leaks_at(hospital, names, {name: [pairs] for name, pairs in by_class.items()}, multiclass)
+            leaks += [leak for leak in alone if known.get(leak.column) not in ("error", leak.severity)]
     return leaks
 
 
+def _by_class(records: Records, table: Encoded, rows: np.ndarray) -> Iterator[tuple[str, _Pairs]]:
+    """Of the classes that some of these rows have and others have not."""
+    for name, label in _targets(records):
+        known = rows[label[rows] >= 0]
+        if len(np.unique(label[known])) == 2:
+            yield name, _pairs(table, known, label[known] == 1)
+
+
 def _targets(records: Records) -> Iterator[tuple[str, np.ndarray]]:
-    """A question for each class or finding: 1, 0, and below 0 where nobody knows."""
+    """For each class or finding: 1, 0, and below 0 where it is not known."""
     if records.has_findings:
         yield from zip(records.classes, records.target.T, strict=True)
     elif len(records.classes) == 2:
@@ -110,7 +114,7 @@ def _largest(records: Records) -> Iterator[tuple[str, np.ndarray]]:
         rows = np.flatnonzero(records.hospital == hospital)
         if records.patient is not None:
             rows = np.sort(rows[np.unique(records.patient[rows], return_index=True)[1]])
-        yield hospital, rows[np.linspace(0, len(rows) - 1, min(len(rows), MOST_ROWS)).astype(np.int64)]
+        yield hospital, spaced_evenly(rows, MOST_ROWS)
 
 
 def _pairs(table: Encoded, rows: np.ndarray, positive: np.ndarray) -> _Pairs:
@@ -172,33 +176,36 @@ def _shares_of_others(levels: np.ndarray, positive: np.ndarray) -> np.ndarray:
 
 
 def _leaks_at(
-    hospital: str, names: Sequence[str], parts: dict[str, list[_Pairs]], several: bool
+    hospital: str, names: Sequence[str], pairs: dict[str, list[_Pairs]], multiclass: bool
 ) -> Iterator[TargetLeak]:
-    judged = {name: _judge(found) for name, found in parts.items()}
+    judged = {name: _judge(parts) for name, parts in pairs.items()}
     for place, column in enumerate(names):
-        by_class = {name: found[place] for name, found in judged.items()}
-        certain = [name for name, found in by_class.items() if found.level == "error"]
-        suspect = [name for name, found in by_class.items() if found.level == "warning"]
-        by_gap = [name for name in certain if by_class[name].gap]
-        # of several classes one may stand apart by nature, as a species does by one measure; not so by a gap
-        whole = not several or all(found.level == "error" or not found.enough for found in by_class.values())
-        classes = certain if whole else by_gap
-        level: Literal["error", "warning"] = "error" if classes else "warning"
-        classes = classes or certain or suspect
+        by_class = {name: columns[place] for name, columns in judged.items()}
+        classes, severity = _readable_classes(by_class, multiclass)
         if classes:
-            best = by_class[max(classes, key=lambda name: by_class[name].auc)]
-            yield TargetLeak(hospital, column, tuple(classes), best.gap, best.auc, best.rows, best.rarer, level)
+            best = max((by_class[name] for name in classes), key=lambda judgement: judgement.auc)
+            yield TargetLeak(hospital, column, tuple(classes), best.gap, best.auc, best.rows, best.rarer, severity)
+
+
+def _readable_classes(by_class: dict[str, "_Judgement"], multiclass: bool) -> tuple[list[str], Severity]:
+    certain = [name for name, judgement in by_class.items() if judgement.severity == "error"]
+    suspect = [name for name, judgement in by_class.items() if judgement.severity == "warning"]
+    refused = certain
+    # one of many classes may stand apart by nature, as a species does by one measure; not so by a gap
+    if multiclass and any(judgement.severity != "error" and judgement.enough for judgement in by_class.values()):
+        refused = [name for name in certain if by_class[name].gap]
+    return (refused, "error") if refused else (certain or suspect, "warning")
 
 
 @dataclass(frozen=True)
-class _Judged:
+class _Judgement:
     """One column and one class."""
 
     auc: float
     gap: bool
     rows: int
     rarer: int
-    level: Literal["error", "warning"] | None
+    severity: Severity | None
 
     @property
     def enough(self) -> bool:
@@ -206,19 +213,19 @@ class _Judged:
         return _chance(0.0, self.rarer, MARKER) < UNLIKELY
 
 
-def _judge(parts: Sequence[_Pairs]) -> list[_Judged]:
+def _judge(parts: Sequence[_Pairs]) -> list[_Judgement]:
     """Of each column, over the hospitals."""
     pairs, rising, levels, gaps = (sum(getattr(p, n) for p in parts) for n in ("pairs", "rising", "levels", "gaps"))
     rows, rarer = sum(part.rows for part in parts), sum(part.rarer for part in parts)
     by_gap = np.maximum(gaps, pairs - gaps) / pairs
     best = np.maximum.reduce([np.maximum(rising, pairs - rising) / pairs, levels / pairs, by_gap])
     return [
-        _Judged(auc, gap > SEPARATES, rows, rarer, _level(auc, rarer))
+        _Judgement(auc, gap > SEPARATES, rows, rarer, _severity(auc, rarer))
         for auc, gap in zip(best.tolist(), by_gap.tolist(), strict=True)
     ]
 
 
-def _level(auc: float, rarer: int) -> Literal["error", "warning"] | None:
+def _severity(auc: float, rarer: int) -> Severity | None:
     if auc <= SEPARATES:
         return None
     alike = 2 * rarer * (1 - auc)

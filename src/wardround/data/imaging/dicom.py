@@ -40,20 +40,20 @@ def read_dicom(path: Path, size: int, clahe: bool) -> Picture:
         refused = _refused(data)
         if refused:
             return Picture(None, reason=refused)
-        levels, found = grey_levels(data)
+        levels, remarks = grey_levels(data)
         upright, turned = turn(levels, data.get("PatientOrientation"))
-        said = {word: str(data.get(tag) or "").strip() for word, tag in TAGS.items()}
+        attributes = {name: str(data.get(tag) or "").strip() for name, tag in TAGS.items()}
     except MemoryError:
         raise
     except Exception as error:  # pydicom and its decoders raise whatever a damaged file leads to
         return Picture(None, reason=f"damaged, or of a kind that cannot be read here ({type(error).__name__})")
     height, width = levels.shape
     pixels = finished(Image.fromarray(upright), size, clahe)
-    return Picture(pixels, width, height, (*found, *turned), said=said)
+    return Picture(pixels, width, height, (*remarks, *turned), attributes=attributes)
 
 
 def _is_deflated(path: Path) -> bool:
-    """Asked first: pydicom would decompress all of it, and a megabyte may hold a gigabyte. Radiographs are not so."""
+    """Checked first: pydicom would decompress all of it, and a megabyte may hold a gigabyte. Radiographs are not so."""
     if not isinstance(path, Path):  # what is open already
         head = path.read(FILE_META)
         path.seek(0)
@@ -81,25 +81,24 @@ def grey_levels(data: Any) -> tuple[np.ndarray, list[str]]:
     stored = data.pixel_array
     padding = _padding(stored, data)
     lowest = int(stored.min())
-    every = np.arange(lowest, int(stored.max()) + 1).astype(stored.dtype)
-    values = apply_modality_lut(every, data)
+    values = apply_modality_lut(np.arange(lowest, int(stored.max()) + 1).astype(stored.dtype), data)
     shown = _through_lookup_table(values, data)
     if shown is None:
         shown = _through_window(values, data)
-    found = []
+    remarks = []
     if shown is None:
         real = stored if padding is None or padding.all() else stored[~padding]
         ends = np.percentile(real, RANGE, method="nearest").astype(np.int64) - lowest
         black, white = sorted(float(values[end]) for end in ends)
         shown = np.clip((values - black) / max(white - black, np.finfo(float).tiny), 0, 1)
-        found.append("unwindowed")
+        remarks.append("unwindowed")
     if data.PhotometricInterpretation == "MONOCHROME1":
         shown = 1 - shown
-        found.append("inverted")
+        remarks.append("inverted")
     levels = np.rint(shown * 255).astype(np.uint8)[stored.astype(np.int64) - lowest]
     if padding is not None:
         levels[padding] = 0
-    return levels, found
+    return levels, remarks
 
 
 def _padding(stored: np.ndarray, data: Any) -> np.ndarray | None:
@@ -152,14 +151,14 @@ def turn(levels: np.ndarray, orientation: Any) -> tuple[np.ndarray, list[str]]:
     The tag names where rows lead, then where columns lead (PS3.3 C.7.6.1.1.1); of compound words the first letter
     counts. In lateral images (A or P in place of L or R) only up and down are settled.
     """
-    words = [] if not orientation or isinstance(orientation, str) else [str(word).strip()[:1] for word in orientation]
-    if len(words) != 2 or sorted(word in UPRIGHT for word in words) != [False, True] or not {*words} <= DIRECTIONS:
+    named = [] if not orientation or isinstance(orientation, str) else [str(name).strip()[:1] for name in orientation]
+    if len(named) != 2 or sorted(name in UPRIGHT for name in named) != [False, True] or not {*named} <= DIRECTIONS:
         return levels, ["unoriented"]
     upright = levels
-    if words[0] in UPRIGHT:
-        upright, words = upright.T, words[::-1]
-    if words[1] == "H":
+    if named[0] in UPRIGHT:
+        upright, named = upright.T, named[::-1]
+    if named[1] == "H":
         upright = upright[::-1]
-    if words[0] == "R":
+    if named[0] == "R":
         upright = upright[:, ::-1]
     return (levels, []) if upright is levels else (np.ascontiguousarray(upright), ["turned"])

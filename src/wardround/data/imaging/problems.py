@@ -17,7 +17,7 @@ CONVERTED: tuple[Accepted, ...] = ("16-bit", "colour", "other-size")
 NAMED = 5  # file names in a message; all of them are in problems.csv
 LISTING = "problems.csv"
 
-WORDS: dict[Kind, tuple[str, str]] = {
+OUTCOMES: dict[Kind, tuple[str, str]] = {
     "missing": ("that the table names have no file", "left out"),
     "unreadable": ("cannot be read, or are not one grey picture", "left out"),
     "16-bit": ("have 16 bits per pixel", "converted to 8"),
@@ -38,7 +38,7 @@ class Problem:
 def refused(problems: Collection[Problem], accept: Collection[Accepted]) -> list[Kind]:
     """Kinds of problems that are there and that the study does not accept. Files that nobody names harm no one."""
     kinds = {problem.kind for problem in problems}
-    return [kind for kind in WORDS if kind in kinds and kind != "extra" and kind not in accept]
+    return [kind for kind in OUTCOMES if kind in kinds and kind != "extra" and kind not in accept]
 
 
 def refuse(problems: Collection[Problem], accept: Collection[Accepted], where: Path, listing: Path | None) -> None:
@@ -47,23 +47,23 @@ def refuse(problems: Collection[Problem], accept: Collection[Accepted], where: P
     if not kinds:
         return
     # names of images may name patients: the listing has them, and stays with the data; without one they are arrays
-    told = "; ".join(
-        f"{WORDS[kind][0]}: "
+    described = "; ".join(
+        f"{OUTCOMES[kind][0]}: "
         f"{_count_and_names(kind, problems) if listing is None else len(_names(kind, problems))} ({kind})"
         for kind in kinds
     )
     accepted = ", ".join(f'"{kind}"' for kind in (*accept, *kinds))
     listed = f" All of them are in {listing}." if listing is not None else ""
     remedy = f"Correct the files or the table.{listed} To go on all the same, write `accept = [{accepted}]` in [data]."
-    raise DataError(str(where), f"images {told}", remedy)
+    raise DataError(str(where), f"images {described}", remedy)
 
 
 def notes(problems: Collection[Problem], total: int) -> list[str]:
     """A line for each kind: how many of `total`, what became of them, and the first names."""
     kinds = {problem.kind for problem in problems}
     return [
-        f"images {words}, {outcome}: {_count_and_names(kind, problems, total)}"
-        for kind, (words, outcome) in WORDS.items()
+        f"images {what}, {outcome}: {_count_and_names(kind, problems, total)}"
+        for kind, (what, outcome) in OUTCOMES.items()
         if kind in kinds
     ]
 

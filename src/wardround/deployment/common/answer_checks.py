@@ -1,6 +1,6 @@
-"""Whether an answer fits the question and what was agreed, before anything keeps it.
+"""Whether an answer fits its request and what was agreed, before it is stored.
 
-`protocol/answers.py` has checked its form already. Each function here raises `Impossible` or DeployError, and the
+`protocol/answers.py` has checked its form already. Each function here raises `Impossible` or DeployError; the
 coordinator then refuses the answer and names its sender.
 """
 
@@ -8,12 +8,12 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from wardround.data.clinical_names import SAME
+from wardround.core.notices import Notice
+from wardround.data.checks.clinical_names import SAME
 from wardround.data.records import NO_FINDING, Column, class_hash
 from wardround.deployment.common.deployed_plan import DeployedPlan, Key, reported_sides
 from wardround.evaluation.regional import REGIONAL
 from wardround.evaluation.summaries.summary_validation import Expected, Impossible, check_curve, check_summary
-from wardround.protocol.answers import unusable
 from wardround.protocol.messages import Message
 from wardround.runs.plan import members_of
 from wardround.study.schema import Privacy
@@ -24,17 +24,9 @@ Check = Callable[[str, Message], None]  # of a site's answer
 CLOSE = 1e-6
 
 
-def holds(condition: bool, problem: str) -> None:
+def require(condition: bool, problem: str) -> None:
     if not condition:
         raise Impossible(problem)
-
-
-def checked(site: str, check: Callable[[], None]) -> None:
-    """DeployError, which names the site, where a check finds what cannot be."""
-    try:
-        check()
-    except Impossible as impossible:
-        raise unusable(site, str(impossible)) from None
 
 
 # -- before the first round
@@ -43,24 +35,23 @@ def checked(site: str, check: Callable[[], None]) -> None:
 def check_ready(body: Body, run: str) -> None:
     columns = body["columns"] or []
     names = [column["name"] for column in columns]
-    holds(len(set(names)) == len(names), "two columns of one name")
-    holds(not (columns and body["inputs"]), "columns and images")
-    hashes = [one["hash"] for one in body["classes"]]
-    holds(len(set(hashes)) == len(hashes), "two classes of one name")
-    for one in body["classes"]:
-        holds(one["name"] is None or one["hash"] == class_hash(run, one["name"]), "a class of another name")
+    require(len(set(names)) == len(names), "two columns of one name")
+    require(not (columns and body["inputs"]), "columns and images")
+    hashes = [label["hash"] for label in body["classes"]]
+    require(len(set(hashes)) == len(hashes), "two classes of one name")
+    for label in body["classes"]:
+        require(label["name"] is None or label["hash"] == class_hash(run, label["name"]), "a class of another name")
     for column in columns:
         limits = column["limits"]
-        holds(limits is None or limits[0] < limits[1], f"limits of {column['name']!r} that are none")
+        require(limits is None or limits[0] < limits[1], f"limits of {column['name']!r} that are none")
 
 
 def check_facts(site: str, body: Body, plan: DeployedPlan, columns: Sequence[Column], sites: Sequence[str]) -> None:
-    """Of one site: numbers of rows, and which columns have values, in every set of rows."""
-    holds(len(body["sets"]) == len(plan.row_sets), "other sets of rows than the study has")
-    for key, told in zip(plan.row_sets, body["sets"], strict=True):
-        check_sizes(site, told, plan, key, sites)
-        holds((told["facts"] is None) == (not columns), "facts of columns that nobody asked for, or none")
-        check_column_facts(told["facts"], columns)
+    require(len(body["sets"]) == len(plan.row_sets), "other sets of rows than the study has")
+    for key, row_set in zip(plan.row_sets, body["sets"], strict=True):
+        check_sizes(site, row_set, plan, key, sites)
+        require((row_set["facts"] is None) == (not columns), "facts of columns that nobody asked for, or none")
+        check_column_facts(row_set["facts"], columns)
     check_described(body["described"], body["sets"][0], plan)
     check_directions(body["directions"], columns)
 
@@ -68,126 +59,125 @@ def check_facts(site: str, body: Body, plan: DeployedPlan, columns: Sequence[Col
 def check_sizes(site: str, sizes: Body, plan: DeployedPlan, key: Key, sites: Sequence[str]) -> None:
     arms = [arm for arm in plan.study.trained_arms if plan.first_with_rows[arm.name] == key[0]]
     own = [arm for arm in arms if site in members_of(arm, sites)]
-    holds(sizes["train"] > 0 or not own, "no training rows")
+    require(sizes["train"] > 0 or not own, "no training rows")
     bounds = [arm.privacy.secure_sum.most_rows for arm in own if arm.privacy.secure_sum is not None]
-    holds(all(sizes["train"] <= most for most in bounds), "more training rows than the study's most_rows")
+    require(all(sizes["train"] <= most for most in bounds), "more training rows than the study's most_rows")
 
 
 def check_column_facts(facts: Body | None, columns: Sequence[Column]) -> None:
     if facts is None:
         return
     for name in ("present", "gaps", "levels"):
-        holds(len(facts[name]) == len(columns), f"{name} of another number of columns")
+        require(len(facts[name]) == len(columns), f"{name} of another number of columns")
     for column, levels in zip(columns, facts["levels"], strict=True):
-        holds(len(set(levels)) == len(levels), "a level of a column twice")
-        holds(not levels or column.kind == "categorical", "levels of a column of numbers")
+        require(len(set(levels)) == len(levels), "a level of a column twice")
+        require(not levels or column.kind == "categorical", "levels of a column of numbers")
 
 
 def check_described(described: Body, sizes: Body, plan: DeployedPlan) -> None:
-    """Counts that are told must be those of the first set of rows, and add up."""
     for side in ("train", "validation", "test"):
-        holds(described[side] == sizes[side], f"two numbers of {side} rows")
+        require(described[side] == sizes[side], f"two numbers of {side} rows")
     check_classes(described, plan.classes, plan.has_findings)
 
 
 def check_classes(described: Body, classes: Sequence[str], has_findings: bool) -> None:
     total, counts = sum(described[side] for side in ("train", "validation", "test")), described["classes"]
-    holds(set(counts) == {*classes, *([NO_FINDING] if has_findings else [])}, "counts of other classes")
+    require(set(counts) == {*classes, *([NO_FINDING] if has_findings else [])}, "counts of other classes")
     known = [count for count in counts.values() if count is not None]
-    holds(all(count <= total for count in known), "more rows of a class than there are")
+    require(all(count <= total for count in known), "more rows of a class than there are")
     if not has_findings:
-        holds(sum(known) == total if len(known) == len(counts) else sum(known) <= total, "classes that do not add up")
+        require(sum(known) == total if len(known) == len(counts) else sum(known) <= total, "classes that do not add up")
 
 
 def check_directions(directions: Body, columns: Sequence[Column]) -> None:
-    holds(set(directions) <= {*(column.name for column in columns), *SAME}, "directions of columns that nobody has")
+    require(set(directions) <= {*(column.name for column in columns), *SAME}, "directions of columns that nobody has")
 
 
-def check_lent(
-    lent: Sequence[Body],
+def check_fill_values(
+    answers: Sequence[Body],
     plan: DeployedPlan,
-    asked: Sequence[Body],
-    of: Sequence[Any],
+    requests: Sequence[Body],
+    layout_of_arm: Sequence[Any],
     layouts: Sequence[Body],
     rows: int,
 ) -> None:
     """`rows` are the most that one value can stand for."""
-    holds(len(lent) == len(plan.kinds), "values of another number of arms")
-    for one, wanted, place in zip(lent, asked, of, strict=True):
-        width = len(layouts[place]["numeric"]) if place is not None and one["fill"] else 0
-        holds(len(one["fill"]) == len(one["counts"]) == width, "values of another number of columns")
-        holds(all(count <= rows for count in one["counts"]), "values of more rows than there are")
-        holds(set(one["levels"]) <= set(wanted["categories"]), "counts of categories that nobody asked for")
-        for counted in one["levels"].values():
-            holds(sum(counted.values()) <= rows, "categories of more rows than there are")
+    require(len(answers) == len(plan.kinds), "values of another number of arms")
+    for answer, request, layout in zip(answers, requests, layout_of_arm, strict=True):
+        width = len(layouts[layout]["numeric"]) if layout is not None and answer["fill"] else 0
+        require(len(answer["fill"]) == len(answer["counts"]) == width, "values of another number of columns")
+        require(all(count <= rows for count in answer["counts"]), "values of more rows than there are")
+        require(set(answer["levels"]) <= set(request["categories"]), "counts of categories that nobody asked for")
+        for counts in answer["levels"].values():
+            require(sum(counts.values()) <= rows, "categories of more rows than there are")
 
 
 def check_moments(
     moments: Sequence[Body | None],
     plan: DeployedPlan,
-    of: Sequence[Any],
+    layout_of_arm: Sequence[Any],
     layouts: Sequence[Body],
     rows: int,
     trains: Callable[[Key], bool] = lambda kind: True,
 ) -> None:
-    """`trains`: whether anybody has training rows in a kind of arm; of a region, maybe nobody."""
-    holds(len(moments) == len(plan.kinds), "sums of another number of arms")
-    for one, place, kind in zip(moments, of, plan.kinds, strict=True):
-        federated = place is not None and plan.study.arm(kind[0]).preparation.scale == "federated"
-        holds(federated or one is None, "sums that nobody asked for")
-        if one is None:
-            holds(not federated or not trains(kind), "no sums")
+    """`trains` says whether any site has training rows in a kind of arm; in a region there may be none."""
+    require(len(moments) == len(plan.kinds), "sums of another number of arms")
+    for sums, layout, kind in zip(moments, layout_of_arm, plan.kinds, strict=True):
+        federated = layout is not None and plan.study.arm(kind[0]).preparation.scale == "federated"
+        require(federated or sums is None, "sums that nobody asked for")
+        if sums is None:
+            require(not federated or not trains(kind), "no sums")
             continue
-        width = 0 if place is None else len(layouts[place]["numeric"])
+        width = 0 if layout is None else len(layouts[layout]["numeric"])
         for name in ("count", "total", "squares"):
-            holds(len(one[name]) == width, "sums of another number of columns")
-        for count, total, squares in zip(one["count"], one["total"], one["squares"], strict=True):
-            holds(count <= rows, "sums of more rows than there are")
-            holds(count > 0 or total == squares == 0, "sums of no rows")
+            require(len(sums[name]) == width, "sums of another number of columns")
+        for count, total, squares in zip(sums["count"], sums["total"], sums["squares"], strict=True):
+            require(count <= rows, "sums of more rows than there are")
+            require(count > 0 or total == squares == 0, "sums of no rows")
             least = total * total / count if count else 0.0
-            holds(squares >= least * (1 - CLOSE) - CLOSE, "sums of squares that no numbers have")
+            require(squares >= least * (1 - CLOSE) - CLOSE, "sums of squares that no numbers have")
 
 
 def check_waves(body: Body, waves: int) -> None:
-    holds(body["waves"] == waves, "another number of models than the study has")
+    require(body["waves"] == waves, "another number of models than the study has")
 
 
 # -- rounds
 
 
 def check_update(body: Body, work: Mapping[int, int], trials: Sequence[Trial]) -> None:
-    """One entry for each trial that was asked for, no more epochs than asked for, and no figure that is protected."""
-    told = body["trials"]
-    holds(set(told) == {str(number) for number in work}, "updates of other models than it was asked for")
+    """One entry for each requested trial, no more epochs than requested, and no protected figure."""
+    entries = body["trials"]
+    require(set(entries) == {str(number) for number in work}, "updates of other models than it was asked for")
     for number, epochs in work.items():
-        one, privacy = told[str(number)], trials[number].privacy
-        holds(one["epochs"] <= epochs, "more epochs than it was asked for")
-        holds(one["finite"] or privacy.secure_sum is None, "no update where it belongs into a secure sum")
-        if one["finite"]:
-            _check_told(one, privacy)
+        entry, privacy = entries[str(number)], trials[number].privacy
+        require(entry["epochs"] <= epochs, "more epochs than it was asked for")
+        require(entry["finite"] or privacy.secure_sum is None, "no update where it belongs into a secure sum")
+        if entry["finite"]:
+            _check_protected(entry, privacy)
 
 
-def _check_told(one: Body, privacy: Privacy) -> None:
+def _check_protected(entry: Body, privacy: Privacy) -> None:
     hidden = privacy.secure_sum is not None or privacy.site is not None
-    holds((one["length"] is None) == hidden, "the length of an update that is protected, or none")
-    holds((one["loss"] is None) == (hidden or privacy.example is not None), "a loss that is protected, or none")
-    holds(not (hidden and one["moved"]), "more of an update than it may tell")
+    require((entry["length"] is None) == hidden, "the length of an update that is protected, or none")
+    require((entry["loss"] is None) == (hidden or privacy.example is not None), "a loss that is protected, or none")
+    require(not (hidden and entry["moved"]), "more of an update than it may tell")
 
 
 def check_figures(
-    site: str, figures: Body, asked: Collection[int], trials: Sequence[Trial], plan: DeployedPlan
+    site: str, figures: Body, requested: Collection[int], trials: Sequence[Trial], plan: DeployedPlan
 ) -> None:
-    """Figures for the curves: of the models that were to be scored, over the rows that were agreed."""
+    """Figures for the curves, of the models to be scored and over the rows that were agreed."""
     for key, sides in figures.items():
-        holds(int(key) in asked and key == str(int(key)), "figures of a model that was not to be scored")
+        require(int(key) in requested and key == str(int(key)), "figures of a model that was not to be scored")
         for side, curve in sides.items():
             rows, exact = rows_scored(site, side, trials[int(key)], plan)
             check_curve(curve, rows, exact, plan.has_findings)
 
 
 def rows_scored(site: str, side: str, trial: Trial, plan: DeployedPlan) -> tuple[int, bool]:
-    """How many rows a site's figures stand for, and whether exactly so many: fewer validation rows may be used to
-    select by, and a site that is held out is scored on its training rows."""
+    """The number of rows behind a site's figures, and whether it is exact: selection may use fewer validation rows,
+    and a held-out site is scored on its training rows."""
     arm = plan.study.arm(trial.arm)
     sizes = plan.agreed[plan.alike[arm.name], plan.data_seed(arm, trial.seed)].sides[site]
     if arm.held_out is not None:
@@ -199,18 +189,20 @@ def rows_scored(site: str, side: str, trial: Trial, plan: DeployedPlan) -> tuple
 def check_summaries(
     site: str, summaries: Body, trials: Sequence[Trial], plan: DeployedPlan, regional: Collection[int] = ()
 ) -> None:
-    """Figures of the final models. `regional` are the trials of which it was sent its region's own model too."""
+    """Figures of the final models. `regional` are the trials for which the site also has its region's own model."""
     sides = set(reported_sides(plan.study))
-    holds(set(summaries) == {str(number) for number in range(len(trials))}, "figures of other models than it was sent")
-    for key, told in summaries.items():
+    require(
+        set(summaries) == {str(number) for number in range(len(trials))}, "figures of other models than it was sent"
+    )
+    for key, by_side in summaries.items():
         trial = trials[int(key)]
-        asked = sides | ({REGIONAL} if int(key) in regional else set())
-        holds(set(told) <= asked, "figures of rows that nobody asked for")
-        scores = site in [one.name for one in trial.scored]
-        holds(not told or scores, "figures of a model that it does not score")
+        requested = sides | ({REGIONAL} if int(key) in regional else set())
+        require(set(by_side) <= requested, "figures of rows that nobody asked for")
+        scores = site in [member.name for member in trial.scored]
+        require(not by_side or scores, "figures of a model that it does not score")
         due = scores and plan.study.arm(trial.arm).held_out is None and rows_scored(site, "test", trial, plan)[0] > 0
-        holds("test" in told or not due, "no figures of its test rows")
-        for side, summary in told.items():
+        require("test" in by_side or not due, "no figures of its test rows")
+        for side, summary in by_side.items():
             rows, exact = rows_scored(site, side, trial, plan)
             check_summary(summary, Expected(plan.classes, plan.has_findings, rows, exact))
 
@@ -218,20 +210,16 @@ def check_summaries(
 # -- weights
 
 
-def dominant_sites(plan: DeployedPlan) -> list[str]:
-    """A line for a site that alone decides more than half of an average."""
-    found = []
-    for kind in plan.kinds[:1]:
-        rows = {site: sizes["train"] for site, sizes in plan.agreed[kind].sides.items()}
-        total = sum(rows.values())
-        for site, own in rows.items():
-            if len(rows) > 1 and own > total / 2:
-                found.append(
-                    f"{site}: has {own / total:.0%} of all training rows, so that it alone decides more than half of "
-                    "every average that is weighted by rows"
-                )
-    return found
+def dominant_sites(plan: DeployedPlan) -> list[Notice]:
+    """For each site that alone has more than half of the weight in an average."""
+    rows = {site: sizes["train"] for site, sizes in plan.agreed[plan.kinds[0]].sides.items()}
+    total = sum(rows.values())
+    return [
+        Notice("large-share-of-weight", "warning", site, counts={"share": own / total})
+        for site, own in rows.items()
+        if len(rows) > 1 and own > total / 2
+    ]
 
 
-def is_close(told: float, known: float) -> bool:
-    return math.isclose(told, known, rel_tol=CLOSE, abs_tol=CLOSE)
+def is_close(value: float, expected: float) -> bool:
+    return math.isclose(value, expected, rel_tol=CLOSE, abs_tol=CLOSE)

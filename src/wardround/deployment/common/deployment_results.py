@@ -1,4 +1,4 @@
-"""The end of a run across hospitals: all results, computed from the summaries that sites sent."""
+"""The end of a deployed run: all results, computed from the summaries that sites sent."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from wardround.core.notices import Notice, text_of
 from wardround.deployment.common.deployed_plan import DeployedPlan
 from wardround.deployment.common.site_counts import describe_deployed
 from wardround.evaluation.deployed_results import deployed_results
@@ -18,21 +19,20 @@ from wardround.runs.site_descriptions import with_models
 from wardround.runs.spending import describe_spending, write_ledger
 from wardround.training.trial import Trial
 
-AWAY = "was away when models were evaluated, so that no figure has its rows"
 AT_SITES = "at the hospitals"  # whose rows were charged: each hospital's own ledger has their fingerprint
 RESULT_FILES = ("results.json", "summaries.jsonl", "records.jsonl")
 
 
 @dataclass(frozen=True)
 class Participants:
-    """Who was invited, who came, and why others did not or left.
+    """Who was invited, who came, and why others did not come or left.
 
     `scored` names the sites with figures, where these are not the sites that sent summaries.
     """
 
     sites: Sequence[str]
     came: Collection[str]
-    why: Mapping[str, str]
+    why: Mapping[str, Notice]
     scored: Collection[str] = ()
 
 
@@ -41,27 +41,27 @@ def write_results(
     plan: DeployedPlan,
     described: Mapping[str, Mapping[str, Any]],
     waves: int,
-    warnings: Sequence[str],
+    notices: Sequence[Notice],
     invited: Participants,
     topology: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
     """`results.json` comes last and makes the folder complete. `topology` adds to an arm's entry of that name."""
     lines = [line for wave in range(waves) for line in json.loads(_summaries_path(folder, wave).read_bytes())]
-    away = missed_an_evaluation(plan, lines)
-    if len(away) < len(plan.sites):  # arms are compared on the same rows: a site that missed one arm counts for none
-        lines = [line for line in lines if line["site"] not in away]
-        warnings = [*warnings, *(f"{site}: {AWAY}" for site in away)]
+    missed = {site: Notice("site-away", "warning", site) for site in missed_an_evaluation(plan, lines)}
+    if len(missed) < len(plan.sites):  # arms are compared on the same rows: a site that missed one arm counts for none
+        lines = [line for line in lines if line["site"] not in missed]
+        notices = [*notices, *missed.values()]
     folder.write_summaries(lines)
     folder.join_records(waves)
     layout = plan.agreed[plan.kinds[0]].layout
     sites = describe_deployed(plan.study, described, None if layout is None else list(layout.names))
     records = folder.records()
     findings = plan.classes if plan.has_findings else ()
-    content = deployed_results(plan.study, lines, records, sites, warnings, findings)
+    content = deployed_results(plan.study, lines, records, sites, notices, findings)
     with_models(content["arms"], plan)
     content["privacy"] = _spending(folder, plan, records)
     scored = invited.scored or list(dict.fromkeys(line["site"] for line in lines))
-    why = {**dict.fromkeys(away, AWAY), **invited.why}
+    why = {site: text_of(notice) for site, notice in {**missed, **invited.why}.items()}
     content["participation"] = participation(invited.sites, invited.came, scored, why, records)
     for arm, facts in (topology or {}).items():
         if arm in content["arms"]:
@@ -81,8 +81,8 @@ def _summaries_path(folder: RunFolder, wave: int) -> Path:
 
 def missed_an_evaluation(plan: DeployedPlan, lines: Sequence[Mapping[str, Any]]) -> list[str]:
     evaluated = {(line["arm"], line["seed"], line["site"]) for line in lines if line["side"] == "test"}
-    wanted = [(arm.name, seed) for arm in plan.study.arms for seed in plan.study.evaluation.seeds]
-    return [site for site in plan.sites if any((*trial, site) not in evaluated for trial in wanted)]
+    trials = [(arm.name, seed) for arm in plan.study.arms for seed in plan.study.evaluation.seeds]
+    return [site for site in plan.sites if any((*trial, site) not in evaluated for trial in trials)]
 
 
 def save_summaries(folder: RunFolder, wave: int, trials: Sequence[Trial], answers: Mapping[str, Message]) -> None:

@@ -1,4 +1,4 @@
-"""A hospital's own predictions, and the scores from which it calls classes: files of a run that never leave it."""
+"""A hospital's own predictions and thresholds: files of a run that never leave it."""
 
 from collections.abc import Sequence
 from io import BytesIO
@@ -18,17 +18,19 @@ def keep_predictions(
     folder: Path,
     wave: int,
     trials: Trials,
-    made: Sequence[SitePrediction],
+    predictions: Sequence[SitePrediction],
     classes: tuple[str, ...],
     thresholds: Sequence[np.ndarray | None],
 ) -> None:
-    """Of a wave's trials on test rows. `thresholds` are those of the positive class or of findings; None: none."""
-    if not made:
+    """Predictions of a wave's trials on test rows. `thresholds` are those of the positive class or of findings."""
+    if not predictions:
         return
-    _write(folder / "predictions", wave, prediction_table(trials, [[one] for one in made], classes))
+    _write(
+        folder / "predictions", wave, prediction_table(trials, [[prediction] for prediction in predictions], classes)
+    )
     chosen = [(trial, cut) for trial, cut in zip(trials, thresholds, strict=True) if cut is not None]
     if chosen:
-        columns = [f"label_{name}" for name in classes] if made[0].label.ndim == 2 else ["label"]
+        columns = [f"label_{name}" for name in classes] if predictions[0].label.ndim == 2 else ["label"]
         table = pd.DataFrame(np.stack([cut for _, cut in chosen]), columns=columns)
         table.insert(0, "seed", [seed for (_, seed), _ in chosen])
         table.insert(0, "arm", [arm for (arm, _), _ in chosen])
@@ -36,14 +38,13 @@ def keep_predictions(
 
 
 def load_predictions(folder: Path) -> pd.DataFrame | None:
-    """None where there are none yet."""
     return _read(folder / "predictions")
 
 
 def load_thresholds(folder: Path) -> pd.DataFrame | None:
-    """As `evaluation.thresholds.choose_thresholds` has them: by arm and seed, for each finding."""
-    found = _read(folder / "thresholds")
-    return None if found is None else found.set_index(["arm", "seed"])
+    """In the form of `evaluation.thresholds.choose_thresholds`: by arm and seed, for each finding."""
+    table = _read(folder / "thresholds")
+    return None if table is None else table.set_index(["arm", "seed"])
 
 
 def _write(folder: Path, wave: int, table: pd.DataFrame) -> None:

@@ -1,6 +1,7 @@
-"""The coordinator's messages: sealed for one site each, carried, answered, refused, late; what sites send is checked.
+"""The coordinator's messages: sealed for one site each, sent, answered and checked.
 
-Whoever sends what cannot be used, refuses, fails or loses its key leaves the run; it goes on where the quorum allows.
+A site whose answer cannot be used, that refuses or fails, or whose key is revoked leaves the run. The run goes on as
+long as the quorum allows.
 """
 
 import json
@@ -10,7 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar
 
-from wardround.core.errors import DeployError, SecureSumError
+from wardround.core.errors import DeployError, SecureSumError, SiteError
+from wardround.core.notices import Notice, line_of, text_of
 from wardround.deployment.common.answer_checks import Check
 from wardround.evaluation.summaries.summary_validation import Impossible
 from wardround.protocol.answers import OF_SITES, REFUSALS, Kinds, belongs, read_answer, unusable
@@ -24,19 +26,18 @@ from wardround.study.schema import Study
 
 Take = Callable[[str, Sealed, Message], None]  # what becomes of an answer
 ASK_AGAIN = 30.0  # seconds until a closed site is asked again, at the latest
-REVOKED = "its key was revoked"
 MOST_MISMATCHES = (
     20  # answers to other questions in a row: late ones are few, and whoever sends more does it on purpose
 )
 
 
 class SiteLeft(Exception):
-    """A site left while all had to agree: the others begin anew without it."""
+    """A site left before the first round: the others start over without it."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a watcher sees: rounds done of all, over all trials, and what each site is doing."""
+    """Progress for a watcher: rounds done over all trials, and what each site is doing."""
 
     done: int
     total: int
@@ -56,7 +57,7 @@ class Messenger:
     keys: Mapping[str, Verifier]
     again: bool = False
     revoked: Callable[[], Mapping[str, str]] = dict  # sites whose key was revoked, now
-    left: dict[str, str] = field(default_factory=dict)  # sites that refused or failed, and why
+    left: dict[str, Notice] = field(default_factory=dict)  # sites that refused or failed, and why
     activity: dict[str, str] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
     done: int = 0
@@ -65,7 +66,7 @@ class Messenger:
     run_name: str = ""
     members: list[str] = field(default_factory=list)  # the sites of this run
     invited: list[str] = field(default_factory=list)  # all that could have been
-    not_joined: dict[str, str] = field(default_factory=dict)  # invited, and not there when all agreed, and why
+    not_joined: dict[str, Notice] = field(default_factory=dict)  # invited, and not there when all agreed, and why
     patience: int = 1  # deadlines that may pass before a round closes: a region has rounds of its own
     mismatches: dict[str, int] = field(default_factory=dict)  # answers to other questions since the last right one
 
@@ -84,58 +85,64 @@ class Messenger:
         write_atomically(path, json.dumps(self.federation()).encode())
 
     def federation(self) -> dict[str, Any]:
-        """Who takes part, as plain data: a run goes on with it."""
-        kept = {"members": self.members, "left": self.left, "invited": self.invited, "not_joined": self.not_joined}
-        return {"run": self.run_name, **kept}
+        """Who takes part, as plain data from which a run is resumed."""
+        return {
+            "run": self.run_name,
+            "members": self.members,
+            "left": left_payload(self.left),
+            "invited": self.invited,
+            "not_joined": left_payload(self.not_joined),
+        }
 
     def ask_all(
         self, message: Message, closing: bool = False, check: Check = lambda site, answer: None
     ) -> Generator[Step, None, dict[str, Message]]:
-        """One message to every site; the answers in the order of the sites. `check` raises where one cannot be."""
-        found: dict[str, Message] = {}
+        """One message to every site; the answers in the order of the sites. `check` raises if an answer is
+        impossible."""
+        answers: dict[str, Message] = {}
 
         def take(site: str, sealed: Sealed, answer: Message) -> None:
             check(site, answer)
-            found[site] = answer
+            answers[site] = answer
 
         messages = {site: self.sealed(message, site) for site in self.present}
         yield from self.collect(messages, take, message.kind, closing)
-        return {site: found[site] for site in self.members if site in found}
+        return {site: answers[site] for site in self.members if site in answers}
 
     def ask_required(
         self, message: Message, check: Check = lambda site, answer: None
     ) -> Generator[Step, None, dict[str, Message]]:
-        """As `ask_all`, where no answer may be missing. Who does not answer in time is no site of this run."""
-        found = yield from self.ask_all(message, closing=True, check=check)
+        """As `ask_all`, but a site that does not answer in time is not part of the run."""
+        answers = yield from self.ask_all(message, closing=True, check=check)
         for site in self.present:
-            if site not in found:
-                self.leave(site, "did not answer in time, before the first round")
-        if len(found) < len(self.members):
+            if site not in answers:
+                self.leave(Notice("site-late", "warning", site))
+        if len(answers) < len(self.members):
             raise SiteLeft
-        return found
+        return answers
 
     def sealed(
         self, message: Message, site: str, packed: bytes | None = None, packed_hash: bytes | None = None
     ) -> Sealed:
-        """For one site: it obeys no message to another."""
+        """For one site, which obeys no message to another."""
         body = {**message.body, "to": site, "head": self.log.head}
         return seal(Message(message.kind, body, message.tensors), self.signer, packed, packed_hash)
 
     def collect(
         self, messages: Mapping[str, Sealed], take: Take, what: str, closing: bool = False, there: Collection[str] = ()
     ) -> Generator[Step]:
-        """Until all have answered, or, where the round may close, the deadline has passed and a quorum is there.
+        """Wait for all answers, or, if `closing`, until the deadline has passed and a quorum has answered.
 
-        `there` are sites whose answers had arrived before the coordinator was started again.
+        `there` are sites whose answers arrived before the coordinator was restarted.
         """
         waiting, began = dict(messages), time.monotonic()
         not_before: dict[str, float] = {}
         self.activity |= dict.fromkeys(waiting, f"asked: {what}")
         while waiting:
             asking = self._due(waiting, not_before)
-            for got in self.transport.ask(asking) if asking else _pause():
-                if got is not None:
-                    site, sealed = got
+            for arrival in self.transport.ask(asking) if asking else _pause():
+                if arrival is not None:
+                    site, sealed = arrival
                     again = self._answered(site, sealed, take, messages[site])
                     if again is None:
                         waiting.pop(site, None)
@@ -156,35 +163,38 @@ class Messenger:
         return {site: sealed for site, sealed in waiting.items() if not_before.get(site, 0.0) <= now}
 
     def _expel(self, waiting: dict[str, Sealed]) -> bool:
-        """Whether somebody has to go whose answer is still awaited."""
+        """Whether a site whose answer is still awaited has to leave."""
         revoked = self.revoked()
         for site in [site for site in self.present if site in revoked]:
-            self.leave(site, REVOKED)
+            self.leave(revoked_key(site))
         gone = [site for site in waiting if site in self.left]
         for site in gone:
             waiting.pop(site)
         return bool(gone)
 
-    def _answered(self, site: str, sealed: Sealed, take: Take, asked: Sealed) -> float | None:
-        """None, or when the site is to be asked again."""
+    def _answered(self, site: str, sealed: Sealed, take: Take, request: Sealed) -> float | None:
+        """None, or the time at which to ask the site again."""
         try:
-            return self._judged(site, sealed, take, asked)
+            return self._judged(site, sealed, take, request)
+        except SiteError as error:
+            self.leave(error.notice)
         except (DeployError, SecureSumError) as error:
-            self.leave(site, error.problem)
+            details = {"problem": plain_text(error.problem)}
+            self.leave(Notice("site-answer-unusable", "warning", site, details=details))
         except Impossible as impossible:
-            self.leave(site, unusable(site, str(impossible)).problem)
+            self.leave(unusable(site, str(impossible)).notice)
         return None
 
-    def _judged(self, site: str, sealed: Sealed, take: Take, asked: Sealed) -> float | None:
-        """DeployError where the site has to leave."""
+    def _judged(self, site: str, sealed: Sealed, take: Take, request: Sealed) -> float | None:
+        """As `_answered`; DeployError if the site has to leave."""
         if site in self.revoked():
-            raise DeployError(site, REVOKED, "Provision anew if it was a mistake.")
+            raise SiteError(revoked_key(site), "Provision anew if it was a mistake.")
         if len(sealed.head) > MOST_HEAD:
             raise unusable(site, "it is too long")
         message = open_sealed(sealed, self.keys[site], site, tensors=False)
         if message.body.get("site") != site:
             raise DeployError(site, "answered under another name", "Make sure that it has its own kit.")
-        if not belongs(message, asked):
+        if not belongs(message, request):
             return self._mismatched(site)  # to an earlier question; this one is still open
         self.mismatches.pop(site, None)
         read_answer(site, message.kind, message.body, self.answers)
@@ -195,10 +205,11 @@ class Messenger:
         return None
 
     def _refused(self, site: str, message: Message) -> float:
-        """When a site that is closed is asked again."""
+        """The time at which to ask a closed site again."""
         reason = plain_text(message.body.get("reason") or message.body.get("problem"))
         if message.kind == "failed" or not message.body.get("until"):
-            raise DeployError(site, f"{message.kind}: {reason}", "Settle it with the site.")
+            notice = Notice(f"site-{message.kind}", "warning", site, details={"reason": reason})
+            raise SiteError(notice, "Settle it with the site.")
         try:
             opens = datetime.fromisoformat(message.body["until"])
         except ValueError:
@@ -208,21 +219,22 @@ class Messenger:
         return time.monotonic() + wait
 
     def _mismatched(self, site: str) -> float:
-        """When a site that answered another question is asked again."""
+        """The time at which to ask again a site that answered another request."""
         self.mismatches[site] = self.mismatches.get(site, 0) + 1
         if self.mismatches[site] > MOST_MISMATCHES:
             raise unusable(site, "it answers other questions than it is asked")
         return 0.0
 
-    def leave(self, site: str, why: str) -> None:
-        """The run goes on without it where the study's quorum allows that."""
-        self.left[site] = why
+    def leave(self, notice: Notice) -> None:
+        """Record that a site left. DeployError if too few remain for the study's quorum."""
+        site, why = notice.site, text_of(notice)
+        self.left[site] = notice
         self.activity[site] = why
         self.log.add("site left", site=site, why=why)
         self.write_federation()
-        self.lines.append(f"{site}: {why}")
+        self.lines.append(line_of(notice))
         if len(self.present) < self.quorum:
-            left = "; ".join(f"{name} {reason}" for name, reason in self.left.items())
+            left = "; ".join(f"{name} {text_of(absence)}" for name, absence in self.left.items())
             problem = f"{len(self.present)} of {len(self.sites)} sites are left and {self.quorum} are needed ({left})"
             remedy = "Settle it with the site and start the coordinator again: it goes on from here."
             raise DeployError("coordinator", problem, remedy)
@@ -231,11 +243,11 @@ class Messenger:
     def quorum(self) -> int:
         return self.study.deployment.quorum or len(self.sites)
 
-    def _may_close(self, asked: Collection[str], waiting: Collection[str], began: float) -> bool:
+    def _may_close(self, requested: Collection[str], waiting: Collection[str], began: float) -> bool:
         deadline = self.study.deployment.deadline
-        there = [site for site in asked if site not in waiting and site not in self.left]
+        answered = [site for site in requested if site not in waiting and site not in self.left]
         over = deadline is not None and time.monotonic() - began > self.patience * deadline
-        return over and len(there) >= self.quorum
+        return over and len(answered) >= self.quorum
 
     def _place(self, site: str) -> str:
         return "connected" if self.transport.connected().get(site) else "not connected"
@@ -248,6 +260,14 @@ class Messenger:
         }
         line = self.lines.pop(0) if self.lines else ""
         return Step(self.done, self.total, self.title, sites, line)
+
+
+def revoked_key(site: str) -> Notice:
+    return Notice("site-revoked", "warning", site)
+
+
+def left_payload(left: Mapping[str, Notice]) -> dict[str, Any]:
+    return {site: notice.to_json() for site, notice in left.items()}
 
 
 def _pause() -> Iterator[None]:

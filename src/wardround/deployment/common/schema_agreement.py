@@ -10,16 +10,16 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from wardround.core.errors import DeployError
-from wardround.core.notices import Notice, line_of
-from wardround.data.agreement import Common, Facts, Lent, Moments, common_of, common_scale, layout_of, with_enough
+from wardround.core.errors import DeployError, SiteError
+from wardround.core.notices import Notice, read_notice
+from wardround.data.agreement import Common, Facts, FillValues, Moments, common_of, common_scale, layout_of, with_enough
 from wardround.data.checks.before_training import accepted, direction_notices, refuse_errors
+from wardround.data.checks.clinical_names import SAME
 from wardround.data.checks.label_direction import Association, opposites, uncompared
-from wardround.data.clinical_names import SAME
 from wardround.data.prepare import Layout
-from wardround.data.records import SIDES, Column
+from wardround.data.records import SPLIT_PARTS, Column
 from wardround.data.serialization import Plain, read_column, read_layout, write_column, write_layout
-from wardround.deployment.common.answer_checks import check_facts, check_lent, check_moments, dominant_sites
+from wardround.deployment.common.answer_checks import check_facts, check_fill_values, check_moments, dominant_sites
 from wardround.deployment.common.deployed_plan import Agreed, DeployedPlan, Key, coordinator_plan
 from wardround.protocol.messages import Message
 from wardround.runs.plan import members_of
@@ -40,20 +40,22 @@ def read_facts(payload: Mapping[str, Any]) -> Facts:
     return Facts(tuple(map(bool, payload["present"])), tuple(map(bool, payload["gaps"])), levels)
 
 
-def write_lent(lent: Lent, numbers: Sequence[int], categories: Sequence[str]) -> Plain:
-    """Only of the requested columns; all others are left out."""
-    lent = with_enough(lent)
-    requested = np.zeros(len(lent.fill), dtype=bool)
+def write_fill_values(fill_values: FillValues, numbers: Sequence[int], categories: Sequence[str]) -> Plain:
+    """Only for the requested columns."""
+    fill_values = with_enough(fill_values)
+    requested = np.zeros(len(fill_values.fill), dtype=bool)
     requested[list(numbers)] = True
     return {
-        "fill": np.where(requested, lent.fill, 0.0).tolist(),
-        "counts": np.where(requested, lent.counts, 0).tolist(),
-        "levels": {name: dict(levels) for name, levels in lent.levels.items() if name in categories},
+        "fill": np.where(requested, fill_values.fill, 0.0).tolist(),
+        "counts": np.where(requested, fill_values.counts, 0).tolist(),
+        "levels": {name: dict(levels) for name, levels in fill_values.levels.items() if name in categories},
     }
 
 
-def read_lent(payload: Mapping[str, Any]) -> Lent:
-    return Lent(np.array(payload["fill"], dtype=float), np.array(payload["counts"], dtype=np.int64), payload["levels"])
+def read_fill_values(payload: Mapping[str, Any]) -> FillValues:
+    return FillValues(
+        np.array(payload["fill"], dtype=float), np.array(payload["counts"], dtype=np.int64), payload["levels"]
+    )
 
 
 def write_moments(moments: Moments) -> Plain:
@@ -93,8 +95,8 @@ def direction_payload(associations: Mapping[str, Association], only_public: bool
     }
 
 
-def inverted_labels(study: Study, classes: Sequence[str], directions: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Inverted labels are refused, unless the study accepts them knowingly; then they are a warning."""
+def inverted_labels(study: Study, classes: Sequence[str], directions: Mapping[str, Mapping[str, Any]]) -> list[Notice]:
+    """Refuse inverted labels; if the study accepts them, they are a warning."""
     by_site = {
         site: {str(name): _read_direction(payload) for name, payload in columns.items()}
         for site, columns in directions.items()
@@ -102,7 +104,7 @@ def inverted_labels(study: Study, classes: Sequence[str], directions: Mapping[st
     notices = [Notice("label-not-compared", "warning", site) for site in uncompared(by_site) if any(by_site.values())]
     notices += accepted(direction_notices(opposites(by_site), classes), study.evaluation.accept)
     refuse_errors(notices, HOW_TO_ACCEPT)
-    return list(map(line_of, notices))
+    return notices
 
 
 def _read_direction(payload: Sequence[float]) -> Association:
@@ -113,21 +115,26 @@ def _read_direction(payload: Sequence[float]) -> Association:
     return Association(effect, error, 0, 0)
 
 
+def disagreement(site: str, problem: str, remedy: str) -> SiteError:
+    """This site differs from most of the others."""
+    return SiteError(Notice("site-disagrees", "warning", site, details={"reason": problem}), remedy)
+
+
 Step = TypeVar("Step")
 Answers = dict[str, Message]
 OWN_COLUMNS = (1,)  # placeholder for the shape of rows that only their site knows; no shared weight depends on it
 
 
 class FactSource(Protocol):
-    """Where facts come from: each site's own, or each region's for all of its sites."""
+    """Facts by site, or by region for all of its sites."""
 
     def contributors(self, arm: Arm) -> list[str]:
-        """The names (sites or regions) whose training rows determine the preparation of an arm."""
+        """The sites or regions whose training rows determine the preparation of an arm."""
 
     def facts(self, name: str, kind: Key) -> Facts: ...
 
     def present(self, kind: Key) -> list[Sequence[bool]]:
-        """For every participant: whether each column has a value."""
+        """For every participant, whether each column has a value."""
 
     def train_rows(self, name: str) -> int:
         """The largest number of training rows in any arm."""
@@ -159,19 +166,17 @@ class SiteFacts:
 
 @dataclass(frozen=True)
 class Federation:
-    """What is known before the first round."""
-
     plan: DeployedPlan
     described: Mapping[str, Mapping[str, Any]]  # each site's own counts
     prepare: Message  # what every site is sent
-    warnings: tuple[str, ...]
+    notices: tuple[Notice, ...]
 
 
 def agree_on(study: Study, families: Families, ready: Answers, ask: Any, run: str) -> Generator[Any, None, Federation]:
     """`ready` are the sites' first answers, in the order of the sites; `ask` sends one message to all of them."""
     sites = list(ready)
     classes, findings = common_classes(ready), with_findings(ready)
-    columns, warnings = common_columns({site: message.body["columns"] for site, message in ready.items()})
+    columns, notices = common_columns({site: message.body["columns"] for site, message in ready.items()})
     inputs = None if columns else common_inputs(study, ready)
     plan = coordinator_plan(study, families, sites, classes, with_findings=findings)
 
@@ -181,7 +186,7 @@ def agree_on(study: Study, families: Families, ready: Answers, ask: Any, run: st
     answers = yield from ask(Message("facts", {"run": run, "columns": _column_payload(columns)}), check)
     row_sets = {site: dict(zip(plan.row_sets, answer.body["sets"], strict=True)) for site, answer in answers.items()}
     described = {site: answer.body["described"] for site, answer in answers.items()}
-    warnings += inverted_labels(study, classes, {site: answer.body["directions"] for site, answer in answers.items()})
+    notices += inverted_labels(study, classes, {site: answer.body["directions"] for site, answer in answers.items()})
     for kind in plan.kinds:
         sides = {site: rows_by_side(row_sets[site][plan.rows_of(kind)]) for site in sites}
         plan.agreed[kind] = Agreed(tuple(inputs or ()), sides=sides)
@@ -190,7 +195,7 @@ def agree_on(study: Study, families: Families, ready: Answers, ask: Any, run: st
         for site, payloads in row_sets.items()
     }
     prepare = yield from agree_on_layouts(plan, columns, inputs, SiteFacts(plan, facts), ask, run)
-    return Federation(plan, described, prepare, (*warnings, *dominant_sites(plan)))
+    return Federation(plan, described, prepare, (*notices, *dominant_sites(plan)))
 
 
 def agree_on_layouts(
@@ -202,9 +207,9 @@ def agree_on_layouts(
     body["inputs"] = inputs
     commons: list[Common | None] = [None] * len(plan.kinds)
     if columns:
-        layouts, asked = _choose_layouts(plan, columns, facts, body)
-        lent = yield from _ask_for_lent(plan, asked, facts, body, ask)
-        commons = _fill_values(plan, layouts, lent, facts)
+        layouts, requests = _choose_layouts(plan, columns, facts, body)
+        fill_values = yield from _ask_for_fill_values(plan, requests, facts, body, ask)
+        commons = _fill_values(plan, layouts, fill_values, facts)
         commons = yield from _scales(plan, body, commons, facts, ask)
         for kind, layout, common in zip(plan.kinds, layouts, commons, strict=True):
             if layout is not None:
@@ -229,11 +234,10 @@ def most_train_rows(plan: DeployedPlan, sites: Collection[str]) -> int:
 
 
 def rows_by_side(counts: Mapping[str, Any]) -> dict[str, int]:
-    return {side: counts[side] for side in SIDES}
+    return {part: counts[part] for part in SPLIT_PARTS}
 
 
 def _facts(payload: Any) -> Facts:
-    """Images have none."""
     return Facts((), (), ()) if payload is None else read_facts(payload)
 
 
@@ -246,7 +250,7 @@ def write_federation(federation: Federation) -> dict[str, Any]:
         "sides": [dict(plan.agreed[kind].sides) for kind in plan.kinds],
         "described": {site: dict(counts) for site, counts in federation.described.items()},
         "prepare": dict(federation.prepare.body),
-        "warnings": list(federation.warnings),
+        "notices": [notice.to_json() for notice in federation.notices],
     }
 
 
@@ -257,11 +261,10 @@ def read_federation(payload: Mapping[str, Any], study: Study, families: Families
         kind: replace(agreed, sides=sides)
         for (kind, agreed), sides in zip(agreed_of(plan, body).items(), payload["sides"], strict=True)
     }
-    return Federation(plan, payload["described"], Message("prepare", body), tuple(payload["warnings"]))
+    return Federation(plan, payload["described"], Message("prepare", body), tuple(map(read_notice, payload["notices"])))
 
 
 def agreed_of(plan: DeployedPlan, body: Mapping[str, Any]) -> dict[Key, Agreed]:
-    """What a message `prepare` says about every kind of arm."""
     layouts = [read_layout(layout) for layout in body["layouts"]]
     agreed = {}
     for kind, place, common in zip(plan.kinds, body["of"], body["commons"], strict=True):
@@ -280,41 +283,48 @@ def _choose_layouts(
     `body` lists each different layout once; most studies have few.
     """
     layouts: list[Layout | None] = []
-    asked: list[dict[str, list[Any]]] = []
+    requests: list[dict[str, list[Any]]] = []
     distinct: list[Layout] = []
     for number, kind in enumerate(plan.kinds):
         arm = plan.study.arm(kind[0])
         if arm.preparation.schema == "own":
             plan.agreed[kind] = replace(plan.agreed[kind], inputs=OWN_COLUMNS)
             layouts.append(None)
-            asked.append({"numbers": [], "categories": []})
+            requests.append({"numbers": [], "categories": []})
             continue
         layout = layout_of(columns, [facts.facts(name, kind) for name in facts.contributors(arm)], arm.preparation)
         if layout not in distinct:
             distinct.append(layout)
         body["of"][number] = distinct.index(layout)
         layouts.append(layout)
-        asked.append(_lacking(layout, columns, facts.present(kind)))
+        requests.append(_lacking(layout, columns, facts.present(kind)))
     body["layouts"] = [write_layout(layout) for layout in distinct]
-    return layouts, asked
+    return layouts, requests
 
 
-def _ask_for_lent(
-    plan: DeployedPlan, asked: list[dict[str, list[Any]]], facts: FactSource, body: Mapping[str, Any], ask: Any
-) -> Generator[Any, None, dict[str, list[Lent]]]:
+def _ask_for_fill_values(
+    plan: DeployedPlan, requests: list[dict[str, list[Any]]], facts: FactSource, body: Mapping[str, Any], ask: Any
+) -> Generator[Any, None, dict[str, list[FillValues]]]:
     """Values for columns that some site lacks, by contributor; empty where no site lacks any."""
-    if not any(request["numbers"] or request["categories"] for request in asked):
+    if not any(request["numbers"] or request["categories"] for request in requests):
         return {}
 
     def check(site: str, answer: Message) -> None:
-        check_lent(answer.body["lent"], plan, asked, body["of"], body["layouts"], facts.train_rows(site))
+        check_fill_values(
+            answer.body["fill_values"], plan, requests, body["of"], body["layouts"], facts.train_rows(site)
+        )
 
-    answers = yield from ask(Message("lend", {**_layout_fields(body), "asked": asked}), check)
-    return {site: [read_lent(payload) for payload in answer.body["lent"]] for site, answer in answers.items()}
+    answers = yield from ask(Message("fill_values", {**_layout_fields(body), "missing": requests}), check)
+    return {
+        site: [read_fill_values(payload) for payload in answer.body["fill_values"]] for site, answer in answers.items()
+    }
 
 
 def _fill_values(
-    plan: DeployedPlan, layouts: Sequence[Layout | None], lent: Mapping[str, Sequence[Lent]], facts: FactSource
+    plan: DeployedPlan,
+    layouts: Sequence[Layout | None],
+    fill_values: Mapping[str, Sequence[FillValues]],
+    facts: FactSource,
 ) -> list[Common | None]:
     commons: list[Common | None] = []
     for number, (kind, layout) in enumerate(zip(plan.kinds, layouts, strict=True)):
@@ -322,9 +332,9 @@ def _fill_values(
             commons.append(None)
             continue
         columns = len(layout.numeric)
-        nothing = Lent(np.zeros(columns), np.zeros(columns, dtype=np.int64), {})
+        nothing = FillValues(np.zeros(columns), np.zeros(columns, dtype=np.int64), {})
         contributors = facts.contributors(plan.study.arm(kind[0]))
-        commons.append(common_of([lent[name][number] if lent else nothing for name in contributors]))
+        commons.append(common_of([fill_values[name][number] if fill_values else nothing for name in contributors]))
     return commons
 
 
@@ -368,7 +378,7 @@ def _lacking(layout: Layout, columns: Sequence[Column], present: Sequence[Sequen
     }
 
 
-def common_columns(columns_by_site: Mapping[str, Any]) -> tuple[list[Column], list[str]]:
+def common_columns(columns_by_site: Mapping[str, Any]) -> tuple[list[Column], list[Notice]]:
     """One list for all, in the order of the first site; a column that a site lacks counts as missing there."""
     tables = {
         site: {c["name"]: read_column(c) for c in columns} for site, columns in columns_by_site.items() if columns
@@ -376,75 +386,64 @@ def common_columns(columns_by_site: Mapping[str, Any]) -> tuple[list[Column], li
     if not tables:
         return [], []
     _refuse_mixed_forms(columns_by_site)
-    common: list[Column] = []
-    warnings = []
-    for name in dict.fromkeys(name for table in tables.values() for name in table):
-        having = {site: table[name] for site, table in tables.items() if name in table}
-        common.append(_common_column(name, having))
-        lacking = [site for site in tables if site not in having]
-        if lacking:
-            warnings.append(f"{', '.join(lacking)}: {name!r} is not recorded, or has no value, and counts as missing")
-    return common, warnings
+    names = list(dict.fromkeys(name for table in tables.values() for name in table))
+    common = [
+        _common_column(name, {site: table[name] for site, table in tables.items() if name in table}) for name in names
+    ]
+    lacking = {site: tuple(name for name in names if name not in table) for site, table in tables.items()}
+    notices = [
+        Notice("column-not-recorded", "warning", site, columns, details={"use": "missing"})
+        for site, columns in lacking.items()
+        if columns
+    ]
+    return common, notices
 
 
 def _refuse_mixed_forms(columns_by_site: Mapping[str, Any]) -> None:
-    """Tables at some sites and images at others."""
-    has_table = {site: bool(columns) for site, columns in columns_by_site.items()}
-    most = majority_site(has_table)
-    for site in has_table:
-        if has_table[site] != has_table[most]:
-            forms = (
-                f"has images where {most} has a table" if has_table[most] else f"has a table where {most} has images"
-            )
-            raise DeployError(site, forms, "Give all sites data of the same form.")
+    forms = {site: "a table" if columns else "images" for site, columns in columns_by_site.items()}
+    if pair := outlier(forms):
+        site, other = pair
+        problem = f"has {forms[site]} where {other} has {forms[other]}"
+        raise disagreement(site, problem, "Give all sites data of the same form.")
 
 
-def _common_column(name: str, having: Mapping[str, Column]) -> Column:
-    first_site = majority_site({site: column.kind for site, column in having.items()})
-    kind = having[first_site].kind
-    for site, column in having.items():
-        if column.kind != kind:
-            problem = f"{name!r} is {column.kind} here and {kind} at {first_site}"
-            raise DeployError(site, problem, "Declare its type under `types` in [data] of one of the site files.")
-    limits = next((column.limits for column in having.values() if column.limits), None)
-    coded = all(column.coded for column in having.values())
-    return Column(name, kind, limits, coded, _levels(name, having))
-
-
-def _levels(name: str, having: Mapping[str, Column]) -> tuple[str, ...] | None:
-    """The declared levels, which must be the same at every site that declares them."""
-    declared = {site: column.levels for site, column in having.items() if column.levels is not None}
-    for site, levels in declared.items():
-        first = majority_site({other: sorted(others) for other, others in declared.items()})
-        if set(levels) != set(declared[first]):
-            problem = f"{name!r} has other declared levels here than at {first}"
-            raise DeployError(site, problem, "Declare the same under `levels` in [data] of the site files.")
-    return next(iter(declared.values()), None)
+def _common_column(name: str, columns: Mapping[str, Column]) -> Column:
+    if pair := outlier({site: column.kind for site, column in columns.items()}):
+        site, other = pair
+        problem = f"{name!r} is {columns[site].kind} here and {columns[other].kind} at {other}"
+        raise disagreement(site, problem, "Declare its type under `types` in [data] of one of the site files.")
+    declared = {site: column.levels for site, column in columns.items() if column.levels is not None}
+    if pair := outlier({site: sorted(levels) for site, levels in declared.items()}):
+        problem = f"{name!r} has other declared levels here than at {pair[1]}"
+        raise disagreement(pair[0], problem, "Declare the same under `levels` in [data] of the site files.")
+    limits = next((column.limits for column in columns.values() if column.limits), None)
+    coded = all(column.coded for column in columns.values())
+    return Column(name, next(iter(columns.values())).kind, limits, coded, next(iter(declared.values()), None))
 
 
 def majority_site(values: Mapping[str, Any]) -> str:
-    """The first site with the most frequent value, so that an error names the site that differs from most."""
+    """The first site with the most frequent value."""
     texts = [repr(value) for value in values.values()]
     return max(values, key=lambda site: texts.count(repr(values[site])))
 
 
+def outlier(values: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The first site whose value differs from that of most sites, and one of the latter."""
+    most = majority_site(values) if values else ""
+    return next(((site, most) for site, value in values.items() if value != values[most]), None)
+
+
 def with_findings(ready: Answers) -> bool:
     """Whether a row may have several findings, which must be so at every site or at none."""
-    first = majority_site({site: _findings_at(message) for site, message in ready.items()})
-    for site, message in ready.items():
-        if _findings_at(message) != _findings_at(ready[first]):
-            here, there = (_form(message), _form(ready[first]))
-            problem = f"a row has {here} here, and {there} at {first}"
-            raise DeployError(site, problem, "Give all sites labels of the same form: correct [data] in a site file.")
-    return _findings_at(ready[first])
-
-
-def _findings_at(message: Message) -> bool:
-    return bool(message.body.get("findings", False))
-
-
-def _form(message: Message) -> str:
-    return "any number of findings" if _findings_at(message) else "one class"
+    forms = {
+        site: "any number of findings" if message.body.get("findings") else "one class"
+        for site, message in ready.items()
+    }
+    if pair := outlier(forms):
+        site, other = pair
+        problem = f"a row has {forms[site]} here, and {forms[other]} at {other}"
+        raise disagreement(site, problem, "Give all sites labels of the same form: correct [data] in a site file.")
+    return any(message.body.get("findings") for message in ready.values())
 
 
 def common_classes(ready: Answers) -> list[str]:
@@ -462,37 +461,35 @@ def common_classes(ready: Answers) -> list[str]:
 
 
 def _refuse_other_classes(by_site: Mapping[str, Any], findings: bool) -> None:
-    hashes = {site: [entry["hash"] for entry in classes] for site, classes in by_site.items()}
-    first = majority_site(hashes)
-    site = next((site for site in by_site if hashes[site] != hashes[first]), None)
-    if site is None:
+    pair = outlier({site: [entry["hash"] for entry in classes] for site, classes in by_site.items()})
+    if pair is None:
         return
-    here, there = (_listed([entry["name"] or "one of too few rows" for entry in by_site[s]]) for s in (site, first))
+    site, other = pair
+    here, there = (_listed([entry["name"] or "one of too few rows" for entry in by_site[s]]) for s in pair)
     if findings:
-        problem = f"its rows have other findings ({here}) than at {first} ({there}), or in another order"
-        raise DeployError(site, problem, "Write the same `findings` in [data] of both site files.")
-    problem = f"its target has other classes ({here}) than at {first} ({there})"
-    raise DeployError(site, problem, "Correct [data] in one of the site files (`positive`, `classes`).")
-
-
-def _same(ready: Answers, name: str, problem: str) -> list[Any]:
-    first = majority_site({site: message.body[name] for site, message in ready.items()})
-    for site, message in ready.items():
-        if message.body[name] != ready[first].body[name]:
-            here, there = (_listed(ready[s].body[name]) for s in (site, first))
-            remedy = "Correct [data] in one of the site files (for tables: `positive`, `classes`)."
-            raise DeployError(site, f"{problem} ({here}) than at {first} ({there})", remedy)
-    return list(ready[first].body[name])
+        problem = f"its rows have other findings ({here}) than at {other} ({there}), or in another order"
+        raise disagreement(site, problem, "Write the same `findings` in [data] of both site files.")
+    problem = f"its target has other classes ({here}) than at {other} ({there})"
+    raise disagreement(site, problem, "Correct [data] in one of the site files (`positive`, `classes`).")
 
 
 def common_inputs(study: Study, ready: Answers) -> list[Any]:
     """The shape of images. Where each site has its own columns, their number is not asked for."""
+    inputs = {site: message.body["inputs"] for site, message in ready.items()}
     if all(arm.preparation.schema == "own" for arm in study.trained_arms):
-        images = next((site for site, message in ready.items() if message.body["inputs"] is not None), None)
+        images = next((site for site, shape in inputs.items() if shape is not None), None)
         if images is not None:
-            raise DeployError(images, "has images where the study is about columns", "Correct [data] in its site file.")
+            raise disagreement(
+                images, "has images where the study is about columns", "Correct [data] in its site file."
+            )
         return list(OWN_COLUMNS)
-    return _same(ready, "inputs", "its images are of another size")
+    if pair := outlier(inputs):
+        here, there = (_listed(inputs[site]) for site in pair)
+        problem = f"its images are of another size ({here}) than at {pair[1]} ({there})"
+        raise disagreement(
+            pair[0], problem, "Correct [data] in one of the site files (for tables: `positive`, `classes`)."
+        )
+    return list(next(iter(inputs.values())))
 
 
 def _listed(values: Any) -> str:

@@ -1,4 +1,4 @@
-"""A site's part in secure sums: its place in the sum of one round, and what it has said once and stands by."""
+"""A site's part in secure sums: its participation in one round, and the commitments that it keeps."""
 
 import json
 import os
@@ -26,8 +26,7 @@ from wardround.deployment.common.secure_wave import (
 from wardround.deployment.common.spool import MASKED
 from wardround.deployment.common.update_checks import leaves_hash
 from wardround.deployment.governance.policy import Refusal, Refused
-from wardround.privacy.secure_sum.secure_sum import Member
-from wardround.privacy.secure_sum.terms import Advert, Terms
+from wardround.privacy.secure_sum.secure_sum import Advert, Member, Terms
 from wardround.runs.ledger import sync
 from wardround.study.schema import Study
 
@@ -36,7 +35,7 @@ REMEDY = "Ask the coordinator why; nothing was given away."
 
 
 class Commitments:
-    """Commitments in a file: one line each, on disk before anything is said that follows from it."""
+    """Commitments in a file, one line each, on disk before any answer that depends on them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -69,65 +68,65 @@ class Commitments:
 
 
 class SumParticipant:
-    """This site in the sum of one round. Every message tells again what was told before, so that a site that died goes
-    on from any of them; what differs from what it has seen is refused."""
+    """This site in the sum of one round. Every message repeats what was sent before, so that a site can go on from
+    any of them after a crash; a message that contradicts an earlier one is refused."""
 
-    def __init__(self, member: Member, kept: Commitments) -> None:
-        self.member, self.kept = member, kept
+    def __init__(self, member: Member, commitments: Commitments) -> None:
+        self.member, self.commitments = member, commitments
         self.adverts: Any = None
         self.sealed: Any = None
         self.shares: dict[str, bytes] = {}
 
-    def follow(self, told: Mapping[str, Any]) -> None:
-        if "adverts" in told and told["adverts"] != self.adverts:
-            self.shares = self.member.share(Advert.read(one) for one in told["adverts"])
-            self.adverts = told["adverts"]
-        if "sealed" in told and told["sealed"] != self.sealed:
-            self.member.receive(read_bytes(told["sealed"]))
-            self.sealed = told["sealed"]
+    def follow(self, body: Mapping[str, Any]) -> None:
+        if "adverts" in body and body["adverts"] != self.adverts:
+            self.shares = self.member.share(Advert.read(advert) for advert in body["adverts"])
+            self.adverts = body["adverts"]
+        if "sealed" in body and body["sealed"] != self.sealed:
+            self.member.receive(read_bytes(body["sealed"]))
+            self.sealed = body["sealed"]
 
     def masked(self, trials: Trials, round_number: int, updates: Mapping[int, State]) -> Tree:
         vector = vector_of(trials, round_number, self.member.name, updates)
         if updates:
-            self.kept.commit(WORK, self.member.terms.context, sha256(vector.data).digest())
+            self.commitments.commit(WORK, self.member.terms.context, sha256(vector.data).digest())
         return {MASKED: torch.from_numpy(self.member.mask(vector).view("int64"))}
 
-    def refuse_other_sums(self, shown: Commitments, survivors: list[str]) -> None:
-        """The very same work is added up again, in another run, only with the same sites: two sums would show who is in
-        one of them alone. `shown` outlives runs. Noise from a secret makes every run's work another."""
-        work = self.kept.known.get((WORK, self.member.terms.context.hex()))
-        said = sha256("\x1f".join(sorted(survivors)).encode()).digest()
-        if work is not None and shown.commit("survivors", bytes.fromhex(work), said) != said:
+    def refuse_other_sums(self, past_sums: Commitments, survivors: list[str]) -> None:
+        """The same work may be added up again in another run only with the same sites: two different sums would show
+        the difference. `past_sums` outlives runs. Noise from a run's secret makes the work of every run different."""
+        work = self.commitments.known.get((WORK, self.member.terms.context.hex()))
+        digest = sha256("\x1f".join(sorted(survivors)).encode()).digest()
+        if work is not None and past_sums.commit("survivors", bytes.fromhex(work), digest) != digest:
             problem = "the same work was added up with other sites before, and two sums would show the difference"
             remedy = "Change the seed of the study, and let every site approve it anew."
             raise SecureSumError(self.member.name, problem, remedy)
 
 
 def checked_terms(
-    study: Study, site: str, sites: list[str], place: Place, trials: Trials, told: Mapping[str, Any]
+    study: Study, site: str, sites: list[str], place: Place, trials: Trials, proposed: Mapping[str, Any]
 ) -> Terms:
-    """What the coordinator proposes, if it is what the approved study says; `sites` are those of the run."""
+    """The coordinator's proposal, if it is what the approved study says; `sites` are those of the run."""
     if not is_secure(list(trials.values())):
         raise DeployError("coordinator", "asks for a secure sum that the study does not have", REMEDY)
-    roster, expected = [str(name) for name in told["roster"]], expected_sites(trials, place.round)
+    roster, expected = [str(name) for name in proposed["roster"]], expected_sites(trials, place.round)
     needed = min(study.deployment.quorum or len(sites), len(expected))
     if site not in roster or len(roster) < needed:
         problem = f"asks for a sum of {len(roster)} sites, or without this one, where the study needs {needed}"
         raise DeployError("coordinator", problem, REMEDY)
-    models = {str(n): str(sent) for n, sent in told["models"].items()}
+    models = {str(n): str(digest) for n, digest in proposed["models"].items()}
     if set(models) != {str(n) for n in in_round(trials, place.round)}:
         raise DeployError("coordinator", "does not say which models it sends", REMEDY)
     terms = terms_of(place, trials, roster, models)
-    if told["threshold"] != terms.threshold:
-        problem = f"asks for a sum of {told['threshold']} sites, where the study needs {terms.threshold}"
+    if proposed["threshold"] != terms.threshold:
+        problem = f"asks for a sum of {proposed['threshold']} sites, where the study needs {terms.threshold}"
         raise DeployError("coordinator", problem, REMEDY)
     return terms
 
 
-def check_models(told: Mapping[str, Any], shared: Mapping[int, State]) -> None:
-    """What was sent is what all sites were told of."""
+def check_models(proposed: Mapping[str, Any], shared: Mapping[int, State]) -> None:
+    """The models sent are those announced to all sites."""
     for n, state in shared.items():
-        if str(n) in told["models"] and leaves_hash(tree.flatten(state)).hex() != told["models"][str(n)]:
+        if str(n) in proposed["models"] and leaves_hash(tree.flatten(state)).hex() != proposed["models"][str(n)]:
             problem = "sends another model than it told all sites of"
             raise DeployError("coordinator", problem, REMEDY)
 
@@ -135,7 +134,7 @@ def check_models(told: Mapping[str, Any], shared: Mapping[int, State]) -> None:
 def check_survivors(
     study: Study, site: str, sites: list[str], trials: Trials, number: int, survivors: list[str]
 ) -> None:
-    """Before this site says yes to showing the sum of these."""
+    """Checked before this site agrees to reveal the sum."""
     needed = min(study.deployment.quorum or len(sites), len(expected_sites(trials, number)))
     if len(survivors) < needed:
         raise SecureSumError(site, f"{len(survivors)} sites remain, and the study needs {needed}", REMEDY)
@@ -144,11 +143,11 @@ def check_survivors(
 def check_contributors(
     site: str, trials: Trials, number: int, adverts: Any, among: Collection[str], least: int
 ) -> None:
-    """Whether enough of these sites add something, by what each has signed, wherever this site adds something itself.
+    """Whether enough of these sites contribute, by what each has signed, wherever this site contributes.
 
     `least` is this site's own `least_sites`.
     """
-    adds = {str(one["site"]): list(map(str, one["adds"])) for one in adverts}
+    adds = {str(advert["site"]): list(map(str, advert["adds"])) for advert in adverts}
     problem = shortfall(trials, number, among, adds)
     if problem:
         raise SecureSumError(site, problem, REMEDY)
@@ -160,8 +159,8 @@ def check_contributors(
             raise Refused(Refusal(reason))
 
 
-def read_bytes(told: Mapping[str, str]) -> dict[str, bytes]:
+def read_bytes(encoded: Mapping[str, str]) -> dict[str, bytes]:
     try:
-        return {str(site): bytes.fromhex(content) for site, content in told.items()}
+        return {str(site): bytes.fromhex(content) for site, content in encoded.items()}
     except (AttributeError, TypeError, ValueError):
         raise DeployError("secure sum", "a message cannot be read", "Install the same version everywhere.") from None

@@ -1,4 +1,4 @@
-"""Answers of a round as they arrived, as files: none is lost when the coordinator dies, and none waits in memory."""
+"""Answers of a round as files, as they arrive: none is lost when the coordinator dies, and none waits in memory."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ Shape = tuple[str, tuple[int, ...]]  # type and shape of a tensor
 
 @dataclass(frozen=True)
 class Entry:
-    """One site's answer. Its tensors are read when they are needed, one trial's at a time."""
+    """One site's answer. Its tensors are read when needed, one trial at a time."""
 
     site: str
     body: dict[str, Any]
@@ -39,26 +39,26 @@ class Entry:
             return tree.unflatten({name.split("/", 1)[1]: file.get_tensor(name) for name in mine})
 
     def masked(self) -> Tensor:
-        """A vector under masks, which is of all trials together."""
+        """The masked vector of all trials together."""
         with safe_open(self.path, framework="pt") as file:
-            found: Tensor = file.get_tensor(MASKED)
-        return found
+            vector: Tensor = file.get_tensor(MASKED)
+        return vector
 
 
 def shapes_in(path: Path) -> dict[str, Shape] | None:
-    """Type and shape of every tensor; None where it is no file of tensors."""
+    """Type and shape of every tensor; None if this is not a safetensors file."""
     if not path.stat().st_size:
         return {}
     try:
         with safe_open(path, framework="pt") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
-        return {name: (one.get_dtype(), tuple(one.get_shape())) for name, one in slices.items()}
+        return {name: (tensor.get_dtype(), tuple(tensor.get_shape())) for name, tensor in slices.items()}
     except SafetensorError:
         return None
 
 
 def all_finite(path: Path) -> bool:
-    """One tensor in memory at a time."""
+    """Reads one tensor at a time."""
     if not path.stat().st_size:
         return True
     with safe_open(path, framework="pt") as file:
@@ -70,23 +70,21 @@ def all_finite(path: Path) -> bool:
 
 
 def is_finite(leaf: Tensor) -> bool:
-    """Also that its length is: the square of a number that is too large to be added up is not."""
+    """Including its squared length, which overflows for numbers that are too large to be added up."""
     return not leaf.is_floating_point() or bool(leaf.square().sum().isfinite())
 
 
 class Spool:
-    """Of one round of one wave."""
-
     def __init__(self, folder: Path, wave: int, round_number: int) -> None:
         self.folder = folder / f"wave-{wave:05}-round-{round_number:06}"
 
     def add(self, site: str, sealed: Sealed, message: Message, expected: Mapping[str, Shape] | None = None) -> None:
-        """DeployError where the tensors are not what was expected: they come from outside."""
+        """DeployError if the tensors are not as expected."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{site}.safetensors"
         write_atomically(path, sealed.tensors)
-        names, found = message.names or tuple(message.tensors), shapes_in(path)
-        if found is None or set(found) != set(names) or (expected is not None and found != dict(expected)):
+        names, shapes = message.names or tuple(message.tensors), shapes_in(path)
+        if shapes is None or set(shapes) != set(names) or (expected is not None and shapes != dict(expected)):
             path.unlink()
             raise DeployError(site, "sent tensors that are not an update of its study", "Install the same version.")
         if not all_finite(path):
@@ -104,12 +102,12 @@ class Spool:
 
     def entries(self, sites: Sequence[str]) -> dict[str, Entry]:
         """In the order of the sites, whatever the order of arrival."""
-        found = {}
+        entries = {}
         for site in sites:
             path = self.folder / f"{site}.json"
             if path.is_file():
-                found[site] = Entry(**json.loads(path.read_bytes()), path=path.with_suffix(".safetensors"))
-        return found
+                entries[site] = Entry(**json.loads(path.read_bytes()), path=path.with_suffix(".safetensors"))
+        return entries
 
     def clear(self) -> None:
         rmtree(self.folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""A wave: trials that travel together in one message each round, from the start or a checkpoint to the end."""
+"""A wave: trials that travel together in one message per round, from the start or a checkpoint to the end."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ NoiseOf = Callable[[Trial], Stream | None]
 
 @dataclass(frozen=True)
 class WaveState:
-    """All that a wave is between two rounds, but for its trials."""
+    """The state of a wave between two rounds, without its trials."""
 
     round: int
     runs: tuple[Run, ...]
@@ -74,14 +74,12 @@ def read_state(path: Path, trials: Sequence[Trial]) -> WaveState:
         number, rest = name.split("/", 1)
         servers[int(number)][rest] = leaf
     runs = [Run(n, tree.unflatten(server), {}) for n, server in zip(place["rounds"], servers, strict=True)]
-    kept = {name: place[name] for name in ("round", "counted", "pending", "records", "done", "span")}
-    return WaveState(runs=tuple(runs), **kept)
+    fields = {name: place[name] for name in ("round", "counted", "pending", "records", "done", "span")}
+    return WaveState(runs=tuple(runs), **fields)
 
 
 @dataclass(frozen=True)
 class Task:
-    """What one site is asked in one round."""
-
     work: dict[int, int] = field(default_factory=dict)  # epochs, by trial
     score: list[int] = field(default_factory=list)  # trials whose last model is scored there
 
@@ -90,28 +88,28 @@ class Task:
         return sorted({*self.work, *self.score})
 
 
-def tasks(trials: Sequence[Trial], state: WaveState, every: int, quiet: Sequence[int]) -> dict[str, Task]:
-    """By site. `quiet` are trials that are not scored while they train."""
-    found: dict[str, Task] = {}
-    due = bool(state.round and every and state.round % every == 0)
+def tasks(trials: Sequence[Trial], state: WaveState, interval: int, unscored: Sequence[int]) -> dict[str, Task]:
+    """By site. Trials in `unscored` are not scored while they train."""
+    tasks_by_site: dict[str, Task] = {}
+    due = bool(state.round and interval and state.round % interval == 0)
     for number, trial in enumerate(trials):
         if trial.training.rounds <= state.round:
             continue
         for assignment in assign(trial, state.round):
             if assignment.counts:
-                found.setdefault(assignment.site.name, Task()).work[number] = assignment.epochs
-        if due and number not in quiet:
+                tasks_by_site.setdefault(assignment.site.name, Task()).work[number] = assignment.epochs
+        if due and number not in unscored:
             for site in trial.scored:
-                found.setdefault(site.name, Task()).score.append(number)
-    return found
+                tasks_by_site.setdefault(site.name, Task()).score.append(number)
+    return tasks_by_site
 
 
 def models_for(trials: Sequence[Trial], state: WaveState, site: str, chosen: Sequence[int]) -> Tree:
-    """What a site is sent: of each trial what its algorithm broadcasts."""
+    """The broadcast of each chosen trial."""
     tensors: Tree = {}
     for number in chosen:
         trial = trials[number]
-        names = [one.name for one in trial.sites]
+        names = [member.name for member in trial.sites]
         place = names.index(site) if site in names else 0  # a site that only scores gets the model of all
         shared = trial.algorithm.broadcast(state.runs[number].server, place)
         tensors |= {f"{number}/{name}": leaf for name, leaf in tree.flatten(shared).items()}
@@ -119,7 +117,7 @@ def models_for(trials: Sequence[Trial], state: WaveState, site: str, chosen: Seq
 
 
 def model_hashes(trials: Sequence[Trial], state: WaveState) -> dict[str, str]:
-    """A hash for each trial of a secure wave, in which all sites are sent the same."""
+    """By trial of a secure wave, in which all sites receive the same."""
     return {
         str(number): leaves_hash(tree.flatten(trial.algorithm.broadcast(state.runs[number].server, 0))).hex()
         for number, trial in enumerate(trials)
@@ -128,7 +126,6 @@ def model_hashes(trials: Sequence[Trial], state: WaveState) -> dict[str, str]:
 
 
 def same_for_all_sites(trials: Sequence[Trial], chosen: Sequence[int]) -> bool:
-    """Whether every site would be sent the same."""
     return not any(trials[number].algorithm.personal for number in chosen)
 
 
@@ -152,7 +149,7 @@ def evaluate_message(wave: int, state: WaveState, site: str, score: Sequence[int
 
 @dataclass(frozen=True)
 class Arrivals:
-    """What a round brought: answers of sites, and in a secure wave the sums of their updates, or why there is none."""
+    """The answers of a round, and in a secure wave the sums of the updates, or why there are none."""
 
     entries: Mapping[str, Entry]
     sums: Mapping[int, tuple[np.ndarray, float]] | None = None  # by trial, as `sums_of` has them
@@ -162,29 +159,33 @@ class Arrivals:
 def close_round(
     trials: Sequence[Trial], state: WaveState, arrivals: Arrivals, seconds: float, noise: NoiseOf = lambda trial: None
 ) -> WaveState:
-    """Every trial's round from what has arrived, by the same rules as in a simulation. `noise` is for whole sites."""
+    """Close the round of every trial by the same rules as in a simulation. `noise` is for whole sites."""
     runs, fresh, entries = list(state.runs), [], arrivals.entries
     active = [number for number, trial in enumerate(trials) if trial.training.rounds > state.round]
     for number in active:
         trial, run = trials[number], state.runs[number]
         assignments = assign(trial, run.round)
         intake = Intake(trial, run, assignments)
-        came = _counted(number, assignments, entries)
+        reports = {site: entry.body["trials"].get(str(number)) for site, entry in entries.items()}
+        reported = [assignment for assignment in assignments if reports.get(assignment.site.name) is not None]
+        work = [
+            replace(assignment, epochs=int(reports[assignment.site.name]["epochs"]))
+            for assignment in reported
+            if reports[assignment.site.name]["finite"]
+        ]
         if trial.privacy.secure_sum is None:
-            intake.take(_arrived(number, came, entries))
+            intake.take(_arrived(number, work, entries))
         else:
-            _take_sum(intake, number, came, arrivals)
+            _take_sum(intake, number, work, arrivals)
         after, record = close(run, trial, assignments, intake, noise(trial))
-        told = {site: entries[site].body["trials"][str(number)] for site in record.sites}
-        not_finite = [a.site.name for a in assignments if _is_not_finite(number, entries.get(a.site.name))]
         fresh.append(
             {
                 "trial": number,
                 "arm": trial.arm,
                 "seed": trial.seed,
                 **vars(record),
-                "epochs": {site: one["epochs"] for site, one in told.items()},
-                "not_finite": not_finite,
+                "epochs": {site: reports[site]["epochs"] for site in record.sites},
+                "not_finite": [a.site.name for a in reported if not reports[a.site.name]["finite"]],
                 "seconds": seconds / len(active),
             }
         )
@@ -194,41 +195,24 @@ def close_round(
     return replace(state, round=state.round + 1, runs=tuple(runs), counted=counted, pending=[*state.pending, *fresh])
 
 
-def _counted(number: int, assignments: Sequence[Assignment], entries: Mapping[str, Entry]) -> list[Assignment]:
-    """The work that arrived, with the epochs that were really done."""
-    found = []
-    for assignment in assignments:
-        entry = entries.get(assignment.site.name)
-        told = None if entry is None else entry.body["trials"].get(str(number))
-        if told is not None and told["finite"]:
-            found.append(replace(assignment, epochs=int(told["epochs"])))
-    return found
-
-
-def _is_not_finite(number: int, entry: Entry | None) -> bool:
-    """Whether a site has no update of a trial, because its numbers were not finite."""
-    told = None if entry is None else entry.body["trials"].get(str(number))
-    return told is not None and not told["finite"]
-
-
 def _arrived(
-    number: int, came: Sequence[Assignment], entries: Mapping[str, Entry]
+    number: int, work: Sequence[Assignment], entries: Mapping[str, Entry]
 ) -> Iterator[tuple[Assignment, Outcome]]:
-    """What sites have sent, one update in memory at a time."""
-    for assignment in came:
+    """Reads one update at a time."""
+    for assignment in work:
         entry = entries[assignment.site.name]
-        told, update = entry.body["trials"][str(number)], entry.update(number)
-        moved = update["params"] if told["moved"] else None
-        loss = torch.tensor(float("nan") if told["loss"] is None else float(told["loss"]))
-        yield assignment, Outcome(update, Memory(), moved, loss, told["length"])
+        report, update = entry.body["trials"][str(number)], entry.update(number)
+        moved = update["params"] if report["moved"] else None
+        loss = torch.tensor(float("nan") if report["loss"] is None else float(report["loss"]))
+        yield assignment, Outcome(update, Memory(), moved, loss, report["length"])
 
 
-def _take_sum(intake: Intake, number: int, came: Sequence[Assignment], arrivals: Arrivals) -> None:
-    """A secure sum, or none: what sites did was paid for in both cases."""
-    intake.came(came, 8 * block_size(intake.trial))
+def _take_sum(intake: Intake, number: int, work: Sequence[Assignment], arrivals: Arrivals) -> None:
+    """A failed sum has its cost as well: the sites have worked."""
+    intake.came(work, 8 * block_size(intake.trial))
     if arrivals.failed:
         intake.fail(arrivals.failed)
-    elif came and arrivals.sums is not None:
+    elif work and arrivals.sums is not None:
         intake.shapes = {name: shape for name, (_, shape) in shapes_of(intake.trial).items()}
         intake.total(*arrivals.sums[number])
 
@@ -236,7 +220,7 @@ def _take_sum(intake: Intake, number: int, came: Sequence[Assignment], arrivals:
 def scored_records(
     state: WaveState, trials: Sequence[Trial], bodies: Sequence[Mapping[str, Any]], final: bool
 ) -> tuple[list[dict[str, Any]], list[Mapping[str, Any]]]:
-    """Records that are complete, with the figures that sites gave for their models; and those that still wait."""
+    """Complete records with the sites' figures, and those that still wait for figures."""
     ready, waiting = [], []
     for record in state.pending:
         number = record["trial"]
@@ -249,7 +233,7 @@ def scored_records(
 
 
 def curve(number: int, bodies: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Loss and accuracy over all rows of all sites that gave theirs; of findings the mean of the sites' own AUCs."""
+    """Loss and accuracy pooled over all rows; of findings the mean of the sites' AUCs."""
     values: dict[str, float] = {}
     for side in ("test", "validation"):
         figures = pooled_figures(str(number), side, bodies) or {}
@@ -258,9 +242,9 @@ def curve(number: int, bodies: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def pooled_figures(number: str, side: str, bodies: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
-    """Figures of a trial's model over all rows of a side, with the number of rows; None where there are none.
+    """Figures of a trial's model over all rows of a side, with their number; None if there are none.
 
-    `bodies` are of sites, or of regions that have pooled theirs.
+    `bodies` are those of sites, or of regions that have pooled theirs.
     """
     parts = [body["figures"][number][side] for body in bodies if side in body["figures"].get(number, {})]
     rows = sum(part["rows"] for part in parts)

@@ -1,7 +1,7 @@
-"""A bundle at a hospital that took part in a deployed run, from what the run left there. Nothing is sent or asked.
+"""A bundle at a hospital that took part in a deployed run, made from what the run left there, without the network.
 
-The card holds what the hospital knows: its own rows and figures, who took part, and what its ledger says. How many
-rows others have, and figures over all hospitals, are in the coordinator's report.
+The card holds what the hospital knows: its own rows and figures, who took part, and its ledger. Other hospitals'
+numbers of rows, and figures over all hospitals, are in the coordinator's report.
 """
 
 from collections.abc import Mapping
@@ -93,11 +93,11 @@ def bundle_of(
     models: Mapping[str, Factory] | None = None,
     clahe: bool = False,
 ) -> Path:
-    """`clahe` says whether the contrast of this hospital's images was evened out when they were read."""
+    """`clahe` says whether CLAHE was applied when this hospital's images were read."""
     study = session.study
-    known = [one.name for one in study.arms]
-    if arm not in known:
-        raise StudyError("--arm", f"the study has no arm {arm!r}", suggest(arm, known, "Arms"))
+    names = [known.name for known in study.arms]
+    if arm not in names:
+        raise StudyError("--arm", f"the study has no arm {arm!r}", suggest(arm, names, "Arms"))
     if seed is not None and seed not in study.evaluation.seeds:
         raise StudyError("--seed", f"the study has no seed {seed}", f"Its first is {study.evaluation.seeds.first}.")
     target = FOLDER / bundle_name(study.name, arm, session.site) if out is None else Path(out)
@@ -117,11 +117,11 @@ def _changed(session: Session) -> RunError:
 
 
 def _refuse_changed(session: Session, predictions: pd.DataFrame) -> None:
-    """By what the run left here: the outcome of every row that was tested with any seed, and, where patients are
-    protected, the fingerprint of all rows that the ledger has charged."""
+    """Compare with what the run left here: the outcome of every tested row, and, where patients are protected, the
+    fingerprint of all rows that the ledger has charged."""
     rows, columns = predictions["row"].to_numpy(), label_columns(predictions)
     label, target = predictions[columns].to_numpy(), session.records.target.reshape(len(session.records), -1)
-    charged = {entry.patients for entry in session.ledger.entries() if (entry.run, entry.site) == _place(session)}
+    charged = {entry.patients for entry in _ledger_entries(session)}
     now = session.plan.cohort_of(session.study.arms[0]).fingerprint
     known = (rows >= 0) & (rows < len(target))
     alike = known.all() and target.shape[1] == len(columns) and (target[rows] == label).all()
@@ -129,8 +129,8 @@ def _refuse_changed(session: Session, predictions: pd.DataFrame) -> None:
         raise _changed(session)
 
 
-def _place(session: Session) -> tuple[str, str]:
-    return session.run, session.site
+def _ledger_entries(session: Session) -> list[Entry]:
+    return [entry for entry in session.ledger.entries() if (entry.run, entry.site) == (session.run, session.site)]
 
 
 def _origin(session: Session, arm: Arm, seed: int, models: Mapping[str, Factory] | None, clahe: bool) -> Origin:
@@ -180,7 +180,7 @@ def _run_inputs(session: Session, arm: Arm, site: Site, clahe: bool) -> RunInput
 def _weights(
     session: Session, arm: Arm, seed: int, data: RunInputs, models: Mapping[str, Factory] | None
 ) -> tuple[Tree, Tree]:
-    """The model with which this site predicts, as the end of the run left it here."""
+    """The model with which this site predicts after the run."""
     path = session.folder / "models" / arm.name / f"seed-{seed}.safetensors"
     if not path.is_file():
         problem = f"has no model of arm {arm.name} with seed {seed} yet"
@@ -194,10 +194,10 @@ def _weights(
 
 
 def _predictions(session: Session) -> pd.DataFrame:
-    found = load_predictions(session.folder)
-    if found is None:
+    predictions = load_predictions(session.folder)
+    if predictions is None:
         raise BundleError(str(session.folder), "has no predictions yet", "Wait until the run is over.")
-    return found
+    return predictions
 
 
 def _card_facts(session: Session, arm: Arm, seed: int, site: Site, predictions: pd.DataFrame) -> CardFacts:
@@ -230,7 +230,7 @@ def _card_facts(session: Session, arm: Arm, seed: int, site: Site, predictions: 
 
 
 def _findings(scores: Scores, arm: str, site: str, resampling: Resampling) -> dict[str, Any]:
-    """Of each finding what this site knows: its own AUC."""
+    """For each finding, this site's own AUC."""
     if not scores.findings:
         return {}
     figures = finding_figures({"findings": describe_findings(scores, arm, resampling)}, site)
@@ -238,25 +238,24 @@ def _findings(scores: Scores, arm: str, site: str, resampling: Resampling) -> di
 
 
 def _privacy(session: Session, arm: Arm, seed: int) -> dict[str, Any] | None:
-    """By this site's own ledger."""
-    asked = arm.privacy
-    if asked.example is None and asked.site is None and asked.secure_sum is None:
+    privacy = arm.privacy
+    if privacy.example is None and privacy.site is None and privacy.secure_sum is None:
         return None
-    entries = [entry for entry in session.ledger.entries() if entry.run == session.run and entry.site == session.site]
+    entries = _ledger_entries(session)
     here = [entry for entry in entries if entry.arm == arm.name and entry.seed == seed]
     return {
         "guarantee": all(entry.guarantee for entry in entries),
-        "example": _block(asked.example),
-        "site": _block(asked.site),
-        "secure_sum": None if asked.secure_sum is None else {},
+        "example": _block(privacy.example),
+        "site": _block(privacy.site),
+        "secure_sum": None if privacy.secure_sum is None else {},
         "spent": {**_spent(here), "rounds": len(here)} if here else None,
         "spent_on_sites": None,  # the noise for whole sites is drawn, and accounted for, at the coordinator
         "spent_by_the_whole_run": _spent(entries) if entries else None,
     }
 
 
-def _block(asked: Any) -> dict[str, Any] | None:
-    return None if asked is None else {"epsilon": asked.epsilon, "delta": asked.delta, "clip": asked.clip}
+def _block(guarantee: Any) -> dict[str, Any] | None:
+    return None if guarantee is None else {name: getattr(guarantee, name) for name in ("epsilon", "delta", "clip")}
 
 
 def _spent(entries: list[Entry]) -> dict[str, Any]:

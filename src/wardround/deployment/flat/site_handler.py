@@ -1,19 +1,19 @@
 """How a site answers messages. It knows nothing of the network: a sealed message in, a sealed message out.
 
-hello      which study, which run, which sites          ready     columns and classes, or refused
-facts      the columns that all use                     facts     of its training rows
-lend       what some site lacks                         lent      one value a column
-moments    for a common scale                           moments   sums
-prepare    what was agreed                              prepared
-keys       who is in a secure sum                       advert    its keys of this round
-shares     everybody's keys                             shared    shares of its secrets, sealed for each of the others
-train      models, whether its last update counted      update    updates (masked, in a secure sum) and figures
-confirm    who has sent a masked vector                 confirmed its signature
-unmask     those signatures                             revealed  its shares of what undoes the masks of the sum
-evaluate   final models                                 summary   counts; predictions stay
-goodbye    the run is over                              goodbye
+hello        which study, which run, which sites          ready        columns and classes, or refused
+facts        the columns that all use                     facts        of its training rows
+fill_values  columns that some site lacks                 fill_values  one value a column
+moments      for a common scale                           moments      sums
+prepare      what was agreed                              prepared
+keys         who is in a secure sum                       advert       its keys of this round
+shares       everybody's keys                             shared       shares of its secrets, sealed for each other site
+train        models, whether its last update counted      update       updates (masked, in a secure sum) and figures
+confirm      who has sent a masked vector                 confirmed    its signature
+unmask       those signatures                             revealed     its shares of what undoes the masks of the sum
+evaluate     final models                                 summary      counts; predictions stay
+goodbye      the run is over                              goodbye
 
-What parties with different features of the same patients are asked is in vertical_session.py.
+What parties with different features of the same patients are asked is in vertical/party_session.py.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,7 +35,7 @@ from wardround.deployment.common.secure_sum_site import (
 )
 from wardround.deployment.common.secure_wave import Place, is_secure
 from wardround.deployment.common.site_store import Store
-from wardround.deployment.flat.site_secret import RunSecret
+from wardround.deployment.flat.run_secret import RunSecret
 from wardround.deployment.flat.site_session import Body, Gate, Session, check_run_name
 from wardround.deployment.flat.site_training import by_trial, evaluate, flat, own_work, train, trials_of
 from wardround.deployment.governance.policy import Refusal, Refused
@@ -45,7 +45,7 @@ from wardround.deployment.vertical.vertical_validation import is_vertical
 from wardround.privacy.secure_sum.secure_sum import Member
 from wardround.protocol.answers import ANSWERS, place_of
 from wardround.protocol.messages import Message, Sealed, Signer, Verifier, open_sealed, seal
-from wardround.protocol.questions import TO_SITES, Kinds, read_question
+from wardround.protocol.requests import TO_SITES, Kinds, read_request
 from wardround.protocol.text import plain_text
 from wardround.runs.audit import AuditLog
 from wardround.study.parser import Families
@@ -56,7 +56,7 @@ UNREADABLE = "its rows cannot be used as they are; its own screen says why"  # w
 
 
 class SiteWork:
-    questions: ClassVar[Kinds] = TO_SITES  # what it can be asked
+    requests: ClassVar[Kinds] = TO_SITES  # what it can be asked
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class SiteWork:
         notice: Callable[[str], None] = lambda line: None,
         peers: Mapping[str, Verifier] | None = None,
     ) -> None:
-        """`peers` are the public keys of all sites, which a secure sum needs."""
+        """`peers` are the public keys of all sites, for secure sums."""
         self.site, self.state, self.gate, self.families, self.signer = site, state, gate, families, signer
         self.load, self.notice, self.coordinator = load, notice, coordinator
         self.peers: Mapping[str, Verifier] = peers or {}
@@ -79,26 +79,31 @@ class SiteWork:
         self.session: Session | None = None
         self.party: PartyWork | None = None  # where parties hold different features
         state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.log, self.shown = AuditLog(state / "audit.jsonl"), Commitments(state / "sums.jsonl")
+        self.log, self.past_sums = AuditLog(state / "audit.jsonl"), Commitments(state / "sums.jsonl")
 
     def answer(self, sealed: Sealed) -> Sealed:
-        """Never raises: what goes wrong here is told in one line without any value, and shown in full at this site."""
+        """Never raises. Other sites learn about an error in one line without values; this site's screen shows it in
+        full."""
         try:
             message = open_sealed(sealed, self.coordinator, "coordinator")
         except DeployError as error:
-            return self._no("refused", {"reason": error.problem, "until": None}, "forged message", {}, error.problem)
+            return self._decline(
+                "refused", {"reason": error.problem, "until": None}, "forged message", {}, error.problem
+            )
         if message.body.get("to") != self.site:
             reason = "a message to another site"
-            return self._no("refused", {"reason": reason, "until": None}, "message to another", {}, reason)
+            return self._decline("refused", {"reason": reason, "until": None}, "message to another", {}, reason)
         about = {}
         try:
-            read_question(message.kind, message.body, self.questions)
+            read_request(message.kind, message.body, self.requests)
             about = place_of(message.body)
-            return self._obey(message, sealed, about)
+            return self._handle(message, sealed, about)
         except Refused as refused:
             reason, until = refused.refusal.reason, refused.refusal.until
-            told = {"reason": reason, "until": until.isoformat() if until else None}
-            return self._no("refused", {**told, **about}, "refused", {"kind": message.kind, "reason": reason}, reason)
+            body = {"reason": reason, "until": until.isoformat() if until else None}
+            return self._decline(
+                "refused", {**body, **about}, "refused", {"kind": message.kind, "reason": reason}, reason
+            )
         except WardroundError as error:
             problem, shown = self._disclosable(error), str(error)
         except OSError as error:
@@ -106,25 +111,25 @@ class SiteWork:
         except Exception as error:  # a defect, or a message that is not what it should be; the rest stays here
             problem, shown = f"an unexpected {type(error).__name__}", f"{type(error).__name__}: {error}"
         detail = {"kind": plain_text(message.kind, 40), "problem": problem}
-        return self._no("failed", {"problem": problem, **about}, "failed", detail, shown)
+        return self._decline("failed", {"problem": problem, **about}, "failed", detail, shown)
 
-    def _obey(self, message: Message, sealed: Sealed, about: dict[str, Any]) -> Sealed:
+    def _handle(self, message: Message, sealed: Sealed, about: dict[str, Any]) -> Sealed:
         place = {name: value for name, value in about.items() if name != "run"}
-        asked = {
+        event = {
             "kind": message.kind,
             "run": about.get("run"),
             "message": sealed.hash,
             "head": message.body.get("head"),
         }
-        head = self.log.add("asked", **asked, **place)
+        head = self.log.add("asked", **event, **place)
         if message.kind != "goodbye":
             self.gate.opening_hours()
         answer = self._sealed(message, sealed.tensors_hash, head)
         self.log.add("answered", kind=message.kind, message=answer.hash, bytes=answer.size, **place)
         return answer
 
-    def _no(self, kind: str, body: dict[str, Any], event: str, detail: dict[str, Any], shown: str) -> Sealed:
-        """An answer that says no, logged where a log can be written."""
+    def _decline(self, kind: str, body: dict[str, Any], event: str, detail: dict[str, Any], shown: str) -> Sealed:
+        """A negative answer, logged if the log can be written."""
         self.notice(f"{kind}: {plain_text(shown, MOST_SHOWN)}")
         try:
             head = self.log.add(event, **detail)
@@ -138,32 +143,32 @@ class SiteWork:
             return self._train(message, tensors, head)
         if message.kind in KINDS:
             return self._as_party(message, tensors, head)
-        made = self._made(message.kind, message.body, message.tensors)
-        return self._seal(ANSWERS[message.kind], {**made, **place_of(message.body)}, head)
+        answer = self._answer_body(message.kind, message.body, message.tensors)
+        return self._seal(ANSWERS[message.kind], {**answer, **place_of(message.body)}, head)
 
-    def _made(self, kind: str, body: Body, tensors: Tree) -> dict[str, Any]:
+    def _answer_body(self, kind: str, body: Body, tensors: Tree) -> dict[str, Any]:
         if kind == "hello":
             return self._hello(body)
         if kind == "goodbye":
             return self._goodbye(body)
         session = self._session(body)
         if kind == "evaluate":
-            made = evaluate(session, body, tensors)
+            answer = evaluate(session, body, tensors)
             if int(body["wave"]) == len(session.waves) - 1:
                 self._destroy_secret(session.run)  # all rounds are over; the goodbye might never come
-            return made
+            return answer
         if kind in ("keys", "shares", "confirm", "unmask"):
             return self._in_a_sum(kind, session, body)
         handlers = {
             "facts": session.facts,
-            "lend": session.lend,
+            "fill_values": session.fill_values,
             "moments": session.moments,
             "prepare": session.prepare,
         }
         return handlers[kind](body)
 
     def _goodbye(self, body: Body) -> dict[str, Any]:
-        """Heard outside opening hours too, and of a study whose approval was withdrawn: it only forgets."""
+        """Accepted outside opening hours too, and after an approval was withdrawn: it only removes state."""
         run = check_run_name(body["run"])
         session = self.session
         (session.store if session is not None and session.run == run else Store(self.state / run)).forget()
@@ -207,7 +212,7 @@ class SiteWork:
         return self.session
 
     def _hello_of_party(self, run: str, body: Body) -> dict[str, Any]:
-        """Greeted again in the same run, it goes on with what it has in memory."""
+        """Greeted again in the same run, it goes on with its session in memory."""
         if self.party is None or self.party.session.run != run:
             keys = (self.signer, self.peers)
             session = PartySession(self.site, self.state / run, self.gate, self.families, self.rows(), body, *keys)
@@ -219,7 +224,7 @@ class SiteWork:
         return session.ready()
 
     def _as_party(self, message: Message, tensors: bytes, head: str) -> Sealed:
-        """As `_train`: what was answered once is answered with the same bytes."""
+        """As in `_train`, a repeated request is answered with the same bytes."""
         body, run = message.body, check_run_name(message.body["run"])
         if self.party is None or self.party.session.run != run:
             keys = (self.signer, self.peers)
@@ -228,16 +233,16 @@ class SiteWork:
             self.log.add("goes on", run=run, study=session.study.hash)
         store = self.party.session.store
         self.gate.still_approved(self.party.session.study.hash)
-        asked, stepping = question(body, tensors), message.kind in STEPS
+        request, stepping = request_hash(body, tensors), message.kind in STEPS
         if stepping:
-            known = store.answer(int(body["wave"]), int(body["round"]), asked)
+            known = store.answer(int(body["wave"]), int(body["round"]), request)
             if known is not None:
                 return known
             store.refuse_old(int(body["wave"]), int(body["round"]))
-        made, leaving, line = self.party.answer(message)
-        sealed = self._seal(ANSWERS[message.kind], {**made, **place_of(body)}, head, leaving)
+        answer, leaving, line = self.party.answer(message)
+        sealed = self._seal(ANSWERS[message.kind], {**answer, **place_of(body)}, head, leaving)
         if stepping:
-            store.keep_answer(int(body["wave"]), int(body["round"]), asked, sealed)
+            store.keep_answer(int(body["wave"]), int(body["round"]), request, sealed)
         if line:
             self.notice(line)
         return sealed
@@ -248,11 +253,11 @@ class SiteWork:
         return self.records
 
     def _train(self, message: Message, tensors: bytes, head: str) -> Sealed:
-        """The same question gets the same bytes, whether its answer was lost or the coordinator died."""
+        """A repeated request is answered with the same bytes, whether the answer was lost or the coordinator died."""
         body, session = message.body, self._session(message.body)
         wave, number = int(body["wave"]), int(body["round"])
-        asked = question(message.body, tensors)
-        known = session.store.answer(wave, number, asked)
+        request = request_hash(message.body, tensors)
+        known = session.store.answer(wave, number, request)
         if known is not None:
             return known
         session.store.refuse_old(wave, number)
@@ -266,31 +271,31 @@ class SiteWork:
         )  # what is wrong with a sum is known before it costs anything
         if seat is not None:
             check_models(body["sum"], by_trial(message.tensors))
-        told, updates, memories = train(session, body, message.tensors)
+        report, updates, memories = train(session, body, message.tensors)
         leaving = flat(updates) if seat is None else seat.masked(trials, number, updates)
-        sealed = self._seal(ANSWERS[message.kind], {**told, **place_of(body)}, head, leaving)
-        session.store.keep(wave, number, _settled(memories), asked, sealed)
+        sealed = self._seal(ANSWERS[message.kind], {**report, **place_of(body)}, head, leaving)
+        session.store.keep(wave, number, _settled(memories), request, sealed)
         self.notice(f"wave {wave + 1}, round {number + 1}: trained")
-        for n, one in told["trials"].items():
-            if not one["finite"]:
+        for n, entry in report["trials"].items():
+            if not entry["finite"]:
                 self.notice(
                     f"the update of {trials[int(n)].arm} is not finite and was not sent: its lr may be too high"
                 )
         return sealed
 
     def _refuse_unknown_keys(self, session: Session) -> None:
-        """Without the others' keys the coordinator could take part in their names."""
+        """Without the others' keys the coordinator could impersonate them."""
         unknown = [site for site in session.companions if site not in self.peers]
         if unknown and any(arm.privacy.secure_sum is not None for arm in session.study.trained_arms):
             reason = f"this site has no public key of {', '.join(unknown)}, without which a secure sum hides nothing"
             raise Refused(Refusal(reason))
 
     def _seat(self, session: Session, body: Body) -> SumParticipant:
-        """This site's place in the sum that a message is about, with all that it was told of it."""
-        wave, number, told = int(body["wave"]), int(body["round"]), body["sum"]
+        """This site's participant in the sum that a message is about."""
+        wave, number, proposed = int(body["wave"]), int(body["round"]), body["sum"]
         trials = trials_of(session, wave)
         place = Place(session.study.hash, session.run, wave, number)
-        terms = checked_terms(session.study, self.site, session.sites, place, trials, told)
+        terms = checked_terms(session.study, self.site, session.sites, place, trials, proposed)
         if self.seat is None or self.seat[0] != terms.digest:
             self._refuse_unknown_keys(session)
             secret = session.own_secret()
@@ -298,37 +303,37 @@ class SiteWork:
             member = Member(self.site, terms, secret, self.signer, self.peers, session.commitments, adds)
             self.seat = terms.digest, SumParticipant(member, session.commitments)
         try:
-            self.seat[1].follow(told)
+            self.seat[1].follow(proposed)
         except WardroundError:
             self.seat = None
             raise
         adverts = self.seat[1].adverts  # as they were signed, whatever this message says
         if adverts is not None:
-            among = list(map(str, told.get("survivors") or [one["site"] for one in adverts]))
+            among = list(map(str, proposed.get("survivors") or [advert["site"] for advert in adverts]))
             check_contributors(self.site, trials, number, adverts, among, self.gate.least_sites())
         return self.seat[1]
 
     def _in_a_sum(self, kind: str, session: Session, body: Body) -> dict[str, Any]:
-        seat, told = self._seat(session, body), body["sum"]
+        seat, proposed = self._seat(session, body), body["sum"]
         if kind == "keys":
             return {"advert": seat.member.advertise().plain()}
         if kind == "shares":
             return {"shares": {site: sealed.hex() for site, sealed in seat.shares.items()}}
         survivors, trials, number = (
-            list(map(str, told["survivors"])),
+            list(map(str, proposed["survivors"])),
             trials_of(session, int(body["wave"])),
             body["round"],
         )
         check_survivors(session.study, self.site, session.sites, trials, int(number), survivors)
         if kind == "confirm":
-            said: dict[str, Any] = {"signature": seat.member.confirm(survivors).hex()}
+            answer: dict[str, Any] = {"signature": seat.member.confirm(survivors).hex()}
         else:
-            said = {"reveal": seat.member.reveal(survivors, read_bytes(told["confirmations"])).plain()}
-        seat.refuse_other_sums(self.shown, survivors)
-        return said
+            answer = {"reveal": seat.member.reveal(survivors, read_bytes(proposed["confirmations"])).plain()}
+        seat.refuse_other_sums(self.past_sums, survivors)
+        return answer
 
     def _disclosable(self, error: WardroundError) -> str:
-        """With the name of the peer whom it is about."""
+        """With the name of the peer that the error is about."""
         about = f"{error.where}: " if error.where in self.peers and error.where != self.site else ""
         return f"{about}{disclosable(error)}"
 
@@ -336,8 +341,8 @@ class SiteWork:
         return seal(Message(kind, {**body, "site": self.site, "head": head}, tensors or {}), self.signer)
 
 
-def question(body: Body, tensors: bytes) -> str:
-    """What is asked, without what changes when it is asked again (the head of the coordinator's log)."""
+def request_hash(body: Body, tensors: bytes) -> str:
+    """Identifies a request, without what changes when it is repeated (the head of the coordinator's log)."""
     same = {key: value for key, value in body.items() if key != "head"}
     return sha256(repr(sorted(same.items())).encode() + tensors).hexdigest()
 
@@ -347,7 +352,7 @@ def _settled(memories: dict[int, Memory]) -> dict[int, Memory]:
 
 
 def disclosable(error: WardroundError) -> str:
-    """What others may know of an error: nothing of what is in a cell, and no count of rows."""
+    """What others may know about an error: no content of a cell, and no number of rows."""
     if isinstance(error, DataError):
         return UNREADABLE
     if isinstance(error, CheckError):

@@ -1,4 +1,4 @@
-"""A site's share of a round: its model scored on its own rows, its local work done, and what may leave."""
+"""A site's work in a round: score the model on its own rows, train locally, and select what may leave."""
 
 import math
 import time
@@ -37,61 +37,63 @@ from wardround.training.trial import Trial, assign
 
 
 class WholeEpochs:
-    """The batches of a round, epoch by epoch, until time is over. Its length is what was really done."""
+    """The batches of a round, epoch by epoch, until the time is over. Its length is the number of batches used."""
 
     def __init__(self, order: Sequence[Tensor], epochs: int, over: Callable[[], bool]) -> None:
         self.order, self.per_epoch, self.over = order, max(1, len(order) // epochs), over
-        self.taken = 0
+        self.steps = 0
 
     def __iter__(self) -> Iterator[Tensor]:
         for batch in self.order:
-            if self.taken and self.taken % self.per_epoch == 0 and self.over():
+            if self.steps and self.steps % self.per_epoch == 0 and self.over():
                 return
-            self.taken += 1
+            self.steps += 1
             yield batch
 
     def __len__(self) -> int:
-        return self.taken
+        return self.steps
 
     @property
     def epochs(self) -> int:
-        return self.taken // self.per_epoch
+        return self.steps // self.per_epoch
 
 
 def train(session: Session, body: Body, tensors: Tree) -> tuple[dict[str, Any], dict[int, State], dict[int, Memory]]:
-    """What is told, the updates, and what stays. `work` says how many epochs each trial trains here.
+    """The answer's body, the updates, and the new memories. `work` has the epochs for each trial.
 
     What patients pay for is in the ledger when this returns.
     """
     trials, number = trials_of(session, int(body["wave"])), int(body["round"])
     shared = approved_models(session, trials, tensors, [*map(int, body["work"]), *map(int, body["score"])])
     memories = in_force(session, body, trials)
-    told: dict[str, Any] = {}
+    reports: dict[str, Any] = {}
     updates: dict[int, State] = {}
     costs: list[Entry] = []
-    kept = dict(memories)
-    began, wanted = time.monotonic(), approved_work(session, trials, body)
-    private = session.questions(trials, wanted, number, shared, memories)
-    for place, (n, epochs) in enumerate(wanted.items()):
-        trial, asked = trials[n], private.get(n)
-        until = None if body.get("seconds") is None else began + float(body["seconds"]) * (place + 1) / len(wanted)
-        again = None if asked is None else asked.again
-        streams = None if asked is None else session.streams(trial, number)
+    memories_after = dict(memories)
+    began, epochs_by_trial = time.monotonic(), approved_work(session, trials, body)
+    requests = session.private_requests(trials, epochs_by_trial, number, shared, memories)
+    for place, (n, epochs) in enumerate(epochs_by_trial.items()):
+        trial, request = trials[n], requests.get(n)
+        until = (
+            None if body.get("seconds") is None else began + float(body["seconds"]) * (place + 1) / len(epochs_by_trial)
+        )
+        again = None if request is None else request.again
+        streams = None if request is None else session.streams(trial, number)
         order = work_order(session, trial, number, epochs, until, again, streams)
         with torch_threads(threads_for(trial)):
             outcome = work(
                 trial, own_site(session, trial.sites), number, order, shared.get(n, {}), memories[n], streams
             )
-        if asked is not None:
-            costs.append(asked.cost(order.epochs))
-        told[str(n)] = told_of(trial, outcome, order.epochs)
-        if _is_finite(outcome.update, told[str(n)]):
-            kept[n], updates[n] = outcome.memory.settled(), outcome.update
+        if request is not None:
+            costs.append(request.cost(order.epochs))
+        reports[str(n)] = update_report(trial, outcome, order.epochs)
+        if _is_finite(outcome.update, reports[str(n)]):
+            memories_after[n], updates[n] = outcome.memory.settled(), outcome.update
         else:
-            told[str(n)] = _not_sent(session, trial, order.epochs)
+            reports[str(n)] = _not_finite(session, trial, order.epochs)
     if costs:
         session.ledger.charge_all(costs)
-    return {"trials": told, "figures": figures(session, body, trials, shared, memories)}, updates, kept
+    return {"trials": reports, "figures": figures(session, body, trials, shared, memories)}, updates, memories_after
 
 
 def work_order(
@@ -103,14 +105,14 @@ def work_order(
     again: int | None,
     streams: Streams | None,
 ) -> WholeEpochs:
-    """`again` are the epochs of an answer that is repeated, whose time is not looked at."""
+    """`again` are the epochs of a repeated answer, for which no time limit holds."""
     done = epochs if again is None else again
     order = order_of(trial, own_site(session, trial.sites), number, done, streams)
     return WholeEpochs(order, done, _over(trial, None if again is not None else until))
 
 
-def told_of(trial: Trial, outcome: Outcome, epochs: int) -> dict[str, Any]:
-    """What is told beside an update: no figure of patients who are protected, or of a site that is."""
+def update_report(trial: Trial, outcome: Outcome, epochs: int) -> dict[str, Any]:
+    """What accompanies an update: no figure of protected patients, or of a protected site."""
     privacy = trial.privacy
     hidden = privacy.secure_sum is not None or privacy.site is not None
     return {
@@ -122,14 +124,14 @@ def told_of(trial: Trial, outcome: Outcome, epochs: int) -> dict[str, Any]:
     }
 
 
-def _is_finite(update: State, told: Mapping[str, Any]) -> bool:
-    figures = [told[name] for name in ("loss", "length") if told[name] is not None]
+def _is_finite(update: State, report: Mapping[str, Any]) -> bool:
+    figures = [report[name] for name in ("loss", "length") if report[name] is not None]
     return all(map(is_finite, tree.flatten(update).values())) and all(map(math.isfinite, figures))
 
 
-def _not_sent(session: Session, trial: Trial, epochs: int) -> dict[str, Any]:
-    """Numbers that are not finite would make everybody's model useless. Where sites are added up under masks, nothing
-    can be left out of the vector of a single site: then it is not part of the sum."""
+def _not_finite(session: Session, trial: Trial, epochs: int) -> dict[str, Any]:
+    """Such an update would make the shared model useless. Under masks nothing can be left out of a single site's
+    vector, so the site is not part of the sum."""
     if trial.privacy.secure_sum is not None:
         problem = f"its update of {trial.arm} has numbers that are not finite"
         raise SecureSumError(session.site, problem, "Lower the learning rate, or clip updates.")
@@ -137,29 +139,29 @@ def _not_sent(session: Session, trial: Trial, epochs: int) -> dict[str, Any]:
 
 
 def flat(updates: Mapping[int, State]) -> Tree:
-    """Updates as they travel where nothing masks them."""
+    """Updates as they travel without masks."""
     return {f"{n}/{name}": leaf for n, update in updates.items() for name, leaf in tree.flatten(update).items()}
 
 
 def approved_work(session: Session, trials: Mapping[int, Trial], body: Body) -> dict[int, int]:
     """Epochs by trial, as the approved study has them for this site and round: a coordinator cannot ask for more."""
     number = int(body["round"])
-    wanted = {int(n): int(epochs) for n, epochs in body["work"].items()}
-    for place, epochs in wanted.items():
+    epochs_by_trial = {int(n): int(epochs) for n, epochs in body["work"].items()}
+    for place, epochs in epochs_by_trial.items():
         trial = trials.get(place)
         own = [] if trial is None or not 0 <= number < trial.training.rounds else assign(trial, number)
         if epochs not in [a.epochs for a in own if a.site.name == session.site and a.counts]:
             problem = "asks for other work than the study that was approved here"
             raise DeployError("coordinator", problem, "Ask the coordinator why; nothing was trained.")
-    if is_secure(list(trials.values())) and wanted != own_work(session.site, trials, number):
+    if is_secure(list(trials.values())) and epochs_by_trial != own_work(session.site, trials, number):
         # a trial that only this site were asked for would be a sum of one
         problem = "leaves out work that belongs into a secure sum"
         raise DeployError("coordinator", problem, "Ask the coordinator why; nothing was trained.")
-    return wanted
+    return epochs_by_trial
 
 
 def own_work(site: str, trials: Mapping[int, Trial], number: int) -> dict[int, int]:
-    """All that the study asks of this site in a round."""
+    """All work of this site in a round, by the study."""
     return {
         n: assignment.epochs
         for n, trial in in_round(trials, number).items()
@@ -175,23 +177,22 @@ def figures(
     shared: Mapping[int, State],
     memories: Mapping[int, Memory],
 ) -> dict[str, Any]:
-    """Sums for the curves: of the model that was sent, which is the last round's."""
-    found: dict[str, Any] = {}
+    """Sums for the curves, of the received model, which is that of the last round."""
+    figures_by_trial: dict[str, Any] = {}
     for number in map(int, body["score"]):
         sides: dict[str, Any] = {}
         for side in ("test", "validation"):
-            made = own_prediction(session, trials[number], shared.get(number, {}), memories[number], side)
-            told = {} if made is None else curve_figures(made, session.study.deployment.smallest_cell)
-            if told:
-                sides[side] = told
+            prediction = own_prediction(session, trials[number], shared.get(number, {}), memories[number], side)
+            curve = {} if prediction is None else curve_figures(prediction, session.study.deployment.smallest_cell)
+            if curve:
+                sides[side] = curve
         if sides:
-            found[str(number)] = sides
-    return found
+            figures_by_trial[str(number)] = sides
+    return figures_by_trial
 
 
 def evaluate(session: Session, body: Body, tensors: Tree) -> dict[str, Any]:
-    """The final models: predictions are written here and stay; summaries leave. Where sites form regions, those of the
-    region's own model too."""
+    """Score the final models, and the region's own if there is one: predictions are stored here, summaries leave."""
     wave = int(body["wave"])
     trials = trials_of(session, wave)
     shared = approved_models(session, trials, tensors, trials)
@@ -203,20 +204,20 @@ def evaluate(session: Session, body: Body, tensors: Tree) -> dict[str, Any]:
         sides: dict[str, Any] = {}
         cut = _thresholds(session, trial, shared.get(number, {}), memories[number])
         for side in reported_sides(session.study):
-            made = own_prediction(session, trial, shared.get(number, {}), memories[number], side)
-            if made is None or not len(made.rows):
+            prediction = own_prediction(session, trial, shared.get(number, {}), memories[number], side)
+            if prediction is None or not len(prediction.rows):
                 continue
-            groups = groups_in(session.plan.cohort_of(session.study.arm(trial.arm)), made)
-            sides[side] = site_summary(made, classes, groups, smallest, cut if side == "test" else None)
+            groups = groups_in(session.plan.cohort_of(session.study.arm(trial.arm)), prediction)
+            sides[side] = site_summary(prediction, classes, groups, smallest, cut if side == "test" else None)
             if side == "test":
                 names.append((trial.arm, trial.seed))
-                predictions.append(made)
+                predictions.append(prediction)
                 thresholds.append(cut)
         if REGION_MODEL in shared.get(number, {}):
             of_region = {**shared[number], "params": _regions_own(session, trial, shared[number])}
-            made = own_prediction(session, trial, of_region, memories[number], "test")
-            if made is not None and len(made.rows):  # without groups: results have none of a region's own model
-                sides[REGIONAL] = site_summary(made, classes, {}, smallest, cut)
+            prediction = own_prediction(session, trial, of_region, memories[number], "test")
+            if prediction is not None and len(prediction.rows):  # no groups: results have none of a region's own model
+                sides[REGIONAL] = site_summary(prediction, classes, {}, smallest, cut)
         summaries[str(number)] = sides
         save_model(session, trial, shared.get(number, {}), memories[number])
     keep_predictions(session.folder, wave, names, predictions, classes, thresholds)
@@ -224,7 +225,7 @@ def evaluate(session: Session, body: Body, tensors: Tree) -> dict[str, Any]:
 
 
 def _regions_own(session: Session, trial: Trial, shared: State) -> Tree:
-    """The model of this site's region; refused where the study that was approved here has none."""
+    """The model of this site's region; refused if the approved study has none."""
     arm, own, known = session.study.arm(trial.arm), shared[REGION_MODEL], shared.get("params", {})
     trains = session.site in [site.name for site in trial.sites] and arm.held_out is None
     alike = {name: leaf.shape for name, leaf in own.items()} == {name: leaf.shape for name, leaf in known.items()}
@@ -235,33 +236,34 @@ def _regions_own(session: Session, trial: Trial, shared: State) -> Tree:
 
 
 def _thresholds(session: Session, trial: Trial, shared: State, memory: Memory) -> np.ndarray | None:
-    """Of the positive class or of findings; None where rows that decide on an arm are scored, as in a simulation."""
+    """Of the positive class or of findings; None where held-out rows are scored to select an arm, as in a
+    simulation."""
     study = session.study
     if study.arm(trial.arm).held_out is not None:
         return None
     findings = len(session.plan.classes) if session.plan.has_findings else 0
     if not isinstance(study.evaluation.threshold, str):
         return own_thresholds(None, 0, study.evaluation.threshold, findings)
-    made = own_prediction(session, trial, shared, memory, "validation")
-    return own_thresholds(made, study.deployment.smallest_cell)
+    prediction = own_prediction(session, trial, shared, memory, "validation")
+    return own_thresholds(prediction, study.deployment.smallest_cell)
 
 
 def own_prediction(session: Session, trial: Trial, shared: State, memory: Memory, side: Side) -> SitePrediction | None:
-    """None where this arm is not scored here."""
+    """None if this arm is not scored here."""
     if session.site not in [site.name for site in trial.scored]:
         return None
     site = own_site(session, trial.scored)
     rows: Rows = getattr(site, side)
     params = {**trial.algorithm.begin(shared, memory.algorithm), **memory.private}
     with torch_threads(threads_for(trial)):
-        made = scores_of(trial, (params, memory.buffers), rows) if len(rows) else _nothing()
-    label, score, loss, right = made
+        scores = scores_of(trial, (params, memory.buffers), rows) if len(rows) else _nothing()
+    label, score, loss, right = scores
     numbers = getattr(site, f"{side}_rows")
     return SitePrediction(site.name, numbers, label, score, loss, right, rows.people.numpy())
 
 
 def save_model(session: Session, trial: Trial, shared: State, memory: Memory) -> None:
-    """The model with which this site predicts, for the site's own use."""
+    """The model with which this site predicts, for its own use."""
     from safetensors.torch import save
 
     leaves = {**trial.algorithm.begin(shared, memory.algorithm), **memory.private, **memory.buffers}
@@ -271,10 +273,10 @@ def save_model(session: Session, trial: Trial, shared: State, memory: Memory) ->
     write_atomically(folder / f"seed-{trial.seed}.safetensors", content)
 
 
-def groups_in(cohort: Cohort, made: SitePrediction) -> dict[str, np.ndarray]:
+def groups_in(cohort: Cohort, prediction: SitePrediction) -> dict[str, np.ndarray]:
     table = group_table([cohort])
     kinds = [name for name in table.columns if name not in ("row", "patient")]
-    known = table.set_index("row").reindex(made.rows) if len(table) else pd.DataFrame()
+    known = table.set_index("row").reindex(prediction.rows) if len(table) else pd.DataFrame()
     return {kind: known[kind].to_numpy(dtype=object) for kind in kinds if kind in known}
 
 
@@ -305,7 +307,7 @@ def by_trial(tensors: Tree) -> dict[int, State]:
 def approved_models(
     session: Session, trials: Mapping[int, Trial], tensors: Tree, needed: Iterable[int]
 ) -> dict[int, State]:
-    """As they were sent, if the approved study has such models. A region's own model is checked where it is used."""
+    """The received models, if the approved study has such models. A region's own model is checked where it is used."""
     shared = by_trial(tensors)
     expected = {}
     for number, trial in trials.items():
@@ -319,7 +321,7 @@ def approved_models(
 
 
 def own_or_first(session: Session, trial: Trial) -> Site:
-    """Where this site does not train in an arm, its memory is never used and only has to be there."""
+    """Where this site does not train in an arm, its memory is never used but must exist."""
     return next((site for site in trial.sites if site.name == session.site), trial.sites[0])
 
 
@@ -332,17 +334,17 @@ def threads_for(trial: Trial) -> int:
 
 
 def _over(trial: Trial, until: float | None) -> Callable[[], bool]:
-    """Only an arm that keeps partial work may stop early; the others' late work is dropped by the coordinator."""
+    """Only an arm that keeps partial work may stop early; the coordinator drops late work of the others."""
     keeps = trial.training.stragglers is not None and trial.training.stragglers.policy == "keep"
     return lambda: keeps and until is not None and time.monotonic() > until
 
 
 def _is_update(outcome: Outcome) -> bool:
-    """Whether the update's `params` is how far the model moved, so that the coordinator need not be sent it again."""
-    sent, moved = outcome.update.get("params"), outcome.moved
-    if sent is None or moved is None or set(sent) != set(moved):
+    """Whether the update's `params` is how far the model moved, so that it need not be sent twice."""
+    update, moved = outcome.update.get("params"), outcome.moved
+    if update is None or moved is None or set(update) != set(moved):
         return False
-    return all(torch.equal(sent[name], moved[name]) for name in moved)
+    return all(torch.equal(update[name], moved[name]) for name in moved)
 
 
 def _nothing() -> tuple[np.ndarray, ...]:

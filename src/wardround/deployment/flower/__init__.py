@@ -15,10 +15,10 @@ SETTINGS = {
 
 def check_version() -> None:
     """Refused at once: `adapter.py` uses interfaces that may change with any version."""
-    found = installed("flwr")
-    if found != FLOWER:
-        reason = f"Flower {found} is installed, and this version of wardround knows {FLOWER}"
-        raise missing_extra("deploy", "a study across hospitals", reason if found else "Flower is not installed")
+    version = installed("flwr")
+    if version != FLOWER:
+        reason = f"Flower {version} is installed, and this version of wardround knows {FLOWER}"
+        raise missing_extra("deploy", "a study across hospitals", reason if version else "Flower is not installed")
 
 
 check_version()

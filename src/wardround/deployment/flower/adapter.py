@@ -1,22 +1,25 @@
-"""What we use of Flower beyond its public interface, for one version of it; `inbox.py` and `link.py` have the rest.
+"""What we use of Flower beyond its public interface, for one version of it. `superlink_process.py` has the rest.
 
 Flower's own commands start a process for each message and poll every three seconds, and its SuperLink shows the control
-interface to whoever reaches it. So both ends speak to the SuperLink through Flower's own HTTP clients, from their own
-process, and the SuperLink runs behind `link.py`. `tests/deploy/test_flower_contract.py` holds what is assumed here.
+interface to anyone who reaches it. So both ends use Flower's HTTP clients from their own process, and the SuperLink
+runs behind `superlink_process.py`. `tests/deployment/test_flower_contract.py` checks what is assumed here.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
-from flwr.app import Context, Message, RecordDict
-from flwr.app.message import remove_content_from_message
+from flwr.app import Context, Message, Metadata, RecordDict
+from flwr.app.error import Error
+from flwr.app.message import make_message, remove_content_from_message
 from flwr.cli.build import build_fab_from_files
+from flwr.common.constant import ErrorCode
 from flwr.common.serde import message_from_proto, message_to_proto, run_from_proto
 from flwr.proto.control_pb2 import (
     ListNodesRequest,
@@ -34,7 +37,12 @@ from flwr.proto.fleet_pb2 import (
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.proto.node_pb2 import Node
-from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, SendTaskHeartbeatRequest
+from flwr.proto.runtime_pb2 import (
+    AcquireTaskRequest,
+    PullAppMessagesRequest,
+    PullTaskInputRequest,
+    SendTaskHeartbeatRequest,
+)
 from flwr.serverapp import Grid
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.heartbeat import HeartbeatSender
@@ -70,7 +78,6 @@ from flwr.superlink.grid import HttpGrid
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from wardround.deployment.flower.inbox import Inbox
 from wardround.deployment.flower.server_app import LinkLost, Standing
 
 HEARTBEAT = 10.0  # seconds: the shortest that a SuperLink accepts; a site counts as gone after two
@@ -85,7 +92,7 @@ dependencies = []
 publisher = "wardround"
 [tool.flwr.app.components]
 serverapp = "wardround.deployment.flower.server_app:server_app"
-clientapp = "wardround.deployment.flower.client_app:client_app"
+clientapp = "wardround.deployment.flower.site_loop:client_app"
 [tool.flwr.app.config]
 """  # without any code: what runs is what is installed, and nobody runs what is sent
 RETRY_FOR = 20.0  # seconds
@@ -96,7 +103,7 @@ logging.getLogger("flwr").setLevel(logging.ERROR)  # its progress is not ours
 
 
 def retrying() -> RetryInvoker:
-    """Repeats a call while the network fails. Flower's own ends this process when it is refused; ours says so."""
+    """Repeats a call while the network fails. Flower's own invoker ends this process when it is refused."""
     retry = make_simple_http_retry_invoker()
     retry.max_time = RETRY_FOR
     retry.should_giveup = lambda error: (
@@ -106,14 +113,14 @@ def retrying() -> RetryInvoker:
 
 
 def on_loopback(client: Any) -> Any:
-    """A client that goes straight to this machine: a proxy in the environment would be shown our secret."""
+    """A client that ignores proxies of the environment, which would see our secret."""
     client._client.close()
     client._client = httpx.Client(timeout=30.0, trust_env=False)
     return client
 
 
 class Secret:
-    """An interceptor that shows the SuperLink's loopback door our secret."""
+    """An interceptor that shows our secret to the SuperLink's loopback listener."""
 
     def __init__(self, secret: str) -> None:
         self.secret = secret
@@ -124,7 +131,7 @@ class Secret:
 
 
 class CoordinatorConnection:
-    """The coordinator's connection: registers sites, starts Flower's run, and gives the Grid that carries messages."""
+    """Registers sites, starts Flower's run, and gives the Grid that carries messages."""
 
     def __init__(self, address: str, secret: bytes, sites: Mapping[str, ec.EllipticCurvePublicKey]) -> None:
         door = Secret(secret.hex())
@@ -178,7 +185,7 @@ class CoordinatorConnection:
         self.context = Context(task.run.run_id, task.context.node_id, {}, RecordDict(), {})
 
     def _beat(self) -> bool:
-        """Flower's own ends this process where the SuperLink has given us up, as after a machine was suspended."""
+        """Flower's own heartbeat ends this process if the SuperLink has dropped us, as after a suspend."""
         try:
             known = self.grid._runtime_client.SendTaskHeartbeat(SendTaskHeartbeatRequest()).success
         except httpx.TransportError:
@@ -198,7 +205,6 @@ class CoordinatorConnection:
         }
 
     def expel(self, site: str) -> None:
-        """Its key opens nothing any more."""
         for node, name in list(self.site_of.items()):
             if name == site:
                 with suppress(*LOST):  # where it fails it is tried again at the next look
@@ -212,40 +218,109 @@ class CoordinatorConnection:
 
 
 class ReconnectingGrid(Grid):
-    """A Grid that outlives its SuperLink: `office` gives the present one."""
+    """A Grid that outlives its SuperLink: `connection` gives the present one."""
 
-    def __init__(self, office: Callable[[], CoordinatorConnection]) -> None:
-        self.office = office
+    def __init__(self, connection: Callable[[], CoordinatorConnection]) -> None:
+        self.connection = connection
 
     def set_run(self, run: Any) -> None:
         raise NotImplementedError
 
     @property
     def run(self) -> Any:
-        return self.office().grid.run
+        return self.connection().grid.run
 
     def create_message(self, *args: Any, **kwargs: Any) -> Message:
         raise NotImplementedError
 
     def get_node_ids(self) -> Iterable[int]:
-        return self.office().grid.get_node_ids()
+        return self.connection().grid.get_node_ids()
 
     def get_nodes(self) -> Any:
-        return self.office().grid.get_nodes()
+        return self.connection().grid.get_nodes()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         with lost_link():
-            pushed = [number for number in self.office().grid.push_messages(messages) if number]
+            pushed = [number for number in self.connection().grid.push_messages(messages) if number]
         if not pushed:
             raise LinkLost
         return pushed
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         with lost_link():
-            return self.office().inbox.pull(list(message_ids))
+            return self.connection().inbox.pull(list(message_ids))
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         raise NotImplementedError
+
+
+@dataclass
+class Arriving:
+    """An answer, and the parts of it that have arrived."""
+
+    metadata: Metadata
+    parts: Sequence[str]
+    there: dict[str, bytes] = field(default_factory=dict)
+
+    def fetch(self, pull: Callable[[str], bytes]) -> Message | None:
+        """None while parts are missing; an error message if they will not come any more."""
+        missing = False
+
+        def pull_and_keep(part: str) -> bytes:
+            nonlocal missing
+            try:
+                self.there[part] = pull(part)
+            except ObjectUnavailableError:
+                missing = True
+                raise
+            return self.there[part]
+
+        try:
+            pull_objects([part for part in self.parts if part not in self.there], pull_and_keep, max_tries_per_object=1)
+        except ObjectPullError:
+            error = Error(ErrorCode.MESSAGE_UNAVAILABLE, "cut off")
+            return None if missing else make_message(metadata=self.metadata, error=error)
+        message = inflate_object_from_contents(self.metadata.message_id, self.there)
+        if not isinstance(message, Message):
+            raise ValueError("an answer is no message")
+        message.metadata.__dict__["_message_id"] = self.metadata.message_id
+        return message
+
+
+class Inbox:
+    """Answers of sites, part by part. Flower's own `Grid.pull_messages` waits up to three minutes for the rest of an
+    answer that a site is still sending; in that time no other site would be heard and no deadline kept."""
+
+    def __init__(self, runtime: RuntimeHttpClient, node: Node, run: int) -> None:
+        self.runtime = runtime
+        self.fetch = make_pull_object_fn_protobuf(runtime.PullObject, node, run)
+        self.confirm = make_confirm_message_received_fn_protobuf(runtime.ConfirmMessageReceived, node, run)
+        self.arriving: dict[str, Arriving] = {}  # by the number of the question: the SuperLink names each only once
+
+    def pull(self, numbers: Sequence[str]) -> list[Message]:
+        """The complete answers to these messages. Never waits."""
+        self._look([number for number in numbers if number not in self.arriving])
+        whole = []
+        for number in [number for number in numbers if number in self.arriving]:
+            message = self.arriving[number].fetch(self.fetch)
+            if message is not None:
+                del self.arriving[number]
+                if not message.has_error():
+                    self.confirm(message.metadata.message_id)
+                whole.append(message)
+        return whole
+
+    def _look(self, numbers: Sequence[str]) -> None:
+        if not numbers:
+            return
+        response = self.runtime.PullMessages(PullAppMessagesRequest(message_ids=numbers))
+        for proto, tree in zip(response.messages_list, response.message_object_trees, strict=True):
+            metadata = message_from_proto(proto).metadata
+            for number, old in list(self.arriving.items()):
+                if old.metadata.src_node_id == metadata.src_node_id:
+                    del self.arriving[number]  # the site came back, and answers again
+            parts = [part.object_id for part in iterate_object_tree(tree)]
+            self.arriving[metadata.reply_to_message_id] = Arriving(metadata, parts)
 
 
 @contextmanager
@@ -260,7 +335,7 @@ class SiteConnection:
     """A site's connection. Everything goes out from here; nobody connects to a site."""
 
     def __init__(self, address: str, ca: bytes, key: ec.EllipticCurvePrivateKey, before: int | None) -> None:
-        """`before` is the number of a connection that may still stand, from a process that died."""
+        """`before` is the number of a connection that a dead process may have left open."""
         self.retry = retrying()
         public = key.public_key()
         self.client = FleetHttpClient.from_server_address(
@@ -272,9 +347,9 @@ class SiteConnection:
         if before is not None:
             with suppress(*LOST):
                 self.client.DeactivateNode(DeactivateNodeRequest(node_id=before))
-        asked = ActivateNodeRequest(public_key=public_key_to_bytes(public), heartbeat_interval=HEARTBEAT)
+        request = ActivateNodeRequest(public_key=public_key_to_bytes(public), heartbeat_interval=HEARTBEAT)
         try:
-            self.number = int(self.client.ActivateNode(asked).node_id)
+            self.number = int(self.client.ActivateNode(request).node_id)
         except LOST:
             self.client.close()  # a site may try for days
             raise
@@ -299,7 +374,7 @@ class SiteConnection:
                 return
 
     def receive(self) -> Message | None:
-        """The newest message of a run of Flower's, if there is one: older ones are of rounds that closed without us."""
+        """The newest message of a Flower run, if any: older ones are of rounds that closed without us."""
         if self.lost.is_set():
             raise LinkLost
         with lost_link():
@@ -313,10 +388,10 @@ class SiteConnection:
                 return None
             message, tree = self.waiting.pop(next(iter(self.waiting)))
             run, number = message.metadata.run_id, message.metadata.message_id
-            pull = make_pull_object_fn_protobuf(self._again(self.client.PullObject), self.node, run)
-            contents = pull_objects([one.object_id for one in iterate_object_tree(tree)], pull)
+            pull = make_pull_object_fn_protobuf(self._retried(self.client.PullObject), self.node, run)
+            contents = pull_objects([part.object_id for part in iterate_object_tree(tree)], pull)
             whole = inflate_object_from_contents(number, contents)
-            confirm = self._again(self.client.ConfirmMessageReceived)
+            confirm = self._retried(self.client.ConfirmMessageReceived)
             make_confirm_message_received_fn_protobuf(confirm, self.node, run)(number)
             if not isinstance(whole, Message):
                 return None
@@ -324,18 +399,18 @@ class SiteConnection:
             return whole
 
     def _drop(self, dropped: tuple[Message, ObjectTree]) -> None:
-        """Tell the SuperLink to keep it no longer."""
+        """Tell the SuperLink that it need not keep this message."""
         metadata = dropped[0].metadata
-        confirm = self._again(self.client.ConfirmMessageReceived)
+        confirm = self._retried(self.client.ConfirmMessageReceived)
         make_confirm_message_received_fn_protobuf(confirm, self.node, metadata.run_id)(metadata.message_id)
 
     def send(self, reply: Message, progress: Callable[[int, int], None]) -> None:
-        """`progress` is told how many of how many chunks have gone, where there are many."""
+        """`progress` receives the number of chunks sent and their total."""
         run = reply.metadata.run_id
         with lost_link(), no_object_id_recompute():
             reply.metadata.__dict__["_message_id"] = reply.object_id
             objects, tree = get_all_nested_objects(reply), get_object_tree(reply)
-            response = self._again(self.client.PushMessages)(
+            response = self._retried(self.client.PushMessages)(
                 PushMessagesRequest(
                     node=self.node,
                     messages_list=[message_to_proto(remove_content_from_message(reply))],
@@ -343,23 +418,23 @@ class SiteConnection:
                     clientapp_runtime_list=[0.0],
                 )
             )
-            wanted = set(response.objects_to_push)
+            needed = set(response.objects_to_push)
             push = make_push_object_fn_protobuf(
-                self._again(self.client.PushObject), self.node, run, response.session_id
+                self._retried(self.client.PushObject), self.node, run, response.session_id
             )
             gone = 0
 
-            def push_one(number: str, content: bytes) -> None:
+            def push_counted(number: str, content: bytes) -> None:
                 nonlocal gone
                 push(number, content)
                 gone += 1
-                progress(gone, len(wanted))
+                progress(gone, len(needed))
 
-            push_objects(objects, push_one, object_ids_to_push=wanted)
+            push_objects(objects, push_counted, object_ids_to_push=needed)
 
-    def _again(self, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """A call that is repeated for a while when the network fails: a chunk need not cost the whole message."""
-        return lambda request: self.retry.invoke(call, request)
+    def _retried(self, method: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Repeats a call while the network fails: a lost chunk need not cost the whole message."""
+        return lambda request: self.retry.invoke(method, request)
 
     def close(self) -> None:
         self.stopped.set()

@@ -1,15 +1,15 @@
-"""An HTTP server that reads nothing of strangers but the head of one request.
+"""An HTTP server that reads nothing from strangers except the head of one request.
 
-uvicorn reads and parses what it is sent, from whoever connects and however slowly. This door stands before it. It
-counts connections before TLS begins, hands uvicorn one head at a time and of limited size, and lets a body follow only
-when `judge` has accepted the head. It also ends connections that keep it waiting.
+uvicorn reads and parses whatever it receives, from anyone and however slowly. This gateway stands before it. It counts
+connections before TLS begins, passes uvicorn one head at a time and of limited size, and lets a body follow only when
+`judge` has accepted the head. It also ends connections that keep it waiting.
 """
 
 import asyncio
 import logging
 import socket
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address, ip_network
@@ -17,8 +17,19 @@ from typing import Any
 
 import uvicorn
 
-from wardround.deployment.flower.connection import SMALL, App, Connection, Receive, Scope, Send, whole_body
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+LARGEST_HEAD = 16 * 2**10
+SMALL = 16 * 2**10  # bytes of a refused body that are read, and dropped, so that the caller sees the answer
+SMALL_WITHIN = 2.0  # seconds for such a body
+FLUSHED_WITHIN = 0.2  # seconds after which the answer to a refused caller is out, and its connection is cut
+HELD = 2**20  # bytes that may come after reading was paused: event loops deliver up to 512 KB at once
+HEAD_WITHIN = 10.0  # seconds for a head, from its first byte on; the first from the beginning of the connection
+BODY_WITHIN = 1800.0  # seconds: two chunks of 16 MB at once over a line of 0.15 Mbit/s take that long
+LONGEST_PAUSE = 60.0  # seconds without a byte of a body
 LARGEST = 64 * 2**20  # bytes of one request: a chunk of a large model is far smaller
 HANDSHAKE_WITHIN = 10.0  # seconds
 REPORT_EVERY = 60.0  # seconds: strangers must not fill the disk through our log
@@ -40,13 +51,143 @@ class Limits:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What `judge` makes of a head: who calls, or the status with which it is refused."""
+    """The result of `judge`: who calls, or the status with which the request is refused."""
 
     caller: str = ""
     status: int = 0
 
 
 Judge = Callable[[Scope], Verdict]
+
+
+class Connection(asyncio.Protocol):
+    """Between the network and uvicorn's own protocol, to which it passes a head, then its body, then the next head."""
+
+    def __init__(self, gateway: "Gateway", address: str) -> None:
+        self.gateway, self.address = gateway, address
+        self.caller = ""  # once it is known
+        self.welcome: asyncio.Task[None] | None = None
+        self.transport: asyncio.Transport | None = None
+        self.http: Any = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.held = bytearray()  # what has come and was not passed on: the beginning of a head, or what follows one
+        self.in_head = True
+        self.dropping = False
+        self.missing = 0  # bytes of the present body
+        self.until = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+        config = self.gateway.config
+        self.http = config.http_protocol_class(  # type: ignore[call-arg]
+            config=config,
+            server_state=self.gateway.server_state,
+            app_state={**self.gateway.lifespan.state, "connection": self},
+        )
+        self.http.connection_made(transport)
+        self._end_after(HEAD_WITHIN)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._end_after(None)
+        self.gateway.leave(self)
+        self.held.clear()
+        self.http.connection_lost(error)
+        self.http = self.transport = None  # a circle that would keep the buffers of TLS until Python looks for circles
+
+    def data_received(self, data: bytes) -> None:
+        if self.dropping:
+            return
+        if self.missing:
+            self._pass_body(data)
+            return
+        if self.in_head and not self.held and self.timer is None:
+            self._end_after(HEAD_WITHIN)
+        self.held += data
+        if self.in_head:
+            self._pass_head()
+        else:
+            self._pause()  # we have not decided yet, or have not quite ended with the request before
+        if len(self.held) > HELD:
+            self.abort()
+
+    def _pass_head(self) -> None:
+        """Only if it is complete, and nothing beyond it: uvicorn would start every request that it receives."""
+        end = self.held.find(b"\r\n\r\n", 0, LARGEST_HEAD) + 4
+        if end >= 4:
+            head = bytes(self.held[:end])
+            del self.held[:end]
+            self.in_head = False
+            self._pause()
+            self.http.data_received(head)
+        elif len(self.held) >= LARGEST_HEAD:
+            self.abort()
+
+    def _pass_body(self, data: bytes | bytearray) -> None:
+        body, rest = data[: self.missing], data[self.missing :]
+        self.missing -= len(body)
+        self.held += rest
+        left = self.until - asyncio.get_running_loop().time()
+        self._end_after(min(LONGEST_PAUSE, left) if self.missing else None)
+        if body:
+            self.http.data_received(bytes(body))
+
+    def accept_body(self, size: int, within: float | None = None) -> None:
+        self.until = asyncio.get_running_loop().time() + (BODY_WITHIN if within is None else within)
+        self.missing = size
+        data, self.held = self.held, bytearray()
+        self._pass_body(data)
+        self._resume()
+
+    def accept_head(self) -> None:
+        """The request was answered: another may follow."""
+        self.in_head = True
+        self._resume()
+        if self.held and not self.dropping:
+            self._end_after(HEAD_WITHIN)
+            self._pass_head()
+
+    async def refuse(self, size: int, receive: Receive) -> None:
+        """Read at most a small body, so that an honest caller receives the reason."""
+        self.dropping = not 0 < size <= SMALL
+        if not self.dropping:
+            self.accept_body(size, SMALL_WITHIN)
+            await whole_body(receive)
+            self.dropping = True
+        self.held.clear()
+
+    def cut(self) -> None:
+        """End the connection soon, whether or not the caller has read the answer."""
+        self._pause()
+        self._end_after(FLUSHED_WITHIN)
+
+    def eof_received(self) -> bool | None:
+        return bool(self.http.eof_received())
+
+    def pause_writing(self) -> None:
+        self.http.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.http.resume_writing()
+
+    def abort(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+        elif self.welcome is not None:
+            self.welcome.cancel()
+        self.gateway.leave(self)  # now, and not when the loop comes to it: its place is needed
+
+    def _pause(self) -> None:
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def _resume(self) -> None:
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def _end_after(self, seconds: float | None) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        self.timer = None if seconds is None else asyncio.get_running_loop().call_later(max(seconds, 0.0), self.abort)
 
 
 class Gateway(uvicorn.Server):
@@ -61,7 +202,7 @@ class Gateway(uvicorn.Server):
         tidy: Callable[[], object],
         **config: Any,
     ) -> None:
-        """`config` is uvicorn's, and `tidy` is called when strangers have gone."""
+        """`config` is uvicorn's; `tidy` is called after strangers have gone."""
         quiet: dict[str, Any] = {"log_level": "error", "access_log": False, "ws": "none", "proxy_headers": False}
         super().__init__(uvicorn.Config(self._guarded, interface="asgi3", timeout_keep_alive=60, **quiet, **config))
         self.app, self.listeners, self.judge, self.limits, self.tidy = app, listeners, judge, limits, tidy
@@ -125,8 +266,8 @@ class Gateway(uvicorn.Server):
                 self.leave(connection)
 
     def _make_room(self, address: str) -> bool:
-        """Where it is full, the address with most unknown callers loses its oldest: one flood shuts out nobody else."""
-        strange = {one: here for one, here in self.unknown.items() if one not in self.homes}
+        """If full, the address with most unknown callers loses its oldest: one flood shuts out nobody else."""
+        strange = {place: callers for place, callers in self.unknown.items() if place not in self.homes}
         waiting, strangers = (sum(map(len, group.values())) for group in (self.unknown, strange))
         if len(self.unknown.get(address, ())) >= self.limits.per_address:
             crowded = address
@@ -225,7 +366,7 @@ def _most_crowded(groups: Mapping[str, Mapping[Connection, None]]) -> str:
 
 
 def network_of(address: str) -> str:
-    """The address; of IPv6 the network of 64 bits, of which one caller has all addresses."""
+    """The address; for IPv6 its 64-bit network, all addresses of which belong to one caller."""
     with suppress(ValueError):
         parsed = ip_address(address.partition("%")[0])
         if isinstance(parsed, IPv6Address):
@@ -235,7 +376,7 @@ def network_of(address: str) -> str:
 
 
 def length(scope: Scope) -> int:
-    """Of the body, in bytes. One that does not say how long it is may be endless, and counts as -1."""
+    """Of the body, in bytes; -1 if it is not stated, because such a body may be endless."""
     headers = dict(scope.get("headers", ()))
     size = headers.get(b"content-length", b"0")
     plain = b"transfer-encoding" not in headers and size.isdigit() and len(size) < 20
@@ -247,3 +388,19 @@ async def answer(send: Send, status: int, farewell: bool) -> None:
     headers = [(b"content-length", b"0"), *([(b"connection", b"close")] if farewell else [])]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": b""})
+
+
+async def whole_body(receive: Receive) -> Receive:
+    """The request's body at once. Flower has ten layers, each of which starts tasks for every part of a body."""
+    parts = []
+    while True:
+        message = await receive()
+        parts.append(message.get("body", b""))
+        if message["type"] != "http.request" or not message.get("more_body", False):
+            break
+    first: list[MutableMapping[str, Any]] = [{**message, "body": b"".join(parts)}]
+
+    async def again() -> MutableMapping[str, Any]:
+        return first.pop() if first else await receive()
+
+    return again

@@ -1,4 +1,4 @@
-"""A site's end of the wire: connect, answer, and connect again after whatever went wrong. Runs for days."""
+"""A site's connection to the coordinator: connect, answer, and reconnect after any failure. Runs for days."""
 
 import ssl
 import time
@@ -9,10 +9,11 @@ from pathlib import Path
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
 
+from wardround.core.errors import DeployError
 from wardround.deployment.flower.adapter import LOST, SiteConnection
-from wardround.deployment.flower.client_app import client_app
-from wardround.deployment.flower.server_app import LinkLost
+from wardround.deployment.flower.server_app import LinkLost, from_record, to_record
 from wardround.protocol.messages import Sealed
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0  # seconds until the next attempt; doubled each time
@@ -21,6 +22,7 @@ CERTIFICATE = {  # by OpenSSL's code
     9: "the coordinator's certificate is not valid yet, or this clock is behind",
     10: "the coordinator's certificate has expired, or this clock is ahead",
 }
+NO_MESSAGE = Sealed(b"", b"", b"")  # carries no signature, so that it is refused and logged like a forged one
 MANY = 8  # chunks from which on progress is worth a line
 
 
@@ -35,33 +37,33 @@ class SiteLoop:
     stop: Callable[[], bool] = lambda: False
 
     def run(self) -> None:
-        """Until `stop` says so, or a KeyboardInterrupt comes."""
+        """Until `stop` returns true, or a KeyboardInterrupt."""
         wait = FIRST_WAIT
         while not self.stop():
             try:
-                desk = connect(self.address, self.ca, self.key, self._number())
+                connection = connect(self.address, self.ca, self.key, self._number())
             except LOST as error:
                 self.notice(f"{why(error)}; next attempt in {wait:.0f} s" if wait >= 1 else why(error))
                 self._sleep(wait)
                 wait = min(2 * wait, LONGEST_WAIT)
                 continue
-            self.number_file.write_text(str(desk.number), encoding="utf-8")
+            self.number_file.write_text(str(connection.number), encoding="utf-8")
             self.notice("connected")
             try:
                 wait = FIRST_WAIT
-                self._serve(desk)
+                self._serve(connection)
             except LinkLost as error:
                 self.notice(f"connection lost ({why(error.__cause__)})")
                 self._sleep(wait)
             finally:
-                desk.close()
+                connection.close()
 
-    def _serve(self, desk: SiteConnection) -> None:
+    def _serve(self, connection: SiteConnection) -> None:
         app = client_app(self.answer)
-        context = Context(0, desk.number, {}, RecordDict(), {})
+        context = Context(0, connection.number, {}, RecordDict(), {})
         pause = SOONEST
         while not self.stop():
-            message = desk.receive()
+            message = connection.receive()
             if message is None:
                 time.sleep(pause)
                 pause = min(SLOWER * pause, LATEST)
@@ -72,7 +74,7 @@ class SiteLoop:
             except ValueError:  # of a type that no coordinator of ours sends
                 self.notice("refused: a message of an unknown type")
                 continue
-            desk.send(reply, self._progress)
+            connection.send(reply, self._progress)
 
     def _progress(self, gone: int, total: int) -> None:
         if total >= MANY and (gone == total or gone % max(1, total // 10) == 0):
@@ -90,12 +92,28 @@ class SiteLoop:
             time.sleep(min(0.1, max(0.0, until - time.monotonic())))
 
 
+def client_app(answer: Callable[[Sealed], Sealed]) -> ClientApp:
+    """The site's Flower app: every Flower message carries one sealed message."""
+    app = ClientApp()
+
+    def reply(message: Message, context: Context) -> Message:
+        try:
+            sealed = from_record(message.content)
+        except (DeployError, ValueError):  # ValueError: it holds an error and no content
+            sealed = NO_MESSAGE
+        return Message(to_record(answer(sealed)), reply_to=message)
+
+    for kind in (app.train, app.evaluate, app.query):
+        kind()(reply)
+    return app
+
+
 def connect(address: str, ca: Path, key: ec.EllipticCurvePrivateKey, before: int | None) -> SiteConnection:
     return SiteConnection(address, ca.read_bytes(), key, before)
 
 
 def why(error: BaseException | None) -> str:
-    """A failed connection in plain words."""
+    """The reason for a failed connection, in plain language."""
     if isinstance(error, httpx.HTTPStatusError):
         if error.response.status_code == httpx.codes.UNAUTHORIZED:
             return "the coordinator does not accept this site's key, or this clock is wrong (5 s ahead, 5 min behind)"

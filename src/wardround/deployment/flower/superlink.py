@@ -1,4 +1,4 @@
-"""The coordinator's end of the wire: a SuperLink that is started, watched, and started again when it dies."""
+"""The coordinator's SuperLink: started, watched, and restarted when it dies."""
 
 import json
 import os
@@ -29,7 +29,7 @@ MOST_FAILURES = 5
 
 @dataclass
 class SuperLink:
-    """`revoked` names the sites that may not take part any more; it is asked again and again."""
+    """`revoked` gives the sites that may no longer take part; it is called again and again."""
 
     host: str
     port: int
@@ -45,15 +45,15 @@ class SuperLink:
     known: dict[str, Standing] = field(default_factory=dict)
     looked: float = 0.0
     process: subprocess.Popen[bytes] | None = None
-    office: CoordinatorConnection | None = None
+    connection: CoordinatorConnection | None = None
     failures: int = 0  # to start, one after another
 
     def carry(self, coordinate: Callable[[Transport], None]) -> None:
-        """Start the SuperLink and our app, and stop both when it is done."""
+        """Run our app with a SuperLink, which is stopped in the end."""
         try:
             self._start()
-            office = self._office()
-            server_app(coordinate, self)(ReconnectingGrid(self._office), office.context)
+            connection = self._connected()
+            server_app(coordinate, self)(ReconnectingGrid(self._connected), connection.context)
         finally:
             self._stop()
 
@@ -66,15 +66,15 @@ class SuperLink:
             self._start_again()
         try:
             for site in self.revoked():
-                self._office().expel(site)
-            self.known = self._office().standing()
+                self._connected().expel(site)
+            self.known = self._connected().standing()
         except LOST as error:
             raise LinkLost from error
         self.looked = time.monotonic()
         return self.known
 
     def _start_again(self) -> None:
-        """It may be gone again at once; only when it fails time after time it is given up."""
+        """It may fail again at once; it is given up only after repeated failures."""
         try:
             with lost_link():
                 self._start()
@@ -89,12 +89,12 @@ class SuperLink:
 
     def _gone(self) -> bool:
         ended = self.process is None or self.process.poll() is not None
-        return ended or self.office is None or self.office.lost.is_set()
+        return ended or self.connection is None or self.connection.lost.is_set()
 
-    def _office(self) -> CoordinatorConnection:
-        if self.office is None:
+    def _connected(self) -> CoordinatorConnection:
+        if self.connection is None:
             raise LinkLost
-        return self.office
+        return self.connection
 
     def _start(self) -> None:
         secret = secrets.token_bytes(32)
@@ -104,14 +104,14 @@ class SuperLink:
         descriptor = os.open(secret_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(secret)
-        door = socket.create_server(("127.0.0.1", 0))  # ours from the start: nobody else can answer on it
-        inner = int(door.getsockname()[1])
+        listener = socket.create_server(("127.0.0.1", 0))  # ours from the start: nobody else can answer on it
+        port = int(listener.getsockname()[1])
         settings = {
             "host": self.host,
             "port": self.port,
             "connections": self.connections,
             "connections_per_address": self.connections_per_address,
-            "inner_door": door.fileno(),
+            "inner_door": listener.fileno(),
             "ca": str(self.ca),
             "certificate": str(self.certificate),
             "key": str(self.key),
@@ -126,17 +126,17 @@ class SuperLink:
             stdout=log,
             stderr=log,
             env={**os.environ, **LARGE_PAGES, "FLWR_HOME": str(self.folder)},
-            pass_fds=[door.fileno()],
+            pass_fds=[listener.fileno()],
             start_new_session=True,  # Ctrl-C is for the coordinator, who then stops it
         )
         log.close()
-        door.close()
+        listener.close()
         if self.process.stdin is not None:
             self.process.stdin.write(json.dumps(settings).encode())
             self.process.stdin.close()
-        self._wait(inner, secret.hex())
+        self._wait(port, secret.hex())
         public = {site: key for site, key in self.sites.items() if site not in self.revoked()}
-        self.office = CoordinatorConnection(f"127.0.0.1:{inner}", secret, public)
+        self.connection = CoordinatorConnection(f"127.0.0.1:{port}", secret, public)
 
     def _wait(self, port: int, secret: str) -> None:
         began = time.monotonic()
@@ -154,9 +154,9 @@ class SuperLink:
             time.sleep(0.05)
 
     def _stop(self) -> None:
-        if self.office is not None:
-            self.office.close()
-            self.office = None
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
         if self.process is not None:
             if self.process.poll() is None:
                 self.process.terminate()

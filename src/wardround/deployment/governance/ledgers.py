@@ -1,4 +1,4 @@
-"""Where ledgers are: in a run folder, at a hospital, or by themselves."""
+"""Finding ledgers: in a run folder, at a hospital, or by themselves."""
 
 from pathlib import Path
 from typing import Any, get_args
@@ -10,13 +10,13 @@ from wardround.runs.spending import LEDGER, check_ledger
 
 
 def ledgers_of(place: Path) -> list[Path]:
-    """A run folder's, a folder of runs', a site file's, or the file itself."""
+    """Of a run folder, a folder of runs, a site file, or the file itself."""
     if place.is_dir():
         for run in runs_of(place):
             check_ledger(RunFolder(run))
-        found = [place / LEDGER] if (place / LEDGER).is_file() else sorted(place.glob(f"*/{LEDGER}"))
-        if found or (place / "results.json").is_file():
-            return found
+        ledgers = [place / LEDGER] if (place / LEDGER).is_file() else sorted(place.glob(f"*/{LEDGER}"))
+        if ledgers or (place / "results.json").is_file():
+            return ledgers
         raise RunError(str(place), f"has no {LEDGER}", "Name a run folder, a folder of runs, or a site file.")
     if place.suffix == ".toml" and place.is_file():
         from wardround.deployment.provisioning.site_file import SiteFile
@@ -36,15 +36,15 @@ def runs_of(place: Path) -> list[Path]:
 
 
 def exposure_of(run: Path) -> dict[str, Any] | None:
-    """Whose exposure the run's total covers; None in folders of older versions, or where nobody was charged."""
-    told: dict[str, Any] | None = (RunFolder(run).read_json("results.json").get("privacy") or {}).get("exposure")
-    return told
+    """Whose exposure the run's total covers; None if nobody was charged."""
+    exposure: dict[str, Any] | None = (RunFolder(run).read_json("results.json").get("privacy") or {}).get("exposure")
+    return exposure
 
 
 def parts_of(text: str) -> list[Part]:
     known = get_args(Part)
-    wanted = [word.strip() for word in text.split(",") if word.strip()]
-    for word in wanted:
+    requested = [word.strip() for word in text.split(",") if word.strip()]
+    for word in requested:
         if word not in known:
             raise StudyError("--by", f"{word!r} is nothing that a ledger is divided by", suggest(word, known, "Words"))
-    return [part for part in known if part in wanted]
+    return [part for part in known if part in requested]

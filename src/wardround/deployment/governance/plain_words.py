@@ -1,14 +1,16 @@
-"""A study in plain words, for whoever must decide whether it may run at a hospital."""
+"""A study in plain language, for those who decide whether it may run at a hospital."""
 
 from collections.abc import Iterable, Sequence
 
 from wardround.deployment.regional.regions import is_hierarchical, regions_of, span_of
 from wardround.deployment.vertical.vertical_validation import holder_of, is_vertical, parties_of
-from wardround.study.schema import Arm, ExamplePrivacy, Study
+from wardround.study.schema import Study
+
+MOST_ARMS = 20  # named one by one; a longer list would hide what matters
 
 
-def words_for_regions(study: Study, sites: Sequence[str]) -> list[str]:
-    """Nothing where there are none. Where hospitals are not known, a region's are named as the study has them."""
+def _regions(study: Study, sites: Sequence[str]) -> list[str]:
+    """Empty without regions. If the hospitals are not known, a region's are named as in the study."""
     if not is_hierarchical(study):
         return []
     arm = next(arm for arm in study.trained_arms if arm.topology.kind == "hierarchical")
@@ -30,27 +32,14 @@ def words_for_regions(study: Study, sites: Sequence[str]) -> list[str]:
     ]
 
 
-def words_on_quorum(study: Study) -> list[str]:
-    agreed = study.deployment
-    few = (
-        "all its hospitals" if agreed.quorum is None else f"{agreed.quorum} of its hospitals, or all where it has fewer"
-    )
-    top = "all regions" if agreed.quorum is None else f"{agreed.quorum} regions, or all where there are fewer"
-    waits = (
-        "Both wait without limit."
-        if agreed.deadline is None
-        else f"After {agreed.deadline:g} seconds a region goes on without the others; the coordinator of all waits as "
-        "long for each round of a region, and once more."
-    )
-    return [
-        f"Quorum: a region's round needs the work of {few}, an average over regions that of {top}. {waits} Smallest "
-        f"cell: {agreed.smallest_cell} patients."
-    ]
-
-
-def words_for_parties(study: Study) -> list[str]:
+def _parties(study: Study) -> list[str]:
     parties, holder, cell = parties_of(study), holder_of(study), study.deployment.smallest_cell
-    others = [party for party in parties if party != holder]
+    others, seconds = [party for party in parties if party != holder], study.deployment.deadline
+    waits = (
+        "The coordinator waits for them without limit."
+        if seconds is None
+        else f"Who does not answer within {seconds:g} seconds stops the run, which can be started again from there."
+    )
     groups = ", and of every group of parties how many they share" if len(parties) > 2 else ""
     return [
         f"Parties: {', '.join(parties)} hold different data about the same patients. {holder} has the labels.",
@@ -59,7 +48,7 @@ def words_for_parties(study: Study) -> list[str]:
         "parties have and how many patients the others have, and nothing else of the others' patients. The coordinator "
         f"learns how many each party has and how many all have{groups}. Fewer than {max(1, cell)} in common end the "
         "run.",
-        f"Leaves {_each_party(others)}, in each step of training: an embedding (a few numbers) for each patient of it, "
+        f"Leaves {_listed(others)}, in each step of training: an embedding (a few numbers) for each patient of it, "
         f"sealed for {holder}; the coordinator carries them and cannot read them. {holder} can: an embedding tells "
         "something of the values from which it was made, also of single patients.",
         *_noise(study),
@@ -73,65 +62,51 @@ def words_for_parties(study: Study) -> list[str]:
         "No differential privacy for patients and no secure aggregation: nothing is averaged here.",
         f"Stays: every row, every patient's number, every label, and each party's part of the model. Predictions stay "
         f"at {holder}. To predict for new patients later, both parts are needed, or the model does without a party.",
-        f"Waiting: every party is needed in every step. {_deadline(study)} Smallest cell: {cell} patients.",
+        f"Waiting: every party is needed in every step. {waits} Smallest cell: {cell} patients.",
     ]
 
 
 def _columns(study: Study) -> list[str]:
-    told = []
+    lines = []
     for party in parties_of(study):
         used = list(dict.fromkeys(name for arm in study.trained_arms for name in arm.topology.parties[party]))
         what = "all columns of its file" if "*" in used else ", ".join(used) or "no columns, only the labels"
-        told.append(f"Used at {party}: {what}.")
-    return told
+        lines.append(f"Used at {party}: {what}.")
+    return lines
 
 
 def _noise(study: Study) -> list[str]:
-    told = []
+    lines = []
     for arm in study.trained_arms:
         settings = arm.topology.embeddings
         if settings is not None:
             noise = f" and gets noise of {settings.noise:g} times that" if settings.noise else ", without noise"
-            told.append(
+            lines.append(
                 f"Embeddings in arm {arm.name}: each is cut to a length of {settings.clip:g}{noise}, from a secret of "
                 "the party's own. That limits what one message tells of one patient; over many rounds it adds up."
             )
     plain = [arm.name for arm in study.trained_arms if arm.topology.embeddings is None]
-    return [*told, f"Embeddings leave as they are, without noise, in: {_each_party(plain)}."] if plain else told
-
-
-def _deadline(study: Study) -> str:
-    seconds = study.deployment.deadline
-    if seconds is None:
-        return "The coordinator waits for them without limit."
-    return f"Who does not answer within {seconds:g} seconds stops the run, which can be started again from there."
-
-
-def _each_party(names: list[str]) -> str:
-    return ", ".join(dict.fromkeys(names))
-
-
-MOST_ARMS = 20  # named one by one; a longer list would hide what matters
+    return [*lines, f"Embeddings leave as they are, without noise, in: {_listed(plain)}."] if plain else lines
 
 
 def in_plain_words(study: Study, sites: Sequence[str] = ()) -> list[str]:
-    """One sentence or two for each thing that matters. `sites` are the hospitals, where they are known."""
+    """One or two sentences for each thing that matters. `sites` are the hospitals, if they are known."""
     if is_vertical(study):
-        return [
-            f"Study: {study.name}. {study.question}".strip(),
+        lines = [*_training(study), *_parties(study)]
+    else:
+        hospitals = ", ".join(sites) if sites else "not named here; ask the coordinator"
+        lines = [
+            f"Hospitals: {hospitals}.",
+            *_regions(study, sites),
             *_training(study),
-            *words_for_parties(study),
-            f"Hash: {study.hash}. Compare it with the one that the coordinator tells you in another way.",
+            *_protection(study),
+            *_leaving(study),
+            *_staying(study),
+            _quorum(study, sites),
         ]
     return [
         f"Study: {study.name}. {study.question}".strip(),
-        f"Hospitals: {', '.join(sites)}." if sites else "Hospitals: not named here; ask the coordinator.",
-        *words_for_regions(study, sites),
-        *_training(study),
-        *_protection(study),
-        *_leaves(study),
-        *_stays(study),
-        *_agreed(study, sites),
+        *lines,
         f"Hash: {study.hash}. Compare it with the one that the coordinator tells you in another way.",
     ]
 
@@ -142,174 +117,170 @@ def _training(study: Study) -> list[str]:
     more = f" and {len(arms) - MOST_ARMS} more" if len(arms) > MOST_ARMS else ""
     rounds = sorted({arm.training.rounds for arm in arms})
     span = f"{rounds[0]}" if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
-    told = [
+    lines = [
         f"Arms: {len(arms)} ways of training are compared: {', '.join(names)}{more}.",
-        f"Models: {_each(arm.model.name for arm in arms)}. Algorithms: {_each(arm.algorithm.name for arm in arms)}.",
+        f"Models: {_listed(arm.model.name for arm in arms)}. "
+        f"Algorithms: {_listed(arm.algorithm.name for arm in arms)}.",
         f"Work: each arm trains for {_count(span, 'round')}, with {_count(seeds, 'seed')}; that makes "
         f"{_count(seeds * sum(arm.training.rounds for arm in arms), 'round')} in all.",
     ]
     partial = dict.fromkeys(", ".join(arm.train_at) for arm in arms if arm.train_at)
     if partial:
-        told.append(f"In some arms only these hospitals train: {'; '.join(partial)}. The others are only tested.")
+        lines.append(f"In some arms only these hospitals train: {'; '.join(partial)}. The others are only tested.")
     if study.selection is not None:
         where = "validation rows" if study.selection.on == "validation" else f"rows of {study.selection.site}"
-        told.append(f"Selection: settings of {', '.join(study.selection.arms)} are chosen on {where}.")
-    return told
+        lines.append(f"Selection: settings of {', '.join(study.selection.arms)} are chosen on {where}.")
+    return lines
 
 
 def _protection(study: Study) -> list[str]:
     """What [privacy] promises, to whom, and what it does not."""
-    shared = [arm for arm in study.trained_arms if _federated(arm)]
+    shared = [arm for arm in study.trained_arms if arm.algorithm.facts.federated]
     if not shared:
         return []
     masked = [arm for arm in shared if arm.privacy.secure_sum is not None]
     open_arms = [arm.name for arm in shared if arm.privacy.secure_sum is None]
-    told = _patients(study)
+    lines = _patients(study)
     if not any(arm.privacy.example for arm in shared):
-        told.append("No differential privacy for patients: what leaves can tell something about single patients.")
+        lines.append("No differential privacy for patients: what leaves can tell something about single patients.")
     for arm in shared:
         if arm.privacy.site is not None:
-            told.append(
+            lines.append(
                 f"Privacy of whole hospitals in arm {arm.name}: epsilon {arm.privacy.site.epsilon:g}, delta "
                 f"{arm.privacy.site.delta:g}. The coordinator adds the noise, to what it has received from hospitals."
             )
     if masked:
-        told.append(
-            f"Secure aggregation in {_each(arm.name for arm in masked)}: what leaves is under masks; the coordinator "
+        lines.append(
+            f"Secure aggregation in {_listed(arm.name for arm in masked)}: what leaves is under masks; the coordinator "
             "learns the sum over the hospitals of a round and no single hospital's part. More than two thirds of them, "
             "or as many as the study says, must remain to the end of a round; else it comes to nothing."
         )
     if open_arms:
-        told.append(
-            f"No secure aggregation in {_each(open_arms)}: the coordinator sees each hospital's part by itself."
+        lines.append(
+            f"No secure aggregation in {_listed(open_arms)}: the coordinator sees each hospital's part by itself."
         )
-    return told
+    return lines
 
 
 def _patients(study: Study) -> list[str]:
-    private = [arm for arm in study.trained_arms if arm.privacy.example is not None]
+    private = {arm.name: arm.privacy.example for arm in study.trained_arms if arm.privacy.example is not None}
     if not private:
         return []
-    seeds, told = study.evaluation.seeds.count, []
-    for arm in private:
-        example = arm.privacy.example
-        if example is not None:
-            told.append(
-                f"Privacy of patients in arm {arm.name}: epsilon {example.epsilon:g}, delta {example.delta:g} with "
-                "each seed, for one patient more or less. Your own machine limits each patient's part to "
-                f"{example.longest:g} and adds the noise, from a secret of its own.{_changing(example)}"
-            )
-    epsilon, delta = (
-        seeds * sum(getattr(arm.privacy.example, name) for arm in private) for name in ("epsilon", "delta")
-    )
-    told.append(
+    seeds, lines = study.evaluation.seeds.count, []
+    for name, example in private.items():
+        changing = ""
+        if example.noise_schedule is not None:
+            changing = f" In the last round the noise is {example.noise_schedule.last:g} times that of the first one."
+        lines.append(
+            f"Privacy of patients in arm {name}: epsilon {example.epsilon:g}, delta {example.delta:g} with "
+            "each seed, for one patient more or less. Your own machine limits each patient's part to "
+            f"{example.longest:g} and adds the noise, from a secret of its own.{changing}"
+        )
+    epsilon = seeds * sum(example.epsilon for example in private.values())
+    delta = seeds * sum(example.delta for example in private.values())
+    lines.append(
         f"Together: {_count(len(private), 'arm')} with {_count(seeds, 'seed')} cost a patient of yours at most epsilon "
         f"{epsilon:g} at delta {delta:g}, if they are simply added up. Your ledger counts exactly, over all studies; "
         "`wardround join site.toml --check` says what this one would add, and `most_total_epsilon` in your policy "
         "stops work before patients have paid more."
     )
     again = " With several seeds a patient may train in one and be tested in another." if seeds > 1 else ""
-    told.append(
+    lines.append(
         "This is about patients whose rows train. Numbers of rows, names of columns and classes, and figures of "
         f"validation and test rows are told as they are.{again}"
     )
-    return told
+    return lines
 
 
-def _changing(example: ExamplePrivacy) -> str:
-    if example.noise_schedule is None:
-        return ""
-    return f" In the last round the noise is {example.noise_schedule.last:g} times that of the first one."
-
-
-def _leaves(study: Study) -> list[str]:
-    shared = [arm for arm in study.trained_arms if _federated(arm)]
-    told = []
+def _leaving(study: Study) -> list[str]:
+    shared = [arm for arm in study.trained_arms if arm.algorithm.facts.federated]
+    lines = []
     if shared:
         noisy = all(arm.privacy.example for arm in shared)
         masked = all(arm.privacy.secure_sum for arm in shared)
         how = f"{', with noise' if noisy else ''}{', under masks' if masked else ''}"
         loss = "" if noisy or masked else ", and the loss"
-        told.append(
+        lines.append(
             f"Leaves the hospital, in each round: what training changed in the shared part of the model{how}; the "
             f"number of training rows and of steps{loss}."
         )
-    if all(arm.preparation.schema == "own" for arm in study.trained_arms):
-        told.append(
-            "Leaves the hospital, before training: names of classes and numbers of rows. Its columns, their categories "
-            "and values stay, but for what the next line may say."
+    at_the_end = (
+        "Leaves the hospital, at the end: figures of its test rows (accuracy and the like, counts, histograms of "
+        "scores) and numbers of rows by class, sex and age. What counts fewer than "
+        f"{study.deployment.smallest_cell} patients is withheld."
+    )
+    return [*lines, *_leaving_before_training(study), at_the_end]
+
+
+def _leaving_before_training(study: Study) -> list[str]:
+    arms = study.trained_arms
+    own_columns = all(arm.preparation.schema == "own" for arm in arms)
+    if own_columns:
+        facts = (
+            "names of classes and numbers of rows. Its columns, their categories and values stay, but for what the "
+            "next line may say."
         )
-    elif all(arm.preparation.public for arm in study.trained_arms):
-        told.append(
-            "Leaves the hospital, before training: names of columns and classes, and numbers of rows. Ranges and "
-            "categories are those that were declared; nothing is read off rows."
+    elif all(arm.preparation.public for arm in arms):
+        facts = (
+            "names of columns and classes, and numbers of rows. Ranges and categories are those that were declared; "
+            "nothing is read off rows."
         )
     else:
-        sums = ", its sum and sum of squares" if _has_common_scale(study) else ""
-        told.append(
-            "Leaves the hospital, before training: names of columns and classes, numbers of rows, and of each column "
-            "of the training rows whether there are gaps, which categories occur and how often (rare ones too), its "
-            f"mean or median{sums}."
+        sums = ", its sum and sum of squares" if any(arm.preparation.scale == "federated" for arm in arms) else ""
+        facts = (
+            "names of columns and classes, numbers of rows, and of each column of the training rows whether there are "
+            f"gaps, which categories occur and how often (rare ones too), its mean or median{sums}."
         )
-    told += _directions(study)
-    cell = study.deployment.smallest_cell
-    told.append(
-        "Leaves the hospital, at the end: figures of its test rows (accuracy and the like, counts, histograms of "
-        f"scores) and numbers of rows by class, sex and age. What counts fewer than {cell} patients is withheld."
-    )
-    return told
+    lines = [f"Leaves the hospital, before training: {facts}"]
+    if study.deployment.compare_labels and not any(arm.privacy.example is not None for arm in arms):
+        public = " that is on a public list of clinical names (age, blood pressure, ...)" if own_columns else ""
+        lines.append(
+            f"Leaves the hospital, before training: of each column{public}, that it is there and which way it goes "
+            "with the label, as an area under a curve with two digits, so that a hospital whose label means the "
+            "opposite is found."
+        )
+    return lines
 
 
-def _directions(study: Study) -> list[str]:
-    private = any(arm.privacy.example is not None for arm in study.trained_arms)
-    if private or not study.deployment.compare_labels:
-        return []
-    own = all(arm.preparation.schema == "own" for arm in study.trained_arms)
-    which = (
-        "each column that is on a public list of clinical names (age, blood pressure, ...)" if own else "each column"
-    )
-    return [
-        f"Leaves the hospital, before training: of {which}, that it is there and which way it goes with the label, as "
-        "an area under a curve with two digits, so that a hospital whose label means the opposite is found."
-    ]
-
-
-def _has_common_scale(study: Study) -> bool:
-    return any(arm.preparation.scale == "federated" for arm in study.trained_arms)
-
-
-def _stays(study: Study) -> list[str]:
-    told = ["Stays at the hospital: every row, every prediction for a patient, and its site file."]
-    if alone := _each(arm.algorithm.name for arm in study.trained_arms if not _federated(arm)):
-        told.append(f"Stays at the hospital as well: the models that it trains alone ({alone}).")
+def _staying(study: Study) -> list[str]:
+    lines = ["Stays at the hospital: every row, every prediction for a patient, and its site file."]
+    if alone := _listed(arm.algorithm.name for arm in study.trained_arms if not arm.algorithm.facts.federated):
+        lines.append(f"Stays at the hospital as well: the models that it trains alone ({alone}).")
     if any(arm.model.facts.own_columns for arm in study.trained_arms):
         heads = any(arm.model.options.get("head") == "private" for arm in study.trained_arms)
-        told.append(
+        lines.append(
             "Stays at the hospital as well: its adapter, the layer from its own columns to the shared part"
             f"{', and where the study says so its own last layer' if heads else ''}."
         )
-    return told
+    return lines
 
 
-def _agreed(study: Study, sites: Sequence[str]) -> list[str]:
-    agreed = study.deployment
+def _quorum(study: Study, sites: Sequence[str]) -> str:
+    quorum, deadline = study.deployment.quorum, study.deployment.deadline
+    cell = f"Smallest cell: {study.deployment.smallest_cell} patients."
     if is_hierarchical(study):
-        return words_on_quorum(study)
+        few = "all its hospitals" if quorum is None else f"{quorum} of its hospitals, or all where it has fewer"
+        top = "all regions" if quorum is None else f"{quorum} regions, or all where there are fewer"
+        waits = (
+            "Both wait without limit."
+            if deadline is None
+            else f"After {deadline:g} seconds a region goes on without the others; the coordinator of all waits as "
+            "long for each round of a region, and once more."
+        )
+        return (
+            f"Quorum: a region's round needs the work of {few}, an average over regions that of {top}. {waits} {cell}"
+        )
     everybody = f"all {len(sites)} hospitals" if sites else "all hospitals"
-    quorum = everybody if agreed.quorum is None else f"at least {_count(agreed.quorum, 'hospital')}"
-    deadline = (
+    needed = everybody if quorum is None else f"at least {_count(quorum, 'hospital')}"
+    waits = (
         "It waits for them without limit."
-        if agreed.deadline is None
-        else f"After {agreed.deadline:g} seconds it goes on without the others."
+        if deadline is None
+        else f"After {deadline:g} seconds it goes on without the others."
     )
-    return [f"Quorum: a round needs the work of {quorum}. {deadline} Smallest cell: {agreed.smallest_cell} patients."]
+    return f"Quorum: a round needs the work of {needed}. {waits} {cell}"
 
 
-def _federated(arm: Arm) -> bool:
-    return arm.algorithm.facts.federated
-
-
-def _each(names: Iterable[str]) -> str:
+def _listed(names: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(names))
 
 

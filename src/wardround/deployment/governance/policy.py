@@ -1,7 +1,7 @@
-"""What a hospital demands of a study. Its own process asks here before anything trains, and so does `approve`.
+"""What a hospital demands of a study. Its own process checks this before anything trains, and so does `approve`.
 
-Everything is a pure function: the policy, the study and the time come in, a refusal or None goes out. A refusal
-travels to the coordinator, so that it names limits and never a count of patients.
+All functions are pure: policy, study and time come in, a refusal or None goes out. A refusal travels to the
+coordinator, so it names limits and never a number of patients.
 """
 
 from collections.abc import Collection, Sequence
@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from wardround.core.errors import DeployError
 from wardround.core.settings import Count, Positive
 from wardround.deployment.regional.regions import companions
-from wardround.privacy.dp.epsilons import in_words
+from wardround.privacy.dp.epsilons import format_epsilon
 from wardround.study.schema import Arm, Study
 
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
@@ -48,7 +48,7 @@ class Refusal:
 
 
 class Refused(Exception):
-    """The site's own decision; it is told to the coordinator and logged at both ends."""
+    """The site's own decision, sent to the coordinator and logged at both ends."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.reason)
@@ -58,66 +58,70 @@ class Refused(Exception):
 def refusal_of_study(
     policy: Policy, study: Study, site: str, sites: Sequence[str], approvals: Collection[str]
 ) -> Refusal | None:
-    """`sites` are all that take part, `approvals` the hashes that this site approved. Approval comes first."""
+    """`sites` are all participants, `approvals` the hashes that this site approved. Approval comes first."""
     if study.hash not in approvals:
         how = "somebody there must read it and run `wardround approve`"
         return Refusal(f"study {study.name} ({study.hash[:12]}) is not approved at {site}; {how}")
     if site not in sites:
         return Refusal(f"{site} is not among the sites of this run")
-    found = objections(policy, study, site, sites)
-    return Refusal("; ".join(found)) if found else None
+    reasons = objections(policy, study, site, sites)
+    return Refusal("; ".join(reasons)) if reasons else None
 
 
 def objections(policy: Policy, study: Study, site: str, sites: Sequence[str] | None) -> list[str]:
-    """All that the policy has against the study, approved or not. Without `sites` their number is not judged."""
-    found = [
+    """Everything in the study that the policy forbids, approved or not. Without `sites` their number is not checked."""
+    reasons = [
         *_not_listed("model", [arm.model.name for arm in study.trained_arms], policy.models),
         *_not_listed("algorithm", [arm.algorithm.name for arm in study.trained_arms], policy.algorithms),
     ]
-    found += [
+    reasons += [
         f"arm {arm.name} wants all rows at one place, and no row leaves {site}"
         for arm in study.trained_arms
         if arm.algorithm.facts.pools and not arm.algorithm.facts.vertical
     ]
     rounds, seeds = max(arm.training.rounds for arm in study.trained_arms), study.evaluation.seeds.count
     if rounds > policy.most_rounds:
-        found.append(f"{rounds} rounds are more than the {policy.most_rounds} that {site} allows")
+        reasons.append(f"{rounds} rounds are more than the {policy.most_rounds} that {site} allows")
     if policy.most_seeds is not None and seeds > policy.most_seeds:
-        found.append(f"{seeds} seeds are more than the {policy.most_seeds} that {site} allows")
+        reasons.append(f"{seeds} seeds are more than the {policy.most_seeds} that {site} allows")
     if sites is not None:
-        found += _too_few_sites(policy, study, site, list(dict.fromkeys(sites)))
+        reasons += _too_few_sites(policy, study, site, list(dict.fromkeys(sites)))
     cell = study.deployment.smallest_cell
     if cell < policy.smallest_cell:
-        found.append(f"smallest_cell is {cell}, and {site} shows no count below {policy.smallest_cell}")
-    told = min(arm.preparation.least_level for arm in study.trained_arms)
-    if not policy.rare_levels and told < policy.smallest_cell:
-        found.append(f"least_level is {told}, and {site} names no category of fewer than {policy.smallest_cell} rows")
-    return [*found, *_unprotected(policy, study, site)]
+        reasons.append(f"smallest_cell is {cell}, and {site} shows no count below {policy.smallest_cell}")
+    level = min(arm.preparation.least_level for arm in study.trained_arms)
+    if not policy.rare_levels and level < policy.smallest_cell:
+        reasons.append(
+            f"least_level is {level}, and {site} names no category of fewer than {policy.smallest_cell} rows"
+        )
+    return [*reasons, *_unprotected(policy, study, site)]
 
 
 def _unprotected(policy: Policy, study: Study, site: str) -> list[str]:
-    """What the policy wants of arms whose work leaves the site."""
-    found = []
+    """What the policy requires of arms whose work leaves the site."""
+    reasons = []
     for arm in study.trained_arms:
         privacy = arm.privacy
         if not arm.algorithm.facts.federated:
             continue
         if policy.secure_aggregation and privacy.secure_sum is None:
-            found.append(f"{site} requires secure aggregation, which arm {arm.name} does not have")
+            reasons.append(f"{site} requires secure aggregation, which arm {arm.name} does not have")
         if policy.most_epsilon is not None:
             limit = f"differential privacy with epsilon of at most {policy.most_epsilon:g}"
             if privacy.example is None:
-                found.append(f"{site} requires {limit}, which arm {arm.name} does not have")
+                reasons.append(f"{site} requires {limit}, which arm {arm.name} does not have")
             elif privacy.example.promised > policy.most_epsilon:
-                has = in_words(privacy.example.promised)
-                found.append(f"{site} requires {limit}, and arm {arm.name} has {has}")
+                has = format_epsilon(privacy.example.promised)
+                reasons.append(f"{site} requires {limit}, and arm {arm.name} has {has}")
         if policy.most_delta is not None and privacy.example is not None and privacy.example.delta > policy.most_delta:
-            found.append(f"{site} allows a delta of at most {policy.most_delta:g}, and arm {arm.name} has a larger one")
+            reasons.append(
+                f"{site} allows a delta of at most {policy.most_delta:g}, and arm {arm.name} has a larger one"
+            )
         if policy.most_total_epsilon is not None and privacy.example is None:
-            found.append(f"{site} has a privacy budget, and arm {arm.name} has no [privacy.example] to keep to it")
+            reasons.append(f"{site} has a privacy budget, and arm {arm.name} has no [privacy.example] to keep to it")
         if privacy.example is not None and privacy.example.clip == "none":
-            found.append(f"{site} takes part in no training without a clip, as arm {arm.name} is: no epsilon holds")
-    return found
+            reasons.append(f"{site} takes part in no training without a clip, as arm {arm.name} is: no epsilon holds")
+    return reasons
 
 
 def refusal_of_rows(policy: Policy, training_rows: int) -> Refusal | None:
@@ -150,11 +154,11 @@ def opening_hours(text: str | None) -> tuple[time, time] | None:
     if text is None:
         return None
     where, remedy = "policy: hours", 'Write HH:MM-HH:MM, for instance "18:00-06:00"; midnight is 00:00.'
-    words = text.split("-")
+    times = text.split("-")
     try:
-        if len(words) != 2 or any(len(word) != 5 for word in words):
+        if len(times) != 2 or any(len(clock) != 5 for clock in times):
             raise ValueError
-        opens, closes = (datetime.strptime(word, "%H:%M").time() for word in words)
+        opens, closes = (datetime.strptime(clock, "%H:%M").time() for clock in times)
     except ValueError:
         raise DeployError(where, f"{text!r} are no hours of a day", remedy) from None
     if opens == closes:
@@ -173,7 +177,7 @@ def _not_listed(what: str, used: Sequence[str], allowed: Sequence[str]) -> list[
 
 
 def _too_few_sites(policy: Policy, study: Study, site: str, sites: Sequence[str]) -> list[str]:
-    """Where sites form regions, those of its own count: nobody else's work is averaged with it before it is seen."""
+    """In a region, only its own sites count: nobody else's work is averaged with it before it is seen."""
     needed = f"fewer than the {policy.least_sites} that {site} demands"
     near = companions(study, site, sites)
     if len(near or sites) < policy.least_sites:
@@ -191,8 +195,8 @@ def _too_few_sites(policy: Policy, study: Study, site: str, sites: Sequence[str]
 
 
 def _averaged(arm: Arm, site: str, sites: Sequence[str], near: Sequence[str]) -> int | None:
-    """The sites whose work is averaged in a round of the arm; None where none of this site's work leaves it. Of a
-    region, at `near`, so many at least: all who are not drawn may be of it."""
+    """The number of sites averaged in a round of the arm; None if no work of this site leaves it. In a region with
+    sites `near`, the least number: all sites that are not drawn may belong to it."""
     members = [name for name in sites if (not arm.train_at or name in arm.train_at) and name != arm.held_out]
     if site not in members or not arm.algorithm.facts.federated:
         return None

@@ -71,7 +71,7 @@ def provision(
     addresses = {name: _read_address(name, text) for name, text in (regions or {}).items()}
     if not 1 <= days <= MOST_DAYS:
         raise DeployError("provision: days", f"{days} is out of range", f"Write a number from 1 to {MOST_DAYS}.")
-    refuse_undeployable(study, families, sites)
+    refuse_undeployable(study, sites)
     check_regions(study, list(addresses), sites)
     _check_sites([*sites, *addresses])  # a region's name becomes a folder too
     document = _study_file(study, families)

@@ -1,8 +1,8 @@
-"""What the sites of a region told, as one answer: the coordinator of all learns no column, gap, category, mean or sum
-of a single site.
+"""The answers of a region's sites as one: the coordinator of all learns no column, gap, category, mean or sum of a
+single site.
 
-By the name of each site go up what the report shows of it in any deployment: numbers of its rows, which way its columns
-go with the label (where the study compares labels), and in the end its figures on test rows.
+Under each site's name it learns what the report shows of a site in any deployment: numbers of its rows, which way its
+columns go with the label (where the study compares labels), and in the end its figures on test rows.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,16 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from wardround.core.errors import DeployError
-from wardround.data.agreement import Facts, Lent, Moments
+from wardround.core.notices import lines_of
+from wardround.data.agreement import Facts, FillValues, Moments
 from wardround.data.serialization import write_column
 from wardround.deployment.common.deployed_plan import DeployedPlan
 from wardround.deployment.common.schema_agreement import (
     common_classes,
     common_columns,
+    disagreement,
     majority_site,
     read_facts,
-    read_lent,
+    read_fill_values,
     read_moments,
     rows_by_side,
     with_findings,
@@ -45,9 +46,8 @@ def merged_ready(ready: Answers, hospitals: Sequence[str]) -> dict[str, Any]:
         )
         for column in columns
     }
-    written = [{**write_column(column), "place": places[column.name]} for column in columns]
     return {
-        "columns": written or None,
+        "columns": [{**write_column(column), "place": places[column.name]} for column in columns] or None,
         "inputs": _same_inputs(ready),
         "classes": _merged_classes(ready),
         "findings": with_findings(dict(ready)),
@@ -56,7 +56,7 @@ def merged_ready(ready: Answers, hospitals: Sequence[str]) -> dict[str, Any]:
 
 def lacking_columns(ready: Answers) -> list[str]:
     """For the region's own screen."""
-    return common_columns({site: message.body["columns"] for site, message in ready.items()})[1]
+    return lines_of(common_columns({site: message.body["columns"] for site, message in ready.items()})[1])
 
 
 def merged_facts(plan: DeployedPlan, answers: Answers) -> dict[str, Any]:
@@ -88,60 +88,59 @@ def _facts_of_kind(arm: Arm, facts_by_site: Mapping[str, Any]) -> dict[str, Any]
     }
 
 
-def merged_lent(plan: DeployedPlan, told: Answers) -> dict[str, Any]:
+def merged_fill_values(plan: DeployedPlan, answers: Answers) -> dict[str, Any]:
     """Means weighted by the values behind them, and counts of categories added up."""
-    lent: list[dict[str, Any]] = []
+    fill_values: list[dict[str, Any]] = []
     for number, kind in enumerate(plan.kinds):
-        members = _trainers(plan.study.arm(kind[0]), told)
-        parts = [read_lent(told[site].body["lent"][number]) for site in members]
-        lent.append(_added_up(parts))
-    return {"lent": lent}
+        members = _trainers(plan.study.arm(kind[0]), answers)
+        parts = [read_fill_values(answers[site].body["fill_values"][number]) for site in members]
+        fill_values.append(_added_up(parts))
+    return {"fill_values": fill_values}
 
 
-def merged_moments(plan: DeployedPlan, told: Answers) -> dict[str, Any]:
+def merged_moments(plan: DeployedPlan, answers: Answers) -> dict[str, Any]:
     summed: list[dict[str, Any] | None] = []
     for number, kind in enumerate(plan.kinds):
-        members = _trainers(plan.study.arm(kind[0]), told)
-        given = [told[site].body["moments"][number] for site in members]
-        parts = [read_moments(one) for one in given if one is not None]
+        members = _trainers(plan.study.arm(kind[0]), answers)
+        payloads = [answers[site].body["moments"][number] for site in members]
+        parts = [read_moments(payload) for payload in payloads if payload is not None]
         summed.append(write_moments(_sum_of(parts)) if parts else None)
     return {"moments": summed}
 
 
 def merged_figures(bodies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Loss and accuracy of each trial's model over the rows of all sites that scored it."""
-    found: dict[str, Any] = {}
+    merged: dict[str, Any] = {}
     for number in dict.fromkeys(number for body in bodies for number in body["figures"]):
         sides = {side: pooled_figures(number, side, bodies) for side in SIDES}
-        found[number] = {side: figures for side, figures in sides.items() if figures is not None}
-    return found
+        merged[number] = {side: figures for side, figures in sides.items() if figures is not None}
+    return merged
 
 
 def _trainers(arm: Arm, sites: Iterable[str]) -> list[str]:
-    """The region's sites that train in an arm, in the order given."""
     return [site for site in sites if (not arm.train_at or site in arm.train_at) and site != arm.held_out]
 
 
 def _joined(arm: Arm, facts: Sequence[Facts]) -> Facts:
     enough = all if arm.preparation.schema == "common" else any
     return Facts(
-        tuple(enough(column) for column in zip(*(one.present for one in facts), strict=True)),
-        tuple(any(column) for column in zip(*(one.gaps for one in facts), strict=True)),
+        tuple(enough(column) for column in zip(*(site.present for site in facts), strict=True)),
+        tuple(any(column) for column in zip(*(site.gaps for site in facts), strict=True)),
         tuple(
             tuple(sorted({level for levels in column for level in levels}))
-            for column in zip(*(one.levels for one in facts), strict=True)
+            for column in zip(*(site.levels for site in facts), strict=True)
         ),
     )
 
 
-def _added_up(parts: Sequence[Lent]) -> dict[str, Any]:
+def _added_up(parts: Sequence[FillValues]) -> dict[str, Any]:
     if not parts:
         return {"fill": [], "counts": [], "levels": {}}
-    counts = np.asarray(sum(one.counts for one in parts))
-    fill = np.asarray(sum(one.fill * one.counts for one in parts)) / np.maximum(counts, 1)
+    counts = np.asarray(sum(part.counts for part in parts))
+    fill = np.asarray(sum(part.fill * part.counts for part in parts)) / np.maximum(counts, 1)
     levels: dict[str, dict[str, int]] = {}
-    for one in parts:
-        for name, counted in one.levels.items():
+    for part in parts:
+        for name, counted in part.levels.items():
             for level, count in counted.items():
                 levels.setdefault(name, {})[level] = levels.get(name, {}).get(level, 0) + int(count)
     return {"fill": fill.tolist(), "counts": counts.tolist(), "levels": levels}
@@ -149,7 +148,7 @@ def _added_up(parts: Sequence[Lent]) -> dict[str, Any]:
 
 def _sum_of(parts: Sequence[Moments]) -> Moments:
     names = ("count", "total", "squares")
-    return Moments(*(np.asarray(sum(getattr(one, name) for one in parts)) for name in names))
+    return Moments(*(np.asarray(sum(getattr(part, name) for part in parts)) for name in names))
 
 
 def _same_inputs(ready: Answers) -> Any:
@@ -157,16 +156,16 @@ def _same_inputs(ready: Answers) -> Any:
     first = majority_site({site: message.body["inputs"] for site, message in ready.items()})
     for site, message in ready.items():
         if message.body["inputs"] != ready[first].body["inputs"]:
-            raise DeployError(site, f"its images are of another size than at {first}", "Correct [data] in a site file.")
+            raise disagreement(
+                site, f"its images are of another size than at {first}", "Correct [data] in a site file."
+            )
     return ready[first].body["inputs"]
 
 
 def _merged_classes(ready: Answers) -> list[dict[str, Any]]:
     """The same at every site. A name that all of them withhold may be known in another region."""
-    told = [message.body["classes"] for message in ready.values()]
-    if any([one["hash"] for one in classes] != [one["hash"] for one in told[0]] for classes in told):
+    names = [{entry["hash"]: entry["name"] for entry in message.body["classes"]} for message in ready.values()]
+    if any(list(site) != list(names[0]) for site in names):
         common_classes(dict(ready))  # which says what differs
-    known: dict[str, str | None] = {one["hash"]: None for one in told[0]}
-    for one in (one for classes in told for one in classes):
-        known[one["hash"]] = known[one["hash"]] or one["name"]
+    known = {digest: next((site[digest] for site in names if site[digest]), None) for digest in names[0]}
     return [{"name": name, "hash": digest} for digest, name in known.items()]

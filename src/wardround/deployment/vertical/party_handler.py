@@ -9,10 +9,10 @@ from wardround.deployment.vertical.party_session import PartySession
 from wardround.deployment.vertical.party_training import Wave, place_in
 from wardround.protocol.messages import Message
 
-STEPS = ("embed", "learn", "show")  # whose answers are kept until the next one
-KINDS = ("match", "deal", "shape", "agree", *STEPS, "assess")
-AT_HOLDER = ("deal", "learn", "assess")
-AT_OTHERS = ("embed", "show")
+STEPS = ("embed", "learn", "embed_last")  # whose answers are kept until the next one
+KINDS = ("match", "assign", "shape", "agree", *STEPS, "assess")
+AT_HOLDER = ("assign", "learn", "assess")
+AT_OTHERS = ("embed", "embed_last")
 Answer = tuple[dict[str, Any], Tree, str]  # what is told, what is sent with it, a line for this party's own screen
 
 
@@ -27,7 +27,7 @@ class PartyWork:
             raise DeployError("coordinator", "asks a party for another one's work", "Start the coordinator again.")
         if kind == "match":
             return (*session.match(body, message.tensors), "")
-        if kind == "deal":
+        if kind == "assign":
             return (*session.deal(body), "")
         if kind == "shape":
             return session.shape(message.tensors), {}, ""
@@ -46,7 +46,7 @@ class PartyWork:
         if kind == "learn":
             losses, leaving = wave.learn(step, tensors)
             return {"losses": losses}, leaving, _round_line(wave, step)
-        if kind == "show":
+        if kind == "embed_last":
             wave.finish(step, tensors)
             keep_parts(wave)
             return {}, shown(wave), f"wave {wave.number + 1}: trained"

@@ -31,7 +31,7 @@ from wardround.data.records import Records
 from wardround.deployment.common.secure_sum_site import Commitments
 from wardround.deployment.common.site_counts import own_counts
 from wardround.deployment.common.site_store import Store
-from wardround.deployment.flat.site_secret import RunSecret
+from wardround.deployment.flat.run_secret import RunSecret
 from wardround.deployment.flat.site_session import Body, Gate, class_payload, known_messages
 from wardround.deployment.governance.policy import Refusal, Refused
 from wardround.deployment.vertical.party_plan import SIDES, Dealt, own_vertical_plan, shapes_told
@@ -171,16 +171,16 @@ class PartySession:
                 for side in SIDES
             }
             sealed[party] = as_tensor(self.channel.seal(party, DEAL, tensor_bytes(content)))
-        self.messages["deal"] = dict(body)
+        self.messages["assign"] = dict(body)
         self._write()
         first = self.plan.kinds[0]
         cohort = self.plan.cohort_of(self.study.arm(first[0]))
         described = own_counts(self.plan.own_split_dealt(first), cohort, self.study.deployment.smallest_cell)
-        sides = [{side: len(self.plan.dealt[kind].rows[side]) for side in SIDES} for kind in self.plan.kinds]
+        sizes = [{side: len(self.plan.dealt[kind].rows[side]) for side in SIDES} for kind in self.plan.kinds]
         drawn = len(self.plan.splits(self.study.arm(first[0]), first[1])[0].train)
-        left = drawn - sides[0]["train"]
+        left = drawn - sizes[0]["train"]
         few = 0 < left < self.study.deployment.smallest_cell  # so few would be told apart
-        return {"sides": sides, "unmatched": None if few else left, "described": described}, sealed
+        return {"sizes": sizes, "unmatched": None if few else left, "described": described}, sealed
 
     def shape(self, tensors: Tree) -> dict[str, Any]:
         if not self.is_holder:
@@ -273,12 +273,12 @@ class PartySession:
         if known.get("rows", self.messages["rows"]) != self.messages["rows"]:
             problem = "its rows are not those with which the run began"
             raise DeployError(self.site, problem, "Bring the file back, or let the coordinator begin a new run.")
-        for name in ("vouchers", "rosters", "deal", "agree"):
+        for name in ("vouchers", "rosters", "assign", "agree"):
             if name in known:
                 self.messages[name] = known[name]
         if "vouchers" in known:
             self.channel.meet(known["vouchers"])
-        if "deal" in known:
+        if "assign" in known:
             self.plan.deal({party: self._numbers(party) for party in self.others})
         if (self.folder / "rows.safetensors").is_file():
             self._take_rows(read_leaves(self.folder / "rows.safetensors")[0])

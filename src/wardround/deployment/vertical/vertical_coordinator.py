@@ -16,7 +16,7 @@ from safetensors.torch import load
 
 from wardround.core.errors import DataError, DeployError
 from wardround.core.tree import Tree
-from wardround.deployment.common.answer_checks import check_waves, holds
+from wardround.deployment.common.answer_checks import check_waves, require
 from wardround.deployment.common.deployment_results import RESULT_FILES, Participants, save_summaries, write_results
 from wardround.deployment.common.messaging import Step
 from wardround.deployment.common.schema_agreement import rows_by_side
@@ -35,8 +35,7 @@ from wardround.deployment.vertical.patient_matching import (
 from wardround.deployment.vertical.split_state import ExchangeState, read_exchange, round_record, write_exchange
 from wardround.deployment.vertical.vertical_results import keep_without, topology_facts
 from wardround.deployment.vertical.vertical_validation import holder_of, parties_of
-from wardround.privacy.psi.psi import Matcher
-from wardround.privacy.psi.psi_terms import COORDINATOR, PsiMessage
+from wardround.privacy.psi.psi import COORDINATOR, Matcher, PsiMessage
 from wardround.protocol.answers import OF_PARTIES, Kinds
 from wardround.protocol.messages import Message, Sealed
 from wardround.protocol.party_sealing import vouched_key
@@ -108,7 +107,7 @@ class VerticalCoordinator(Coordinator):
             made = {name: file_hash(self.folder.path / name) for name in RESULT_FILES}
             self.log.add(FINISHED, study=self.study.hash, files=made)
             self.title = "taking leave"
-            yield from self._part(made["results.json"])
+            yield from self._say_goodbye(made["results.json"])
             self.folder.remove_state()
 
     def _train_all(self, plan: VerticalPlan) -> Generator[Step, None, int]:
@@ -161,7 +160,7 @@ class VerticalCoordinator(Coordinator):
         self.title = "sharing out rows"
         dealt, sealed = (
             yield from self._told(
-                Message("deal", {"run": self.run_name}),
+                Message("assign", {"run": self.run_name}),
                 [self.holder],
                 lambda party, answer: check_dealt(answer, plan, self.others),
             )
@@ -176,7 +175,7 @@ class VerticalCoordinator(Coordinator):
             sizes=sizes,
             common=common,
             sent=self.carried,
-            sides=[rows_by_side(sides) for sides in dealt.body["sides"]],
+            sides=[rows_by_side(sides) for sides in dealt.body["sizes"]],
             unmatched=dealt.body["unmatched"],
             described=dict(dealt.body["described"]),
             shapes={party: message.body["shapes"] for party, (message, _) in shaped.items()},
@@ -185,9 +184,9 @@ class VerticalCoordinator(Coordinator):
 
     def check_ready(self, site: str, answer: Message) -> None:
         super().check_ready(site, answer)
-        holds(bool(answer.body["classes"]) == (site == self.holder), "classes where there are no labels, or none")
+        require(bool(answer.body["classes"]) == (site == self.holder), "classes where there are no labels, or none")
         known = vouched_key(self.run_name, site, answer.body["voucher"], self.keys)
-        holds(known is not None, "a key that the key of its kit has not signed")
+        require(known is not None, "a key that the key of its kit has not signed")
 
     def _match(
         self, stage: str, vouchers: Mapping[str, Any], rosters: Mapping[str, list[str]]
@@ -224,7 +223,7 @@ class VerticalCoordinator(Coordinator):
         """Without patients in common there is nothing to go on with: all are told, and the next start begins anew."""
         self.log.add("matching failed", why=error.problem)
         self.title = "taking leave"
-        yield from self._part("", error.problem)
+        yield from self._say_goodbye("", error.problem)
         self.folder.remove_state()
 
     def _exchange(self, number: int, trials: list[Trial], plan: VerticalPlan) -> Generator[Step]:
@@ -260,7 +259,7 @@ class VerticalCoordinator(Coordinator):
 
         def check(party: str, answer: Answered) -> None:
             _sends(wanted)(party, answer)
-            holds(set(answer[0].body["losses"]) == ending, "losses of other rounds than those that end")
+            require(set(answer[0].body["losses"]) == ending, "losses of other rounds than those that end")
 
         learned, back = (yield from self._asked({self.holder: message}, f"block {step + 1}", check))[self.holder]
         losses = {int(place): float(loss) for place, loss in learned.body["losses"].items()}
@@ -276,7 +275,7 @@ class VerticalCoordinator(Coordinator):
     ) -> Generator[Step, None, ExchangeState]:
         """The last gradients to the parties, their embeddings of other rows to the holder, its figures back."""
         every = {str(place) for place in range(len(trials))}
-        shown = yield from self._asked(self._messages("show", number, state), "last embeddings", _sends(every))
+        shown = yield from self._asked(self._messages("embed_last", number, state), "last embeddings", _sends(every))
         given = {
             f"{place}/{party}": made[str(place)] for party, (_, made) in shown.items() for place in range(len(trials))
         }
@@ -363,7 +362,7 @@ def _sends(names: Collection[str]) -> PartyCheck:
     """Checks that a party sends exactly these."""
 
     def check(party: str, answer: Answered) -> None:
-        holds(set(answer[1]) == set(names), "other numbers than it was asked for")
+        require(set(answer[1]) == set(names), "other numbers than it was asked for")
 
     return check
 

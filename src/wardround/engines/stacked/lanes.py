@@ -29,26 +29,29 @@ class RowPool:
     """The rows of many sites as one tensor. Sites that share rows point into it; nothing is copied twice."""
 
     def __init__(self, parts: Sequence[Rows]) -> None:
-        distinct = list({id(part): part for part in parts}.values())
-        wholes = list({(id(part.x), id(part.y)): part for part in distinct}.values())  # one for each different tensor
-        starts = np.cumsum([0, *(len(whole.x) for whole in wholes)])
-        start = {(id(whole.x), id(whole.y)): int(at) for whole, at in zip(wholes, starts, strict=False)}
+        self.parts = list({id(part): part for part in parts}.values())  # held, so that their ids stay unique
+        wholes = list({(id(part.x), id(part.y)): part for part in self.parts}.values())  # one for each different tensor
         self.x = wholes[0].x if len(wholes) == 1 else torch.cat([whole.x for whole in wholes])
         self.y = wholes[0].y if len(wholes) == 1 else torch.cat([whole.y for whole in wholes])
-        places = [
-            start[id(part.x), id(part.y)] + (torch.arange(len(part)) if part.index is None else part.index)
-            for part in distinct
-        ]
-        self.rows = {id(part): own.numpy() for part, own in zip(distinct, places, strict=True)}
+        places = self._places(wholes)
+        self.rows = {id(part): own.numpy() for part, own in zip(self.parts, places, strict=True)}
         self.index: Tensor | None = None  # which row of `x` each pooled row is, where rows have levels of their own
         self.levels: Tensor | None = None
-        if any(part.levels is not None for part in distinct):
+        if any(part.levels is not None for part in self.parts):
             # one image may be scaled in several ways: by each seed's training rows, as each arm asks, or not at all
             self.index = torch.cat(places)
-            self.levels = torch.cat([_levels(part) for part in distinct])
-            ends = np.cumsum([len(part) for part in distinct])
-            self.rows = {id(p): np.arange(end - len(p), end) for p, end in zip(distinct, ends, strict=True)}
-        self.parts = distinct  # kept, so that an id stays taken as long as it is used here
+            self.levels = torch.cat([_levels(part) for part in self.parts])
+            ends = np.cumsum([len(part) for part in self.parts])
+            self.rows = {id(p): np.arange(end - len(p), end) for p, end in zip(self.parts, ends, strict=True)}
+
+    def _places(self, wholes: Sequence[Rows]) -> list[Tensor]:
+        """The places of each part's rows in `x`, which has the rows of `wholes` one after another."""
+        starts = np.cumsum([0, *(len(whole.x) for whole in wholes)])
+        start = {(id(whole.x), id(whole.y)): int(at) for whole, at in zip(wholes, starts, strict=False)}
+        return [
+            start[id(part.x), id(part.y)] + (torch.arange(len(part)) if part.index is None else part.index)
+            for part in self.parts
+        ]
 
     def of(self, part: Rows) -> np.ndarray:
         return self.rows[id(part)]
@@ -187,7 +190,7 @@ class LaneBatches:
             masks = model.masks(stream, rows, dtype)
             # rows that only fill up need a mask of the right shape and no more
             drawn.append({n: torch.cat([m, m.new_ones(len(part) - rows, *m.shape[1:])]) for n, m in masks.items()})
-        return {name: torch.stack([one[name] for one in drawn]) for name in model.mask_shapes}
+        return {name: torch.stack([masks[name] for masks in drawn]) for name in model.mask_shapes}
 
 
 def _orders(seed: int, round_number: int, site: str, rows: int, epochs: int) -> np.ndarray:

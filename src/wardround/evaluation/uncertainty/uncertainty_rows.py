@@ -19,11 +19,11 @@ from wardround.uncertainty.calibration import Temperature, fit_temperature
 from wardround.uncertainty.conformal import Cuts, fit_cuts, prediction_sets
 from wardround.uncertainty.decision import Answers, answers, called
 from wardround.uncertainty.decomposition import doubt_of
-from wardround.uncertainty.row_uncertainty import SIDES, of_probabilities
+from wardround.uncertainty.row_uncertainty import SUBSETS, of_probabilities
 
 PARTS = ("total", "aleatoric", "epistemic")
 MEASURES = (*PARTS, "spread")
-KEYS = ["site", "side", "row"]  # what a row of several members of an ensemble has in common
+KEYS = ["site", "subset", "row"]  # what a row of several members of an ensemble has in common
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,10 +149,10 @@ def seeds_of(
     scores = score_columns(table)
     lost = table.loc[table[scores].isna().any(axis=1), "seed"].unique()
     table = table[~table["seed"].isin(lost)]
-    test = table[table["side"] == "test"]
+    test = table[table["subset"] == "test"]
     if not len(test):
         return
-    validation = untested(table[table["side"] == "validation"], test, groups)
+    validation = untested(table[table["subset"] == "validation"], test, groups)
     findings = label_columns(table) != ["label"]
     if not isinstance(threshold, str):
         cuts = fixed_thresholds(test, threshold)
@@ -163,13 +163,13 @@ def seeds_of(
     for seed in sorted(int(seed_value) for seed_value in test["seed"].unique()):
         mine = test[test["seed"] == seed]
         own = table[table["seed"] == seed]
-        others = [side for side in own["side"].unique() if side not in SIDES]
+        others = [subset for subset in own["subset"].unique() if subset not in SUBSETS]
         cut = _cut(cuts, str(mine["arm"].iloc[0]), seed, len(label_columns(table)))
         yield SeedRows(
             seed,
             LabelledRows.of(validation[validation["seed"] == seed], patient),
             LabelledRows.of(mine, patient),
-            {side: LabelledRows.of(own[own["side"] == side], patient) for side in others},
+            {subset: LabelledRows.of(own[own["subset"] == subset], patient) for subset in others},
             cut if findings else float(cut[0]),
         )
 

@@ -18,7 +18,7 @@ and, where over 200 different charges are composed, more.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -108,8 +108,8 @@ def scheduled_noise_for(
     for multiple, count in shape:
         Charge(rate, multiple, count)
         steps[multiple] = steps.get(multiple, 0) + count
-    kept = tuple(sorted((multiple, count) for multiple, count in steps.items() if count))
-    return _noise_for(rate, kept, epsilon, delta, adjacency) if kept else 0.0
+    nonzero = tuple(sorted((multiple, count) for multiple, count in steps.items() if count))
+    return _noise_for(rate, nonzero, epsilon, delta, adjacency) if nonzero else 0.0
 
 
 def together(charges: Iterable[Charge]) -> tuple[Charge, ...]:
@@ -132,7 +132,7 @@ def _epsilon(charges: tuple[Charge, ...], delta: float, adjacency: Adjacency, me
     if any(charge.noise < SMALLEST_NOISE for charge in charges):
         return math.inf
     if all(charge.rate == 1 for charge in charges) and method != "rdp":
-        return _epsilon_on_all_rows(_as_one(charges).noise, delta, adjacency)
+        return _epsilon_on_all_rows(_equivalent_charge(charges).noise, delta, adjacency)
     if method == "rdp":
         return _epsilon_rdp(charges, delta)
     by_pld = _read_off(_composed(charges, delta, adjacency), delta)
@@ -142,13 +142,14 @@ def _epsilon(charges: tuple[Charge, ...], delta: float, adjacency: Adjacency, me
 @lru_cache(maxsize=256)
 def _curve(per_round: Charge, rounds: int, delta: float, adjacency: Adjacency) -> tuple[float, ...]:
     if per_round.rate == 1 or not per_round.steps or per_round.noise < SMALLEST_NOISE:
-        return tuple(epsilon([_times(per_round, done)], delta, adjacency) for done in range(1, rounds + 1))
-    one = _composed(_grouped([per_round]), delta / max(rounds, 1), adjacency)
-    spent, found = one, [_read_off(one, delta)]
+        per_count = (replace(per_round, steps=per_round.steps * done) for done in range(1, rounds + 1))
+        return tuple(epsilon([charge], delta, adjacency) for charge in per_count)
+    single = _composed(_grouped([per_round]), delta / max(rounds, 1), adjacency)
+    spent, epsilons = single, [_read_off(single, delta)]
     for _ in range(1, rounds):
-        spent = spent.compose(one, CUT * delta / rounds)
-        found.append(max(found[-1], _read_off(spent, delta)))
-    return tuple(found[:rounds])
+        spent = spent.compose(single, CUT * delta / rounds)
+        epsilons.append(max(epsilons[-1], _read_off(spent, delta)))
+    return tuple(epsilons[:rounds])
 
 
 @lru_cache(maxsize=1024)
@@ -229,15 +230,17 @@ def _epsilon_prv(charges: tuple[Charge, ...], delta: float, about: float) -> flo
 def _composed(charges: tuple[Charge, ...], delta: float, adjacency: Adjacency) -> Any:
     """The privacy loss distribution of all charges together. `charges` are grouped and have noise."""
     on_all_rows = [charge for charge in charges if charge.rate == 1]
-    parts = [charge for charge in charges if charge.rate < 1] + ([_as_one(on_all_rows)] if on_all_rows else [])
+    parts = [charge for charge in charges if charge.rate < 1] + (
+        [_equivalent_charge(on_all_rows)] if on_all_rows else []
+    )
     steps = sum(part.steps for part in parts)
     # A power of ten, so that one more step finds the grids of those before it in the cache.
     log_cut = math.floor(math.log10(CUT * delta / steps)) * math.log(10)
     width = _width(parts, steps, log_cut)
     composed: Any = None
     for part in parts:
-        one = _one_step(part.rate, part.noise, width, log_cut, adjacency)
-        repeated = one.self_compose(part.steps, CUT * delta / len(parts))
+        step = _single_step(part.rate, part.noise, width, log_cut, adjacency)
+        repeated = step.self_compose(part.steps, CUT * delta / len(parts))
         composed = repeated if composed is None else composed.compose(repeated, CUT * delta / len(parts))
     return composed
 
@@ -247,9 +250,9 @@ def _read_off(losses: Any, delta: float) -> float:
     import numpy as np
 
     with np.errstate(over="ignore"):
-        found = float(losses.get_epsilon_for_delta(delta))
-    if found < 700:
-        return found
+        inverse = float(losses.get_epsilon_for_delta(delta))
+    if inverse < 700:
+        return inverse
     low, high = 0.0, 1024.0
     while losses.get_delta_for_epsilon(high) > delta:
         low, high = high, high * 2
@@ -262,7 +265,7 @@ def _read_off(losses: Any, delta: float) -> float:
 
 
 @lru_cache(maxsize=64)
-def _one_step(rate: float, noise: float, width: float, log_cut: float, adjacency: Adjacency) -> Any:
+def _single_step(rate: float, noise: float, width: float, log_cut: float, adjacency: Adjacency) -> Any:
     with needs("privacy", "differential privacy"):
         from dp_accounting import NeighboringRelation
         from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
@@ -305,8 +308,8 @@ def _largest_loss(charge: Charge, reach: float) -> float:
 
 def _grouped(charges: Iterable[Charge]) -> tuple[Charge, ...]:
     """One charge for each rate and noise, in order, so that equal spending is computed once and in one way."""
-    limited = (Charge(float(one.rate), min(float(one.noise), LARGEST_NOISE), int(one.steps)) for one in charges)
-    steps = {(one.rate, one.noise): one.steps for one in together(limited) if one.steps}
+    limited = (Charge(float(c.rate), min(float(c.noise), LARGEST_NOISE), int(c.steps)) for c in charges)
+    steps = {(charge.rate, charge.noise): charge.steps for charge in together(limited) if charge.steps}
     apart = 0.001
     while len(steps) > MOST_GROUPS:
         steps, apart = _coarser(steps, apart), apart * 2
@@ -323,13 +326,9 @@ def _coarser(steps: dict[tuple[float, float], int], apart: float) -> dict[tuple[
     return merged
 
 
-def _as_one(charges: Sequence[Charge]) -> Charge:
-    """Gaussian noise on all rows, several times, tells as much as once with less: the inverse variances add up."""
+def _equivalent_charge(charges: Sequence[Charge]) -> Charge:
+    """Gaussian noise on all rows, several times, reveals as much as once with less: the inverse variances add up."""
     return Charge(1.0, sum(charge.steps / charge.noise**2 for charge in charges) ** -0.5, 1)
-
-
-def _times(charge: Charge, count: int) -> Charge:
-    return Charge(charge.rate, charge.noise, charge.steps * count)
 
 
 def _rounded(noise: float) -> float:
@@ -344,5 +343,5 @@ def _check_delta(delta: float) -> None:
         )
 
 
-def _wrong(what: str, found: object, expected: str) -> StudyError:
-    return StudyError("privacy", f"the {what} is {found}", f"Give {expected}.")
+def _wrong(what: str, value: object, expected: str) -> StudyError:
+    return StudyError("privacy", f"the {what} is {value}", f"Give {expected}.")

@@ -16,6 +16,6 @@ def from_json(epsilon: float | str | None) -> float | None:
     return math.inf if epsilon == INFINITE else float(epsilon)
 
 
-def in_words(epsilon: float | str, form: str = "g") -> str:
+def format_epsilon(epsilon: float | str, form: str = "g") -> str:
     """8, 1.234 or infinite."""
     return INFINITE if epsilon == INFINITE or math.isinf(float(epsilon)) else format(float(epsilon), form)

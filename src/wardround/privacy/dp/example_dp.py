@@ -101,7 +101,7 @@ class PrivateGradient:
             gradient = _with_penalty(self.model.penalty, params, gradient)
         if self.rule.adaptation is not None:
             self.clip = adapted(clip, lengths, self.rule, self.rule.adaptation, self.stream)
-        # the loss speaks of patients as much as the gradient does, and nobody has paid for it
+        # the loss depends on patients as much as the gradient does, and is not charged
         return gradient, torch.full((), math.nan, dtype=_dtype(params)), buffers
 
 
@@ -124,17 +124,17 @@ def clipped_sum(
     groups = Patients.of(patients.to(x.device))
     if not _is_image_network(model, x):
         params, x, masks = _in_double(params), x.double(), _in_double(masks)
-    found = model.row_gradients(params, x, y, masks, groups) if model.row_gradients is not None else None
-    if found is None:
+    gradients = model.row_gradients(params, x, y, masks, groups) if model.row_gradients is not None else None
+    if gradients is None:
         return _row_by_row(model, _in_double(params), x.double(), y, _in_double(masks), groups, clip)
-    lengths, summed = found
+    lengths, summed = gradients
     finite = lengths.isfinite()
     if bool(finite.all()):
         total = summed(_factors(lengths, clip)[groups.place] * groups.part)
         return {name: total.get(name, torch.zeros_like(leaf, dtype=DOUBLE)) for name, leaf in params.items()}, lengths
-    kept = finite[groups.place]
-    own = {name: mask[kept] for name, mask in masks.items()}
-    total, rest = clipped_sum(model, params, x[kept], y[kept], own, patients[kept], clip)
+    usable = finite[groups.place]
+    own = {name: mask[usable] for name, mask in masks.items()}
+    total, rest = clipped_sum(model, params, x[usable], y[usable], own, patients[usable], clip)
     return total, lengths.masked_scatter(finite, rest)
 
 
@@ -173,8 +173,8 @@ def row_gradients(model: Model, params: Tree, x: Tensor, y: Tensor, masks: Tree)
         masks = {name: mask.unsqueeze(0) for name, mask in masks.items()}
         return model.losses(params, {}, x.unsqueeze(0), y.unsqueeze(0), masks)[0].sum()
 
-    found: Tree = vmap(grad(loss), in_dims=(None, 0, 0, 0))(params, x, y, masks)
-    return {name: leaf.detach() for name, leaf in found.items()}
+    gradients: Tree = vmap(grad(loss), in_dims=(None, 0, 0, 0))(params, x, y, masks)
+    return {name: leaf.detach() for name, leaf in gradients.items()}
 
 
 def gradient_lengths(each: Tree) -> Tensor:

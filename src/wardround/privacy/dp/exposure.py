@@ -1,7 +1,7 @@
 """Whose exposure an epsilon over several seeds covers: patients who train with every seed, and nobody else.
 
 What training costs is added up over all seeds as if the same patients trained with each. Where seeds draw new splits,
-most patients are test or validation patients with some seed, and figures on their rows are told without noise.
+most patients are test or validation patients with some seed, and figures on their rows leave without noise.
 """
 
 from collections.abc import Mapping
@@ -37,28 +37,29 @@ def planned_exposure(study: Study) -> dict[str, Any] | None:
     }
 
 
-def exposure_words(told: Mapping[str, Any] | None) -> str:
-    """One or two sentences. `told` is `exposure` of results.json; None where only a ledger is at hand."""
-    if told is None:
+def exposure_text(exposure: Mapping[str, Any] | None) -> str:
+    """One or two sentences. `exposure` is that of results.json; None where only a ledger is at hand."""
+    if exposure is None:
         return (
             f"{COVERED} that is listed. Who was a test or validation patient with some of them paid less for training; "
             f"but {NOT_COVERED}."
         )
-    if told["splits"] == 1:
-        who = f", {_share(told)}" if _share(told) else ""
-        same = " The split is the same with every seed." if told["seeds"] > 1 else ""
+    if exposure["splits"] == 1:
+        who = f", {_share(exposure)}" if _share(exposure) else ""
+        same = " The split is the same with every seed." if exposure["seeds"] > 1 else ""
         return f"The total epsilon covers the training patients{who}; {NOT_COVERED}.{same}"
     return (
-        f"{COVERED}. {told['splits']} seeds drew new splits, so that this is true of {_share(told)}. All others were "
-        f"test or validation patients with at least one seed: they paid less for training, but {NOT_COVERED}."
+        f"{COVERED}. {exposure['splits']} seeds drew new splits, so that this is true of {_share(exposure)}. All "
+        "others were test or validation patients with at least one seed: they paid less for training, but "
+        f"{NOT_COVERED}."
     )
 
 
-def _share(told: Mapping[str, Any]) -> str:
-    share = told["train_with_every_seed"]
+def _share(exposure: Mapping[str, Any]) -> str:
+    share = exposure["train_with_every_seed"]
     if share is None:
         return ""
     text = f"{100 * share:.2g} %" if share < 0.995 else "100 %"
-    if told["patients"] is None:
+    if exposure["patients"] is None:
         return f"about {text} of the patients"
-    return f"{told['patients_with_every_seed']} of {told['patients']} patients ({text})"
+    return f"{exposure['patients_with_every_seed']} of {exposure['patients']} patients ({text})"

@@ -116,8 +116,8 @@ def seeded_streams(seed: int, round_number: int, site: str) -> Streams:
 def generator_from(stream: Stream) -> np.random.Generator:
     """For dropout and augmentation, which must be as secret as the sampling: with masks that are known, a patient more
     would change what the others' gradients are multiplied with."""
-    words = (stream.uniform(8) * (2**32 - 1)).astype(np.uint32)
-    return np.random.default_rng(words.tolist())
+    entropy = (stream.uniform(8) * (2**32 - 1)).astype(np.uint32)
+    return np.random.default_rng(entropy.tolist())
 
 
 @lru_cache(maxsize=256)

@@ -40,13 +40,13 @@ class Patients:
         """The number of the patient to whom each of `rows` belongs."""
         return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.starts))
 
-    def only(self, wanted: Iterable[int]) -> "Patients":
+    def only(self, numbers: Iterable[int]) -> "Patients":
         """Those with the given numbers, which are then numbered anew in the same order."""
-        kept = sorted(wanted)
-        rows = [self.rows_of(patient) for patient in kept]
+        patients = sorted(numbers)
+        rows = [self.rows_of(patient) for patient in patients]
         starts = np.cumsum([0, *(part.size for part in rows)], dtype=np.int64)
         joined = np.concatenate(rows) if rows else np.empty(0, np.int64)
-        return Patients(tuple(self.ids[patient] for patient in kept), joined, starts, self.form)
+        return Patients(tuple(self.ids[patient] for patient in patients), joined, starts, self.form)
 
 
 def read_ids(where: str, values: Iterable[Any]) -> Patients:
@@ -56,11 +56,11 @@ def read_ids(where: str, values: Iterable[Any]) -> Patients:
     that a full-width digit is a digit, and loses spaces at both ends. Capital and small letters stay different, and so
     do 7 and 007: to take two patients for one is worse than to miss one.
     """
-    given = list(values)
-    if not given:
+    raw_ids = list(values)
+    if not raw_ids:
         raise DataError(where, "has no rows, so that there is nobody to match", "Give it a file with patients.")
-    spelt = _spell(where, given)
-    _refuse_two_spellings(where, given, spelt)
+    spelt = _spell(where, raw_ids)
+    _refuse_two_spellings(where, raw_ids, spelt)
     rows_by_id: dict[str, list[int]] = {}
     for row, name in enumerate(spelt):
         rows_by_id.setdefault(name, []).append(row)
@@ -70,10 +70,10 @@ def read_ids(where: str, values: Iterable[Any]) -> Patients:
     return Patients(ids, rows, starts, _form(ids))
 
 
-def _spell(where: str, given: list[Any]) -> list[str]:
+def _spell(where: str, raw_ids: list[Any]) -> list[str]:
     spelt, texts, numbers = list[str](), 0, 0
     missing, unfit, unprintable = list[int](), list[int](), list[int]()
-    for row, value in enumerate(given, start=1):
+    for row, value in enumerate(raw_ids, start=1):
         name = ""
         if isinstance(value, str):
             name = unicodedata.normalize("NFKC", value).strip()
@@ -105,10 +105,10 @@ def _spell(where: str, given: list[Any]) -> list[str]:
     return spelt
 
 
-def _refuse_two_spellings(where: str, given: list[Any], spelt: list[str]) -> None:
+def _refuse_two_spellings(where: str, raw_ids: list[Any], spelt: list[str]) -> None:
     """One patient under two spellings may be two patients: only the party itself can tell."""
     first: dict[str, int] = {}
-    second = [row for row, name in enumerate(spelt) if given[first.setdefault(name, row)] != given[row]]
+    second = [row for row, name in enumerate(spelt) if raw_ids[first.setdefault(name, row)] != raw_ids[row]]
     if second:
         problem = (
             f"{len(second)} rows have a patient id that differs from that of another row in spaces or forms of "
@@ -125,6 +125,6 @@ def _form(ids: tuple[str, ...]) -> str:
     return LEADING_ZEROS if any(name.startswith("0") and name != "0" for name in ids) else DIGITS
 
 
-def _rows(found: list[int]) -> str:
+def _rows(numbers: list[int]) -> str:
     """Rows are counted from 1 without the heading. Their values are not shown."""
-    return f"row {found[0]} has" if len(found) == 1 else f"{len(found)} rows (first: row {found[0]}) have"
+    return f"row {numbers[0]} has" if len(numbers) == 1 else f"{len(numbers)} rows (first: row {numbers[0]}) have"

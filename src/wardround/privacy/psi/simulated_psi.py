@@ -9,18 +9,16 @@ from typing import Any
 from wardround.core import seeds
 from wardround.core.errors import DeployError
 from wardround.privacy.psi.patient_ids import Patients
-from wardround.privacy.psi.psi import Matcher, Party
-from wardround.privacy.psi.psi_terms import COORDINATOR, PsiMessage, Terms
+from wardround.privacy.psi.psi import COORDINATOR, Matcher, Party, PsiMessage, Terms
+from wardround.privacy.secure_sum.secure_sum import InMemory
 from wardround.privacy.secure_sum.simulated_sum import simulated_key
-from wardround.privacy.secure_sum.terms import InMemory
 
 
 @dataclass(frozen=True)
 class Matched:
     patients: Mapping[str, Patients]  # the common ones at each party, in the same order
-    sent: Mapping[tuple[str, str], int] = field(
-        default_factory=dict
-    )  # bytes by sender and receiver; "" is the coordinator
+    # bytes by sender and receiver; "" is the coordinator
+    traffic: Mapping[tuple[str, str], int] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -45,14 +43,14 @@ def match_patients(
         for name in agreed.roster
     }
     matcher = Matcher(agreed, keys)
-    sent: dict[tuple[str, str], int] = {}
+    traffic: dict[tuple[str, str], int] = {}
     on_the_way = deque[tuple[str, bytes]]()
 
     def send(sender: str, messages: Iterable[PsiMessage]) -> None:
         for message in messages:
             to, encoded = message.receiver if sender == COORDINATOR else COORDINATOR, message.encode()
             watch(to, message)
-            sent[sender, to] = sent.get((sender, to), 0) + len(encoded)
+            traffic[sender, to] = traffic.get((sender, to), 0) + len(encoded)
             on_the_way.append((to, encoded))
 
     for name, party in parties.items():
@@ -61,11 +59,11 @@ def match_patients(
         to, encoded = on_the_way.popleft()
         message = PsiMessage.decode(encoded)
         send(to, matcher.take(message) if to == COORDINATOR else parties[to].take(message))
-    found = {name: party.aligned for name, party in parties.items()}
-    done = {name: patients for name, patients in found.items() if patients is not None}
-    if len(done) < len(found):
+    aligned = {name: party.aligned for name, party in parties.items()}
+    confirmed = {name: patients for name, patients in aligned.items() if patients is not None}
+    if len(confirmed) < len(aligned):
         raise DeployError("matching patients", "a party has not confirmed the result", "Start the matching again.")
-    return Matched(done, sent, matcher.sizes)
+    return Matched(confirmed, traffic, matcher.sizes)
 
 
 def _secret(seed: int | None, name: str) -> bytes:

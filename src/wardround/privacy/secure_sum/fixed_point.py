@@ -7,22 +7,28 @@ it sends anything. Nothing is ever clipped in silence.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from wardround.core import tree
 from wardround.core.errors import SecureSumError, StudyError
+from wardround.core.tree import State
+from wardround.study.schema import SecureSum
 
 LIMIT = 2**63
 CHUNK = 1 << 15  # values at a time, so that what is in work stays in the processor's cache
 
 Whole = NDArray[np.uint64]
 Values = NDArray[np.floating[Any]]
+Shapes = Mapping[str, tuple[int, ...]]  # of an update's leaves by their flat names, in their order
 
 
 @dataclass(frozen=True)
@@ -81,8 +87,8 @@ class Encoding:
         encoded = np.empty(sum(leaf.size for leaf in leaves) + 1, np.uint64)
         factor = math.ldexp(weight, self.bits)  # exact: a power of two changes the exponent only
         start = 0
-        for piece in _pieces(leaves):
-            product = piece.astype(np.float64)
+        for chunk in _chunks(leaves):
+            product = chunk.astype(np.float64)
             if not (max(product.max(), -product.min()) <= self.largest):  # also where it is not a number
                 raise self._too_large(product, site)
             product *= factor
@@ -123,7 +129,36 @@ def _bits(sites: int, most: Fraction) -> int:
     return bits
 
 
-def _pieces(leaves: Iterable[Values]) -> Iterator[Values]:
+def _chunks(leaves: Iterable[Values]) -> Iterator[Values]:
     for leaf in leaves:
         for start in range(0, leaf.size, CHUNK):
             yield leaf[start : start + CHUNK]
+
+
+def shapes_of(update: State) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(leaf.shape) for name, leaf in tree.flatten(update).items()}
+
+
+def arrays_of(update: State) -> list[np.ndarray]:
+    """The leaves as they are, without a copy."""
+    return [leaf.detach().cpu().numpy() for leaf in tree.flatten(update).values()]
+
+
+def mean_of(summed: np.ndarray, weight: float, shapes: Shapes, dtype: torch.dtype) -> State:
+    """The weighted mean of the updates, from the sum of the weighted values and of the weights."""
+    flat: dict[str, Tensor] = {}
+    start = 0
+    for name, shape in shapes.items():
+        size = math.prod(shape)
+        part = summed[start : start + size] / weight
+        flat[name] = torch.from_numpy(part.reshape(shape)).to(dtype)
+        start += size
+    return tree.unflatten(flat)
+
+
+def encoding_of(secure: SecureSum, sites: int) -> Encoding:
+    return Encoding(sites, float(secure.most_rows), secure.largest)
+
+
+def size_of(shapes: Iterable[tuple[int, ...]]) -> int:
+    return sum(math.prod(shape) for shape in shapes)

@@ -41,12 +41,12 @@ def combine(shares: Mapping[int, int], prime: int = PRIME) -> int:
 @lru_cache(maxsize=8)  # one round asks for the secrets of many sites from the same holders
 def _factors(holders: tuple[int, ...], prime: int) -> tuple[tuple[int, int], ...]:
     """Lagrange's factors at 0."""
-    found = []
+    factors = []
     for holder in holders:
         above = below = 1
         for other in holders:
             if other != holder:
                 above = above * other % prime
                 below = below * (other - holder) % prime
-        found.append((holder, above * pow(below, -1, prime) % prime))
-    return tuple(found)
+        factors.append((holder, above * pow(below, -1, prime) % prime))
+    return tuple(factors)

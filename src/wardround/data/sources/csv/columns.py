@@ -1,13 +1,27 @@
-"""The columns of several hospitals' files as the columns of one table, and their values.
+"""The columns of several hospitals' files as the columns of one table: their types, and their values.
 
-A column that means one thing at all the hospitals that have it is one column of the table, missing elsewhere. With
-`columns = "own"` each hospital's file is understood by itself; a name that means numbers at one hospital and words at
-another, or words here and numbers that are codes there, is then one column for each of them. So a hospital reads its
-file alike, whether it is alone with it or all files are read together.
+A type holds over all hospitals that are read together, so that a column means one thing. The rules, in their order:
+
+* id           the name says so (id, ..._id, mrn, patient, ...)
+* numeric      every present value is a number, at every hospital
+* date         every present value is a date, at every hospital
+* an error     numbers or dates at one place and text at another, or among them
+* id           text, of at least 10 values, nearly all different
+* categorical  text with at most 20 levels, or with at most one level per 20 values
+* free text    any other text
+
+A column that some hospitals do not record is missing there. With `columns = "own"` each hospital's file is understood
+by itself; a name that means numbers at one hospital and words at another, or words here and numbers that are codes
+there, is then one column for each of them. So a hospital reads its file alike, alone or together with others.
+
+Values are never shown. What the words of a target mean is decided in `target_classes.py`.
 """
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -15,32 +29,122 @@ import pandas as pd
 
 from wardround.core.errors import DataError, StudyError
 from wardround.data.records import Column
-from wardround.data.sources.csv.column_types import kind_of, normalized_levels, refuse_unreadable
-from wardround.data.sources.csv.text_table import Cells, Table
+from wardround.data.text_table import Cells, Table
 
+Shape = Literal["empty", "numbers", "dates", "unclear dates", "numbers and text", "dates and text", "text"]
+Kind = Literal["numeric", "date", "categorical", "id", "free text", "empty"]
+
+FEW_LEVELS = 20
+ID_NAME = re.compile(
+    r"((.*[_\W])?(id|ids|mrn|uuid|guid|ssn))|patient|subject|pid|((first|last|full|sur)?[_\W]?name)"
+    r"|(patient|subject|case|record|encounter|admission|visit|nhs|insurance)[_\W]?(id|no|nr|num|number|name|code)",
+    re.IGNORECASE,
+)
 Type = Literal["numeric", "categorical", "date", "id", "ignore"]
 Usage = Literal["same", "common", "all", "own"]
 Sites = dict[str, Cells]  # one column at every hospital
 
 USED = ("numeric", "date", "categorical")
-DATES = 'dates; `types = { NAME = "date" }` makes one a feature'
+ALL_COLUMNS = {
+    "own": "each hospital uses the columns that it has",
+    "all": "columns that a hospital lacks count as missing there",
+}
 LEFT_OUT = {
     "id": "identifiers",
     "free text": "free text",
     "empty": "no values",
     "ignore": "ignored by the study",
-    "found date": DATES,
+    "undeclared date": 'dates; `types = { NAME = "date" }` makes one a feature',
 }
 SEX_WORDS = {"m": "male", "male": "male", "f": "female", "female": "female", "w": "female"}
 
 
-@dataclass(frozen=True)
-class Known:
-    """What a study says of columns, by their names in the files."""
+def shape(cells: Cells) -> Shape:
+    """What the values of one column in one file look like."""
+    if not cells.distinct:
+        return "empty"
+    numbers = np.mean(~np.isnan(cells.numbers))
+    if numbers == 1:
+        return "numbers"
+    dates = np.mean(~np.isnan(cells.years))
+    if cells.day_and_month_unclear and max(dates, len(cells.slashed_dates) / cells.distinct) > 0.5:
+        return "unclear dates"
+    if dates == 1:
+        return "dates"
+    if max(numbers, dates) > 0.5:  # most texts are numbers: the others are typos or marks such as <5, not categories
+        return "numbers and text" if numbers >= dates else "dates and text"
+    return "text"
 
-    types: Mapping[str, str] = field(default_factory=dict)
-    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+def kind_of(name: str, sites: Mapping[str, Cells]) -> Kind:
+    shapes = {site: shape(cells) for site, cells in sites.items()}
+    present_shapes = set(shapes.values()) - {"empty"}
+    if not present_shapes:
+        return "empty"
+    if ID_NAME.fullmatch(name):
+        return "id"
+    if present_shapes == {"numbers"}:
+        return "numeric"
+    if present_shapes == {"dates"}:
+        return "date"
+    if present_shapes == {"text"}:
+        present = sum(cells.present for cells in sites.values())
+        return text_kind(len({level for cells in sites.values() for level in cells.levels}), present)
+    described = "; ".join(
+        _describe(site, sites[site], shapes[site], present_shapes) for site in sites if sites[site].distinct
+    )
+    remedy = f'Correct the cells, or write `types = {{ "{name}" = "categorical" }}` (or "ignore").'
+    if "unclear dates" in present_shapes:
+        remedy = f'Write dates as yyyy-mm-dd, or write `types = {{ "{name}" = "ignore" }}`.'
+    raise DataError(f"column {name!r}", described, remedy)
+
+
+def text_kind(distinct: int, present: int) -> Kind:
+    if present >= 10 and distinct >= 0.95 * present:
+        return "id"
+    return "categorical" if distinct <= max(FEW_LEVELS, 0.05 * present) else "free text"
+
+
+def refuse_unreadable(name: str, site: str, cells: Cells, as_dates: bool) -> None:
+    """For a column that the study declares to be numbers or dates."""
+    what, parsed = ("dates", cells.years) if as_dates else ("numbers", cells.numbers)
+    where, remedy = f"column {name!r} at {site!r}", "Correct these cells or leave them empty, or declare another type."
+    if as_dates and cells.day_and_month_unclear:
+        raise DataError(where, "day and month cannot be told apart", "Write dates as yyyy-mm-dd.")
+    if np.isnan(parsed).any():
+        bad, line = cells.count_and_first_line(np.isnan(parsed))
+        raise DataError(where, f"{bad} of {cells.present} values are not {what}, the first in line {line}", remedy)
+
+
+def normalized_levels(cells: Cells) -> list[str]:
+    """The levels, with one spelling per number, so that 1 and 1.0 are one level."""
+    return [spelling(level, number) for level, number in zip(cells.levels, cells.numbers.tolist(), strict=True)]
+
+
+def spelling(text: str, number: float) -> str:
+    if np.isnan(number):
+        return text
+    return str(int(number)) if abs(number) < 1e15 and number == int(number) else str(number)
+
+
+def _describe(site: str, cells: Cells, own_shape: Shape, all_shapes: set[Shape]) -> str:
+    if own_shape in ("numbers", "dates"):
+        return f"{own_shape} at {site!r}"
+    if own_shape == "unclear dates":
+        return f"dates at {site!r} in which day and month cannot be told apart"
+    expected = "dates" if all_shapes & {"dates", "dates and text"} else "numbers"
+    unreadable = np.isnan(cells.years if expected == "dates" else cells.numbers)
+    bad, line = cells.count_and_first_line(unreadable)
+    return f"{own_shape} at {site!r} ({bad} of {cells.present} values are not {expected}, the first in line {line})"
+
+
+@dataclass(frozen=True)
+class DeclaredColumns:
+    """By their names in the files."""
+
+    types: Mapping[str, str]
+    ranges: Mapping[str, tuple[float, float]]
+    levels: Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -52,11 +156,7 @@ class TableColumn:
     kind: str
     sites: Sites  # at every hospital; blank where it is not recorded
     recorded: tuple[str, ...]  # hospitals whose files have it
-    joined: bool = False  # it holds the sex, and words for it are joined
-
-    @property
-    def is_split(self) -> bool:
-        return self.name != self.header
+    is_sex: bool  # then words for it are joined
 
 
 @dataclass(frozen=True)
@@ -69,49 +169,43 @@ class Features:
 
 def agree_on_columns(tables: Mapping[str, Table], usage: Usage, ignored: set[str]) -> tuple[list[str], list[str]]:
     """Names of the columns to use, in order of first appearance, and notes. Those that are ignored may differ."""
-    every = list(dict.fromkeys(name for table in tables.values() for name in table))
-    lacking = {site: [name for name in every if name not in {*table, *ignored}] for site, table in tables.items()}
-    lacking = {site: names for site, names in lacking.items() if names}
-    said = "; ".join(f"{site!r} has no {quoted(names)}" for site, names in lacking.items())
-    if not lacking:
-        return every, []
+    names = _names(tables)
+    compared = [name for name in names if name not in ignored]
+    lacking = {site: [name for name in compared if name not in table] for site, table in tables.items()}
+    differences = "; ".join(f"{site!r} has no {quoted(missing)}" for site, missing in lacking.items() if missing)
+    if not differences:
+        return names, []
     if usage == "same":
         remedy = (
             'Correct the files, or write `columns = "common"` (shared ones only), `"all"` (absent = missing), or '
             '`"own"` (each hospital its own) together with `schema = "own"` and the model "adapter".'
         )
-        raise DataError("data: files", f"the columns differ between the hospitals: {said}", remedy)
-    if usage == "own":
-        return every, [f"each hospital uses the columns that it has: {said}"]
-    if usage == "all":
-        return every, [f"columns that a hospital lacks count as missing there: {said}"]
-    left_out = [name for name in every if any(name in names for names in lacking.values())]
-    return [name for name in every if name not in left_out], [f"not at every hospital, left out: {quoted(left_out)}"]
+        raise DataError("data: files", f"the columns differ between the hospitals: {differences}", remedy)
+    if usage in ALL_COLUMNS:
+        return names, [f"{ALL_COLUMNS[usage]}: {differences}"]
+    left_out = set(chain.from_iterable(lacking.values()))
+    note = f"not at every hospital, left out: {quoted(name for name in names if name in left_out)}"
+    return [name for name in names if name not in left_out], [note]
 
 
 def read_features(
-    tables: Mapping[str, Table], rows: Mapping[str, Cells], usage: Usage, known: Known, sex: Mapping[str, str]
+    tables: Mapping[str, Table], rows: Sites, usage: Usage, declared: DeclaredColumns, sex: Mapping[str, str]
 ) -> Features:
     """`rows` is any column of each file, to tell their number; `sex` is the column at each hospital in which words for
     it are joined."""
     blank = {site: cells.blank() for site, cells in rows.items()}
-    made = _plan_own_columns if usage == "own" else _plan_columns
-    plans, notes_of_omissions = made(tables, blank, known, sex)
+    omitted: dict[str, list[str]] = {}  # by reason
+    make_plans = _plan_own_columns if usage == "own" else _plan_columns
+    plans = make_plans(tables, blank, declared, sex, omitted)
     if not plans:
         raise _nothing_left(usage, tables)
-    values: dict[str, pd.Series] = {}
-    columns: list[Column] = []
-    notes: list[str] = []
-    for column_plan in plans:
-        declared = known.ranges.get(column_plan.header), known.levels.get(column_plan.header)
-        values[column_plan.name], column, changes = _read(column_plan, *declared)
-        columns.append(column)
-        notes.extend(changes)
-    notes += _unfit(columns, known, alone=usage == "own" and len(tables) == 1)
-    recorded = {
-        site: tuple(column_plan.name for column_plan in plans if site in column_plan.recorded) for site in tables
-    }
-    return Features(pd.DataFrame(values), tuple(columns), recorded, [*notes, *notes_of_omissions])
+    parts = [_read(plan, declared) for plan in plans]
+    columns = tuple(column for _, column, _ in parts)
+    notes = [note for _, _, changes in parts for note in changes]
+    notes += _unfit(columns, declared, alone=usage == "own" and len(tables) == 1)
+    notes += [f"left out ({LEFT_OUT[kind]}): {', '.join(names)}" for kind, names in omitted.items()]
+    recorded = {site: tuple(plan.name for plan in plans if site in plan.recorded) for site in tables}
+    return Features(pd.DataFrame({column.name: values for values, column, _ in parts}), columns, recorded, notes)
 
 
 def _nothing_left(usage: Usage, tables: Mapping[str, Table]) -> DataError:
@@ -128,118 +222,112 @@ def _nothing_left(usage: Usage, tables: Mapping[str, Table]) -> DataError:
 
 
 def _plan_columns(
-    tables: Mapping[str, Table], blank: Sites, known: Known, sex: Mapping[str, str]
-) -> tuple[list[TableColumn], list[str]]:
+    tables: Mapping[str, Table],
+    blank: Sites,
+    declared: DeclaredColumns,
+    sex: Mapping[str, str],
+    omitted: dict[str, list[str]],
+) -> list[TableColumn]:
     """A name means one thing over all hospitals, or is refused."""
-    plans, left_out = [], _Omissions()
+    plans = []
     for name in _names(tables):
-        sites = {site: table.get(name, blank[site]) for site, table in tables.items()}
-        kind = _kind(name, sites, known)
+        recorded = {site: table[name] for site, table in tables.items() if name in table}
+        kind = _kind(name, blank | recorded, declared)
         if kind in USED:
-            recorded = tuple(site for site, table in tables.items() if name in table)
-            plans.append(TableColumn(name, name, kind, sites, recorded, joined=name in sex.values()))
+            plans.append(TableColumn(name, name, kind, blank | recorded, tuple(recorded), name in sex.values()))
         else:
-            left_out.add(kind, repr(name))
-    return plans, left_out.notes()
+            omitted.setdefault(kind, []).append(repr(name))
+    return plans
 
 
 def _plan_own_columns(
-    tables: Mapping[str, Table], blank: Sites, known: Known, sex: Mapping[str, str]
-) -> tuple[list[TableColumn], list[str]]:
+    tables: Mapping[str, Table],
+    blank: Sites,
+    declared: DeclaredColumns,
+    sex: Mapping[str, str],
+    omitted: dict[str, list[str]],
+) -> list[TableColumn]:
     """A name means what it means at each hospital by itself."""
-    plans, left_out = [], _Omissions()
+    plans: list[TableColumn] = []
     for name in _names(tables):
-        having = {site: table[name] for site, table in tables.items() if name in table}
-        kinds = {site: _kind(name, {site: cells}, known) for site, cells in having.items()}
-        used = {site: kind for site, kind in kinds.items() if kind in USED}
-        for site, kind in kinds.items():
-            if kind not in USED:
-                left_out.add(kind, repr(name) if len(tables) == 1 else f"{name!r} at {site!r}")
-        joined = {site for site in used if sex.get(site) == name}
-        meanings = {_meaning(kind, having[site], site in joined) for site, kind in used.items()} - {None}
-        if len(meanings) > 1:
-            for site, kind in used.items():
-                sites = {**blank, site: having[site]}
-                plans.append(TableColumn(f"{name} at {site}", name, kind, sites, (site,), site in joined))
-        elif used:
-            sites = {site: having[site] if site in used else blank[site] for site in tables}
-            plans.append(TableColumn(name, name, next(iter(used.values())), sites, tuple(used), bool(joined)))
-    _refuse_equal_names(plans)
-    return plans, left_out.notes()
+        recorded = {site: table[name] for site, table in tables.items() if name in table}
+        kinds = {site: _kind(name, {site: cells}, declared) for site, cells in recorded.items()}
+        for site in [site for site, kind in kinds.items() if kind not in USED]:
+            where = "" if len(tables) == 1 else f" at {site!r}"
+            omitted.setdefault(kinds.pop(site), []).append(f"{name!r}{where}")
+        plans += _own_columns(name, kinds, recorded, blank, sex)
+    names = Counter(plan.name for plan in plans)
+    for plan in plans:
+        if names[plan.name] > 1:
+            problem = f"two columns would have this name, one of them {plan.header!r}"
+            raise DataError(f"column {plan.name!r}", problem, "Rename it in the file, or declare a type for the other.")
+    return plans
 
 
-def _kind(name: str, sites: Sites, known: Known) -> str:
-    """A date that the study does not name is no feature: a model would learn when a patient was here, which no later
-    patient has in common with him. What is said of its range or type says that it is meant."""
-    if name in known.types:
-        return known.types[name]
+def _own_columns(
+    name: str, kinds: Mapping[str, str], recorded: Sites, blank: Sites, sex: Mapping[str, str]
+) -> list[TableColumn]:
+    """One column where the name means the same at all hospitals that use it, or else one for each of them."""
+    is_sex = {site: sex.get(site) == name for site in kinds}
+    meanings = {_meaning(kind, recorded[site], is_sex[site]) for site, kind in kinds.items()} - {None}
+    if len(meanings) > 1:
+        return [
+            TableColumn(f"{name} at {site}", name, kind, blank | {site: recorded[site]}, (site,), is_sex[site])
+            for site, kind in kinds.items()
+        ]
+    if not kinds:
+        return []
+    sites = blank | {site: recorded[site] for site in kinds}
+    return [TableColumn(name, name, next(iter(kinds.values())), sites, tuple(kinds), any(is_sex.values()))]
+
+
+def _kind(name: str, sites: Sites, declared: DeclaredColumns) -> str:
+    """A date that the study does not declare is no feature: a model would learn when a patient was here, which no later
+    patient has in common with him."""
+    if name in declared.types:
+        return declared.types[name]
     kind = kind_of(name, sites)
-    return "found date" if kind == "date" and name not in known.ranges else kind
+    return "undeclared date" if kind == "date" and name not in declared.ranges else kind
 
 
-def _meaning(kind: str, cells: Cells, joined: bool) -> tuple[str, bool, bool] | None:
+def _meaning(kind: str, cells: Cells, is_sex: bool) -> tuple[str, bool, bool] | None:
     """What must be the same at two hospitals for one column; None where there is no value to mean anything."""
     if not cells.distinct:
         return None
     if kind != "categorical":
         return kind, False, False
     coded = are_codes([cells])
-    return kind, coded, joined and not coded
-
-
-def _refuse_equal_names(plans: list[TableColumn]) -> None:
-    names = [column_plan.name for column_plan in plans]
-    for column_plan in plans:
-        if names.count(column_plan.name) > 1:
-            problem = f"two columns would have this name, one of them {column_plan.header!r}"
-            raise DataError(
-                f"column {column_plan.name!r}", problem, "Rename it in the file, or declare a type for the other."
-            )
-
-
-class _Omissions:
-    """Columns that are no features, by the reason for it."""
-
-    def __init__(self) -> None:
-        self.said: dict[str, list[str]] = {}
-
-    def add(self, kind: str, what: str) -> None:
-        self.said.setdefault(kind, []).append(what)
-
-    def notes(self) -> list[str]:
-        return [f"left out ({LEFT_OUT[kind]}): {', '.join(what)}" for kind, what in self.said.items()]
+    return kind, coded, is_sex and not coded
 
 
 def _names(tables: Mapping[str, Table]) -> list[str]:
-    return list(dict.fromkeys(name for table in tables.values() for name in table))
+    return list(dict.fromkeys(chain.from_iterable(tables.values())))
 
 
-def _read(
-    column_plan: TableColumn, limits: tuple[float, float] | None, levels: tuple[str, ...] | None
-) -> tuple[pd.Series, Column, list[str]]:
-    """Of what is known of a name, a column has what fits it: numbers have no levels, and words no range."""
-    header = column_plan.header if column_plan.is_split else ""
-    if column_plan.kind != "categorical":
-        as_dates = column_plan.kind == "date"
-        values, notes = numbers(column_plan.name, column_plan.sites, as_dates)
-        return values, Column(column_plan.name, "numeric", limits, header=header, dates=as_dates), notes
-    texts, coded, notes = categories(column_plan.name, column_plan.sites, SEX_WORDS if column_plan.joined else {})
-    words = tuple(SEX_WORDS.items()) if column_plan.joined and not coded else ()
-    fitting = limits if coded else None
-    return texts, Column(column_plan.name, "categorical", fitting, coded, levels, header=header, words=words), notes
+def _read(plan: TableColumn, declared: DeclaredColumns) -> tuple[pd.Series, Column, list[str]]:
+    """Of what is declared for a name, a column has what fits it: numbers have no levels, and words no range."""
+    name, header = plan.name, plan.header if plan.name != plan.header else ""
+    limits, levels = declared.ranges.get(plan.header), declared.levels.get(plan.header)
+    if plan.kind != "categorical":
+        as_dates = plan.kind == "date"
+        values, notes = numbers(name, plan.sites, as_dates)
+        return values, Column(name, "numeric", limits, header=header, dates=as_dates), notes
+    texts, coded, notes = categories(name, plan.sites, SEX_WORDS if plan.is_sex else {})
+    words = tuple(SEX_WORDS.items()) if plan.is_sex and not coded else ()
+    return texts, Column(name, "categorical", limits if coded else None, coded, levels, header, words=words), notes
 
 
-def _unfit(columns: Sequence[Column], known: Known, alone: bool) -> list[str]:
-    """What is known of a name and fits none of its columns is refused. A hospital that is `alone` with what a study
-    says of all is told instead: at another hospital it may fit."""
+def _unfit(columns: Sequence[Column], declared: DeclaredColumns, alone: bool) -> list[str]:
+    """What is declared for a name and fits none of its columns is refused. For a hospital that is `alone` with the
+    declarations for all hospitals it is a note: at another hospital it may fit."""
     notes = []
     for setting, names, problem, other in (
-        ("levels", known.levels, "the column holds numbers, which have no levels", '"categorical"'),
-        ("ranges", known.ranges, "the column is text, which has no range", "another type"),
+        ("levels", declared.levels, "the column holds numbers, which have no levels", '"categorical"'),
+        ("ranges", declared.ranges, "the column is text, which has no range", "another type"),
     ):
         for name in names:
             fits = [c.levels if setting == "levels" else c.limits for c in columns if c.own_name == name]
-            if fits and all(found is None for found in fits):
+            if fits and all(fit is None for fit in fits):
                 if not alone:
                     remedy = f"Remove it, or declare {other} for {name!r} under `types`."
                     raise StudyError(f"data: {setting}: {name}", problem, remedy)
@@ -263,16 +351,18 @@ def numbers(name: str, sites: Sites, as_dates: bool) -> tuple["pd.Series[float]"
 
 
 def categories(name: str, sites: Sites, joined: Mapping[str, str]) -> tuple[pd.Series, bool, list[str]]:
-    """The texts, and whether all of them are numbers. `joined` gives one word for several, by their lower case."""
+    """The texts, and whether all of them are numbers. `joined` gives one level for several words in lower case."""
     coded = are_codes(sites.values())
-    words = {site: normalized_levels(cells) if coded else cells.levels for site, cells in sites.items()}
-    words = {site: [joined.get(word.lower(), word) for word in found] for site, found in words.items()}
-    parts = [cells.spread(words[site], None) for site, cells in sites.items()]
-    recorded = {level for cells in sites.values() for level in cells.levels}
-    levels = {word for found in words.values() for word in found}
+    parts, spellings, levels = [], set(), set()
+    for cells in sites.values():
+        words = normalized_levels(cells) if coded else cells.levels
+        words = [joined.get(word.lower(), word) for word in words]
+        parts.append(cells.spread(words, None))
+        spellings.update(cells.levels)
+        levels.update(words)
     notes = []
-    if len(levels) < len(recorded):
-        notes.append(f"{name!r}: {len(recorded)} spellings joined into {len(levels)} levels")
+    if len(levels) < len(spellings):
+        notes.append(f"{name!r}: {len(spellings)} spellings joined into {len(levels)} levels")
     if len({level.casefold() for level in levels}) < len(levels):  # not joined: in blood groups, C and c are two things
         notes.append(f"{name!r}: levels that differ only in upper and lower case count as different")
     return pd.Series(np.concatenate(parts), dtype=object), coded, notes

@@ -1,24 +1,23 @@
 """One CSV file per hospital.
 
 Rows without a target are left out; identifiers, free text and columns without any value are no features. Each of
-these, and whatever else is changed while reading, is said in `Records.notes`, with counts and never with a value.
+these, and whatever else is changed while reading, is in `Records.notes`, with counts and never with a value.
 A numeric column is float64 with NaN, a categorical one `object` with None, which pandas 2 and 3 treat alike.
 """
 
 from collections.abc import Collection, Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
 
 from wardround.core.errors import DataError, StudyError, suggest
 from wardround.data.records import Records
-from wardround.data.sources.csv.column_types import shape
 from wardround.data.sources.csv.columns import (
     SEX_WORDS,
-    Known,
+    DeclaredColumns,
     Sites,
     Type,
     Usage,
@@ -27,13 +26,15 @@ from wardround.data.sources.csv.columns import (
     numbers,
     quoted,
     read_features,
+    shape,
 )
-from wardround.data.sources.csv.target_words import Wanted, read_target
-from wardround.data.sources.csv.text_table import Separator, Table, checked_names, looks_like_data, read_table
+from wardround.data.sources.csv.target_classes import DeclaredClasses, read_target
 from wardround.data.sources.source import Source
+from wardround.data.text_table import Separator, Table, checked_names, looks_like_data, read_table
 
 AGE_NAMES = ("age", "age_years")
 SEX_NAMES = ("sex", "gender")
+OWNERS = {"hospital": "Hospitals", "party": "Parties"}
 
 
 def csv(
@@ -61,109 +62,120 @@ def csv(
     differ. Hospitals mostly number their patients for themselves; `shared_ids` says that one number means one patient
     everywhere, so that copies are found. `ranges` and `levels` are what is known of a column without looking at rows.
     """
-    known = Known(dict(types or {}), dict(ranges or {}), dict(levels or {}))
-    wanted = Wanted(positive, classes, labels or {})
-    by_site = {"targets": targets or {}, "patients": patients or {}, "labels": wanted.labels}
-    check_settings(files, known, by_site)
-    wanted.check()
+    declared = DeclaredColumns(types or {}, ranges or {}, levels or {})
+    declared_classes = DeclaredClasses(positive, classes, labels or {})
+    by_site = {"targets": targets or {}, "patients": patients or {}, "labels": declared_classes.labels}
+    check_settings(files, declared, by_site, "hospital")
+    declared_classes.check()
     target_of = {site: (targets or {}).get(site, target) for site in files}
     patient_of = {site: (patients or {}).get(site, patient) for site in files}
-    _check_names(target_of, patient_of)
+    if any(target_of[site] == patient_of[site] for site in files):
+        remedy = "Name the column that says which patient a row is of."
+        raise StudyError("data: patient", "this is the target", remedy)
 
     def load() -> Records:
         whole = {site: read_table(path, separator, checked_names) for site, path in files.items()}
         for site, table in whole.items():
-            require_column("target", target_of[site], table, files[site], len(files) > 1)
-            require_column("patient", patient_of[site], table, files[site], len(files) > 1)
+            require_column("target", target_of[site], table, files, site)
+            require_column("patient", patient_of[site], table, files, site)
         whole, dropped = rows_with_target(whole, target_of)
-        tables = {
-            site: {name: cells for name, cells in table.items() if name not in (target_of[site], patient_of[site])}
-            for site, table in whole.items()
-        }
-        ignored = {name for name, word in known.types.items() if word == "ignore"}
+        tables = {site: without(table, target_of[site], patient_of[site]) for site, table in whole.items()}
+        ignored = {name for name, kind in declared.types.items() if kind == "ignore"}
         used, notes = agree_on_columns(tables, columns, ignored)
         alone = len(files) == 1 and columns in ("all", "own")
-        notes += check_declared(tables, used, known, {"age": age, "sex": sex}, alone)
+        notes += check_declared(tables, used, declared, {"age": age, "sex": sex}, alone)
         tables = {site: {name: table[name] for name in used if name in table} for site, table in tables.items()}
         rows = {site: table[target_of[site]] for site, table in whole.items()}
-        found = read_target(target_of, rows, wanted)
-        sexes = called(tables, sex, SEX_NAMES)
-        groups, unusable = groups_of(tables, rows, age, sexes)
-        features = read_features(tables, rows, columns, known, sexes)
-        labelled = np.concatenate(list(found.numbers.values()))
-        ids, unknown = _patients(whole, patient_of, shared_ids, features.values.assign(__target__=labelled))
+        labelled = read_target(target_of, rows, declared_classes)
+        sexes = column_at_sites(tables, sex, SEX_NAMES)
+        groups, group_notes = groups_of(tables, rows, age, sexes)
+        features = read_features(tables, rows, columns, declared, sexes)
+        numbers_of_classes = np.concatenate(list(labelled.numbers.values()))
+        ids, patient_notes = _patients(
+            whole, patient_of, shared_ids, features.values.assign(__target__=numbers_of_classes)
+        )
         return Records(
             features=features.values,
-            target=labelled,
-            classes=found.classes,
+            target=numbers_of_classes,
+            classes=labelled.classes,
             hospital=np.repeat(np.array(list(rows), dtype=object), [len(cells.codes) for cells in rows.values()]),
             columns=features.columns,
             patient=ids,
-            numbering={s: "" if shared_ids else s for s, name in patient_of.items() if ids is not None and name},
+            numbering={site: "" if shared_ids else site for site, name in patient_of.items() if name},
             groups=groups,
             notes=(
                 *notes,
                 *_targets_elsewhere(tables, target_of, ignored),
                 *dropped,
-                *found.notes,
+                *labelled.notes,
                 *features.notes,
-                *unusable,
-                *unknown,
+                *group_notes,
+                *patient_notes,
             ),
             recorded=features.recorded,
-            vocabulary=found.vocabulary,
+            vocabulary=labelled.vocabulary,
         )
 
     return Source(load)
 
 
-def check_settings(files: Mapping[str, Path], known: Known, by_site: Mapping[str, Mapping[str, object]]) -> None:
+def check_settings(
+    files: Mapping[str, Path],
+    declared: DeclaredColumns,
+    by_owner: Mapping[str, Mapping[str, object]],
+    owner: Literal["hospital", "party"],
+) -> None:
+    """`by_owner` are settings with a value for some of the files."""
     if not files:
-        raise StudyError("data: files", "no hospital is named", 'Write `files = { hospital = "file.csv" }`.')
-    for setting, sites in by_site.items():
-        for site in sites:
-            if site not in files:
-                remedy = suggest(site, files, "Hospitals")
-                raise StudyError(f"data: {setting}: {site}", "no file is of a hospital with this name", remedy)
-    for name, word in known.types.items():
-        if word not in get_args(Type):
-            raise StudyError(f"data: types: {name}", f"{word!r} is not a type", suggest(word, get_args(Type), "Types"))
-    for name, (low, high) in known.ranges.items():
+        raise StudyError("data: files", f"no {owner} is named", f'Write `files = {{ {owner} = "file.csv" }}`.')
+    for setting, names in by_owner.items():
+        for name in names:
+            if name not in files:
+                problem, remedy = f"no file is of a {owner} with this name", suggest(name, files, OWNERS[owner])
+                raise StudyError(f"data: {setting}: {name}", problem, remedy)
+    for name, kind in declared.types.items():
+        if kind not in get_args(Type):
+            raise StudyError(f"data: types: {name}", f"{kind!r} is not a type", suggest(kind, get_args(Type), "Types"))
+    for name, (low, high) in declared.ranges.items():
         if not low < high:
             raise StudyError(f"data: ranges: {name}", "the limits are not in order", "Write [lowest, highest].")
-    for name, levels in known.levels.items():
+    for name, levels in declared.levels.items():
         if not levels or len(set(levels)) < len(levels):
             raise StudyError(f"data: levels: {name}", "the list is empty or names one twice", "Name each level once.")
 
 
-def _check_names(targets: Mapping[str, str], patients: Mapping[str, str | None]) -> None:
-    for site, target in targets.items():
-        if patients[site] == target:
-            remedy = "Name the column that says which patient a row is of."
-            raise StudyError("data: patient", "this is the target", remedy)
-
-
-def require_column(setting: str, name: str | None, table: Table, path: Path, several: bool) -> None:
+def require_column(
+    setting: str, name: str | None, table: Table, files: Mapping[str, Path], owner: str, guess: bool = True
+) -> None:
     if name is None or name in table:
         return
-    remedy = suggest(name, table, "Columns of this file")
-    if several:
-        remedy += f' If it has another name here, write `{setting}s = {{ hospital = "name" }}`.'
+    remedy = suggest(name if guess else "", table, "Columns of this file")
+    if len(files) > 1:
+        remedy += f' If it has another name here, write `{setting}s = {{ {owner} = "name" }}`.'
     if looks_like_data(table):  # then its "names" are values
         remedy = "Its first line holds numbers or dates: add a line above it that names the columns."
-    raise DataError(str(path), f"there is no column {name!r}, which the study names as its {setting}", remedy)
+    raise DataError(str(files[owner]), f"there is no column {name!r}, which the study names as its {setting}", remedy)
+
+
+def without(table: Table, *names: str | None) -> Table:
+    return {name: cells for name, cells in table.items() if name not in names}
 
 
 def check_declared(
-    tables: Mapping[str, Table], used: Collection[str], known: Known, groups: Mapping[str, str | None], alone: bool
+    tables: Mapping[str, Table],
+    used: Collection[str],
+    declared: DeclaredColumns,
+    groups: Mapping[str, str | None],
+    alone: bool,
 ) -> list[str]:
-    """What the study says of columns that are in no file is an error, so that a misspelt name is found.
+    """A declared column that is in no file is an error, so that a misspelt name is noticed.
 
-    Not so where a hospital is `alone` with a study about different columns: then it may well lack some. It is told.
+    For a hospital that is `alone` with a study about different columns it is a note: it may well lack some.
     """
-    recorded = {name for table in tables.values() for name in table}
-    declared = {"types": known.types, "ranges": known.ranges, "levels": known.levels}
-    named = [(setting, name, recorded) for setting, names in declared.items() for name in names]
+    recorded = set().union(*tables.values())
+    named = [
+        (setting, name, recorded) for setting in ("types", "ranges", "levels") for name in getattr(declared, setting)
+    ]
     named += [(setting, name, set(used)) for setting, name in groups.items() if name is not None]
     unknown = [(setting, name, among) for setting, name, among in named if name not in among]
     if unknown and not alone:
@@ -187,7 +199,7 @@ def _targets_elsewhere(tables: Mapping[str, Table], targets: Mapping[str, str], 
 
 
 def rows_with_target(tables: dict[str, Table], targets: Mapping[str, str]) -> tuple[dict[str, Table], list[str]]:
-    kept, notes = {}, []
+    labelled, notes = {}, []
     for site, table in tables.items():
         target = targets[site]
         rows = np.flatnonzero(table[target].codes >= 0)
@@ -197,17 +209,17 @@ def rows_with_target(tables: dict[str, Table], targets: Mapping[str, str]) -> tu
             raise DataError(f"hospital {site!r}", problem, "Check the export, or leave this hospital out.")
         if missing:
             notes.append(f"{site!r}: {missing} of {missing + len(rows)} rows left out, without a value in {target!r}")
-        kept[site] = {name: cells.take(rows) for name, cells in table.items()} if missing else table
-    return kept, notes
+        labelled[site] = {name: cells.take(rows) for name, cells in table.items()} if missing else table
+    return labelled, notes
 
 
-def called(tables: Mapping[str, Table], named: str | None, usual: tuple[str, ...]) -> dict[str, str]:
-    """By hospital: the column that is named, or else one with a usual name. Hospitals with neither are left out."""
-    found = {
-        site: named if named in table else next((n for word in usual for n in table if n.lower() == word), None)
+def column_at_sites(tables: Mapping[str, Table], declared: str | None, usual: tuple[str, ...]) -> dict[str, str]:
+    """The declared column, or else one with a usual name. Hospitals with neither are left out."""
+    columns = {
+        site: declared if declared in table else next((n for word in usual for n in table if n.lower() == word), None)
         for site, table in tables.items()
     }
-    return {site: name for site, name in found.items() if name is not None}
+    return {site: name for site, name in columns.items() if name is not None}
 
 
 def groups_of(
@@ -216,26 +228,25 @@ def groups_of(
     """`age` in years and `sex` as text; they also stay features."""
     groups = pd.DataFrame(index=pd.RangeIndex(sum(len(cells.codes) for cells in rows.values())))
     blank = {site: cells.blank() for site, cells in rows.items()}
-    ages = called(tables, age, AGE_NAMES)
-    unreadable = [
-        site for site, name in ages.items() if name != age and shape(tables[site][name]) not in ("numbers", "empty")
-    ]
-    notes = []
-    if unreadable:
-        names = quoted(dict.fromkeys(ages[site] for site in unreadable))
-        everywhere = len(unreadable) == len(ages)
-        there = "" if everywhere else f" at {quoted(unreadable)}"
-        notes.append(f"{names} is not in years{there}, so there are no age groups{'' if everywhere else ' there'}")
-    readable = {site: name for site, name in ages.items() if site not in unreadable}
-    if readable:
-        sites = {**blank, **{site: tables[site][name] for site, name in readable.items()}}
-        groups["age"] = numbers(age or next(iter(readable.values())), sites, as_dates=False)[0]
+    names = column_at_sites(tables, age, AGE_NAMES)
+    ages = {site: tables[site][name] for site, name in names.items()}
+    in_years = {s: cells for s, cells in ages.items() if names[s] == age or shape(cells) in ("numbers", "empty")}
+    if in_years:
+        groups["age"] = numbers(age or names[next(iter(in_years))], blank | in_years, as_dates=False)[0]
     if sexes:
-        sites = {**blank, **{site: tables[site][name] for site, name in sexes.items()}}
+        sites = blank | {site: tables[site][name] for site, name in sexes.items()}
         # each by itself: a hospital's codes are spelt alike, whatever words the others have
         by_site = [categories("sex", {site: cells}, SEX_WORDS)[0] for site, cells in sites.items()]
         groups["sex"] = pd.concat(by_site, ignore_index=True)
-    return groups, notes
+    return groups, _unreadable_ages(names, [site for site in ages if site not in in_years])
+
+
+def _unreadable_ages(names: Mapping[str, str], unreadable: list[str]) -> list[str]:
+    if not unreadable:
+        return []
+    columns = quoted(dict.fromkeys(names[site] for site in unreadable))
+    at_sites, there = ("", "") if len(unreadable) == len(names) else (f" at {quoted(unreadable)}", " there")
+    return [f"{columns} is not in years{at_sites}, so there are no age groups{there}"]
 
 
 def _patients(

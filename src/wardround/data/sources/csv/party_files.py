@@ -17,23 +17,24 @@ import pandas as pd
 
 from wardround.core.errors import DataError, StudyError, suggest
 from wardround.data.records import Column, Records
-from wardround.data.sources.csv.columns import Known, read_features
+from wardround.data.sources.csv.columns import DeclaredColumns, read_features
 from wardround.data.sources.csv.hospital_files import (
     SEX_NAMES,
-    called,
     check_declared,
     check_settings,
+    column_at_sites,
     groups_of,
     require_column,
     rows_with_target,
     short_hash,
+    without,
 )
-from wardround.data.sources.csv.target_words import Wanted, read_target
-from wardround.data.sources.csv.text_table import Cells, Separator, Table, checked_names, looks_like_data, read_table
+from wardround.data.sources.csv.target_classes import DeclaredClasses, read_target
 from wardround.data.sources.source import Source
+from wardround.data.text_table import Cells, Separator, Table, checked_names, read_table
 
-DIGITS, LEADING_ZEROS, TEXT = "digits", "digits, some with leading zeros", "text"
-NOBODY = -1  # in the place of a row's number
+NO_ROW = -1  # in the place of a row's number
+UNLABELLED = ("",)  # the classes of a party that has no labels
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class PartyRecords(Records):
 
 @dataclass(frozen=True)
 class Keys:
-    """Of each row of a party's file whose it is, and of which visit (None: the party tells no visits apart)."""
+    """The patient and the visit of each row of a party's file (visits None: the party does not tell them apart)."""
 
     party: str
     patients: np.ndarray = field(repr=False)
@@ -56,49 +57,57 @@ class Keys:
     def people(self) -> list[str]:
         return list(dict.fromkeys(self.patients.tolist()))
 
-    def by_visit(self) -> dict[tuple[str, str], int]:
-        visits = [] if self.visits is None else self.visits.tolist()
-        return {key: row for row, key in enumerate(zip(self.patients.tolist(), visits, strict=True))}
-
-    def by_patient(self) -> dict[str, int]:
-        return {patient: row for row, patient in enumerate(self.patients.tolist())}
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Patient and visit of each row."""
+        return list(zip(self.patients.tolist(), [] if self.visits is None else self.visits.tolist(), strict=True))
 
 
-def keys_of(party: str, patient: tuple[str, Cells], visit: tuple[str, Cells] | None, several: bool) -> Keys:
-    """From the columns, with their names. `several` rows of one patient are refused where visits are not told apart."""
-    patients = _spelt(party, *patient)
-    visits = None if visit is None else _spelt(party, *visit)
-    if visits is not None:
-        pairs = list(zip(patients.tolist(), visits.tolist(), strict=True))
-        twice = len(pairs) - len(set(pairs))
-        if twice:
-            problem = f"{twice} rows are of a visit that another row has already"
+def keys_of(party: str, table: Table, patient: str, visit: str | None, repeated: bool) -> Keys:
+    """`repeated`: a patient may have more than one row where visits are not told apart."""
+    keys = Keys(
+        party, _ids(party, patient, table[patient]), None if visit is None else _ids(party, visit, table[visit])
+    )
+    if visit is not None:
+        copies = len(keys.pairs) - len(set(keys.pairs))
+        if copies:
+            problem = f"{copies} rows are of a visit that another row has already"
             raise DataError(f"party {party!r}", problem, "Keep one row for each visit of a patient.")
-    elif not several:
-        counts = np.unique(patients, return_counts=True)[1]
-        often = int((counts > 1).sum())
+    elif not repeated:
+        often = int((np.unique(keys.patients, return_counts=True)[1] > 1).sum())
         if often:
             problem = f"{often} patients have several rows, and no column says of which visit each of them is"
             remedy = "Keep one row for each patient, or name the column with the number of the visit (`visit`)."
             raise DataError(f"party {party!r}", problem, remedy)
-    return Keys(party, patients, visits)
+    return keys
 
 
-def place_of_rows(holder: Keys, other: Keys) -> np.ndarray:
-    """For each row of the party with the labels the other's row, or NOBODY."""
-    if other.visits is None:
-        rows = other.by_patient()
-        found = [rows.get(patient, NOBODY) for patient in holder.patients.tolist()]
-    else:
-        if holder.visits is None:
-            problem = f"{other.party!r} tells visits apart, and {holder.party!r}, which has the labels, does not"
-            raise DataError("data: visit", problem, "Name the column of visits at both, or at neither.")
-        by_visit = other.by_visit()
-        found = [by_visit.get(key, NOBODY) for key in holder.by_visit()]
-    places = np.array(found, dtype=np.int64)
-    if not (places >= 0).any():
+def _ids(party: str, name: str, cells: Cells) -> np.ndarray:
+    """Text in Unicode's form NFKC. 7 and 007 stay different: to take two patients for one is worse than to miss one."""
+    missing = int((cells.codes < 0).sum())
+    if missing:
+        line = int(cells.lines[np.flatnonzero(cells.codes < 0)[0]])
+        problem = f"{missing} rows have no value in {name!r} (first: line {line})"
+        raise DataError(f"party {party!r}", problem, "Fill it in, or leave these rows out.")
+    ids = [unicodedata.normalize("NFKC", level).strip() for level in cells.levels]
+    if len(set(ids)) < len(ids):
+        problem = f"{len(ids) - len(set(ids))} values of {name!r} differ from another in forms of characters only"
+        raise DataError(f"party {party!r}", problem, "If they are the same, write them alike; if not, tell them apart.")
+    return np.array(cells.spread(ids, ""), dtype=object)
+
+
+def matching_rows(holder: Keys, other: Keys) -> np.ndarray:
+    """For each row of the party with the labels the other's row, or NO_ROW."""
+    by_visit = other.visits is not None
+    if by_visit and holder.visits is None:
+        problem = f"{other.party!r} tells visits apart, and {holder.party!r}, which has the labels, does not"
+        raise DataError("data: visit", problem, "Name the column of visits at both, or at neither.")
+    own, theirs = ((keys.pairs if by_visit else keys.patients.tolist()) for keys in (holder, other))
+    row = {key: number for number, key in enumerate(theirs)}
+    rows = np.array([row.get(key, NO_ROW) for key in own], dtype=np.int64)
+    if not (rows >= 0).any():
         raise nothing_in_common(holder, other)
-    return places
+    return rows
 
 
 def nothing_in_common(holder: Keys, other: Keys) -> DataError:
@@ -115,67 +124,42 @@ def nothing_in_common(holder: Keys, other: Keys) -> DataError:
     return DataError("data: patient", problem, remedy)
 
 
-def notes_of(holder: Keys, other: Keys, places: np.ndarray) -> list[str]:
-    """How many of the patients the other party has, and whether another spelling would find more."""
+def notes_of(holder: Keys, other: Keys, rows: np.ndarray) -> list[str]:
+    """How many of the patients the other party has, and whether another spelling would match more."""
     own, theirs = set(holder.people), set(other.people)
     missing = len(own - theirs)
     notes = []
     if missing:
         notes.append(f"{other.party!r} does not have {missing} of the {len(own)} patients of {holder.party!r}")
-    without = len(_bare(own) & _bare(theirs)) - len(own & theirs)
-    if missing and without > 0:
+    more = len(_bare(own) & _bare(theirs)) - len(own & theirs)
+    if missing and more > 0:
         notes.append(
-            f"{without} more patients of {other.party!r} would be found if ids were compared without leading zeros, "
+            f"{more} more patients of {other.party!r} would be found if ids were compared without leading zeros, "
             "capitals and what stands before the digits: please look how both write them"
         )
     if other.visits is not None:
-        rows = int(((places < 0) & np.isin(holder.patients, list(theirs))).sum())
-        if rows:
-            notes.append(f"{rows} rows of {holder.party!r} are of a visit that {other.party!r} does not have")
+        unmatched = int(((rows < 0) & np.isin(holder.patients, list(theirs))).sum())
+        if unmatched:
+            notes.append(f"{unmatched} rows of {holder.party!r} are of a visit that {other.party!r} does not have")
     return notes
 
 
-def form_of(ids: list[str]) -> str:
-    """What ids look like as a whole."""
-    if not all(name.isascii() and name.isdigit() for name in ids):
-        return TEXT
-    return LEADING_ZEROS if any(name.startswith("0") and name != "0" for name in ids) else DIGITS
-
-
 def looks_of(ids: list[str]) -> str:
-    """As `form_of`, with lengths and capitals; of all ids together, so that none is shown."""
-    form, shortest, longest = form_of(ids), min(map(len, ids)), max(map(len, ids))
-    if form == TEXT:
+    """The form of all ids together, so that none is shown."""
+    shortest, longest = min(map(len, ids)), max(map(len, ids))
+    if not all(name.isascii() and name.isdigit() for name in ids):
         capitals = sum(name != name.lower() for name in ids)
-        form += " without capitals" if not capitals else " with capitals" if capitals == len(ids) else ", some capitals"
-    length = f"{shortest}" if shortest == longest else f"{shortest} to {longest}"
-    return f"{form} ({length} characters)"
-
-
-def known_patients(places: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {party: found >= 0 for party, found in places.items()}
-
-
-def _spelt(party: str, name: str, cells: Cells) -> np.ndarray:
-    """Text in Unicode's form NFKC. 7 and 007 stay different: to take two patients for one is worse than to miss one."""
-    missing = int((cells.codes < 0).sum())
-    if missing:
-        line = int(cells.lines[np.flatnonzero(cells.codes < 0)[0]])
-        problem = f"{missing} rows have no value in {name!r} (first: line {line})"
-        raise DataError(f"party {party!r}", problem, "Fill it in, or leave these rows out.")
-    spelt = [unicodedata.normalize("NFKC", level).strip() for level in cells.levels]
-    if len(set(spelt)) < len(spelt):
-        problem = f"{len(spelt) - len(set(spelt))} values of {name!r} differ from another in forms of characters only"
-        raise DataError(f"party {party!r}", problem, "If they are the same, write them alike; if not, tell them apart.")
-    return np.array(cells.spread(spelt, ""), dtype=object)
+        some = " with capitals" if capitals == len(ids) else ", some capitals"
+        form = f"text{some if capitals else ' without capitals'}"
+    else:
+        zeros = any(name.startswith("0") and name != "0" for name in ids)
+        form = "digits, some with leading zeros" if zeros else "digits"
+    return f"{form} ({shortest if shortest == longest else f'{shortest} to {longest}'} characters)"
 
 
 def _bare(ids: set[str]) -> set[str]:
     """Without what most often differs between two spellings."""
     return {name.casefold().lstrip("abcdefghijklmnopqrstuvwxyz-_ .:#").lstrip("0") for name in ids}
-
-
-UNLABELLED = ("",)  # the classes of a party that has no labels
 
 
 def csv_parties(
@@ -203,56 +187,50 @@ def csv_parties(
     visits has one row for each patient, which counts for all of the patient's rows. `labels` are the holder's own words
     for the classes. The rest is as the source `csv` has it.
     """
-    known = Known(dict(types or {}), dict(ranges or {}), dict(levels or {}))
-    _check_parties(files, {"patients": patients or {}, "visits": visits or {}})
-    check_settings(files, known, {})
+    declared = DeclaredColumns(types or {}, ranges or {}, levels or {})
+    check_settings(files, declared, {"patients": patients or {}, "visits": visits or {}}, "party")
     if holder is not None and holder not in files:
         raise StudyError("data: holder", f"no party is called {holder!r}", suggest(holder, files, "Parties"))
     if target is None and len(files) > 1:
-        problem = f"Name the column at {holder or next(iter(files))!r} that is to be predicted."
-        raise StudyError("data: target", "missing", problem)
-    Wanted(positive, classes, {} if labels is None else {holder or next(iter(files)): labels}).check()
+        remedy = f"Name the column at {holder or next(iter(files))!r} that is to be predicted."
+        raise StudyError("data: target", "missing", remedy)
+    DeclaredClasses(positive, classes, {} if labels is None else {holder or next(iter(files)): labels}).check()
     patient_of = {party: (patients or {}).get(party, patient) for party in files}
 
     def load() -> Records:
-        whole = {party: read_table(path, separator, checked_names) for party, path in files.items()}
-        labelled = _labelled(whole, holder, target)
-        wanted = Wanted(positive, classes, {} if labels is None else {labelled: labels})
-        for party, table in whole.items():
-            _require_patients(party, patient_of[party], table, files[party], len(files) > 1)
-        if target is not None:
-            require_column("target", target, whole[labelled], files[labelled], False)
-            _refuse_outcome_elsewhere(whole, labelled, target, known)
-        visit_of = _visit_columns(whole, visit, visits or {}, files)
+        tables = {party: read_table(path, separator, checked_names) for party, path in files.items()}
+        labelled = _labelled(tables, holder, target)
+        for party, table in tables.items():
+            # not guessed: a column that merely looks alike would match nobody, or the wrong ones
+            require_column("patient", patient_of[party], table, files, party, guess=False)
         dropped: list[str] = []
         if target is not None:
-            kept, dropped = rows_with_target({labelled: whole[labelled]}, {labelled: target})
-            whole |= kept
-        keys, tables = {}, {}
-        for party, table in whole.items():
-            apart = (patient_of[party], visit_of[party], target if party == labelled else None)
-            keys[party] = _keys(party, table, patient_of[party], visit_of[party], several=party == labelled)
-            tables[party] = {name: cells for name, cells in table.items() if name not in apart}
-        names = {name for table in tables.values() for name in table}
-        notes = check_declared(tables, names, known, {"age": age, "sex": sex}, alone=len(files) == 1)
-        parts = {party: _read(party, whole[party], table, known, age, sex) for party, table in tables.items()}
-        _refuse_shared_names(parts)
-        rows = {party: place_of_rows(keys[labelled], keys[party]) for party in files if party != labelled}
-        notes += [*dropped, *(note for part in parts.values() for note in part.notes)]
-        for party, places in rows.items():
-            notes += notes_of(keys[labelled], keys[party], places)
-        joined = _joined(parts, rows, keys, labelled)
+            require_column("target", target, tables[labelled], {labelled: files[labelled]}, labelled)
+            _refuse_outcome_elsewhere(tables, labelled, target, declared)
+        visit_of = _visit_columns(tables, visit, visits or {}, files)
         if target is not None:
-            found = read_target({labelled: target}, {labelled: whole[labelled][target]}, wanted)
-            joined = replace(joined, target=found.numbers[labelled], classes=found.classes, vocabulary=found.vocabulary)
-            notes += found.notes
-        alone = keys[labelled] if len(files) == 1 else None  # where all files are here nobody has to be found
-        return replace(
-            joined,
-            notes=tuple(notes),
-            ids=None if alone is None else alone.patients,
-            visits=None if alone is None else alone.visits,
+            with_target, dropped = rows_with_target({labelled: tables[labelled]}, {labelled: target})
+            tables |= with_target
+        keys, parts, columns = {}, {}, {}
+        for party, table in tables.items():
+            keys[party] = keys_of(party, table, patient_of[party], visit_of[party], repeated=party == labelled)
+            outcome = target if party == labelled else None
+            columns[party] = without(table, patient_of[party], visit_of[party], outcome)
+        notes = check_declared(
+            columns, set().union(*columns.values()), declared, {"age": age, "sex": sex}, alone=len(files) == 1
         )
+        for party, own in columns.items():
+            parts[party] = _read(party, tables[party], own, declared, age, sex)
+        joined = _joined(parts, keys, labelled)
+        notes += [*dropped, *joined.notes]
+        if target is not None:
+            classes_at_holder = DeclaredClasses(positive, classes, {} if labels is None else {labelled: labels})
+            column = read_target({labelled: target}, {labelled: tables[labelled][target]}, classes_at_holder)
+            vocabulary, notes = column.vocabulary, notes + column.notes
+            joined = replace(joined, target=column.numbers[labelled], classes=column.classes, vocabulary=vocabulary)
+        if len(files) == 1:  # with all files here, nobody has to be matched by id
+            joined = replace(joined, ids=keys[labelled].patients, visits=keys[labelled].visits)
+        return replace(joined, notes=tuple(notes))
 
     return Source(load)
 
@@ -267,90 +245,71 @@ class Part:
     notes: tuple[str, ...]
 
 
-def _read(party: str, whole: Table, table: Table, known: Known, age: str | None, sex: str | None) -> Part:
+def _read(party: str, whole: Table, table: Table, declared: DeclaredColumns, age: str | None, sex: str | None) -> Part:
     """The party with the labels may have nothing else."""
     rows = {party: next(iter(whole.values()))}
-    if all(known.types.get(name) == "ignore" for name in table):
+    if all(declared.types.get(name) == "ignore" for name in table):
         nothing = pd.DataFrame(index=pd.RangeIndex(len(rows[party].codes)))
         return Part(nothing, (), nothing, ())
-    sexes = called({party: table}, sex, SEX_NAMES)
-    groups, unusable = groups_of({party: table}, rows, age if age in table else None, sexes)
-    found = read_features({party: table}, rows, "same", known, sexes)
-    notes = (f"{party!r}: {note}" for note in (*found.notes, *unusable))
-    return Part(found.values, found.columns, groups, tuple(notes))
+    sexes = column_at_sites({party: table}, sex, SEX_NAMES)
+    groups, group_notes = groups_of({party: table}, rows, age if age in table else None, sexes)
+    features = read_features({party: table}, rows, "same", declared, sexes)
+    notes = (f"{party!r}: {note}" for note in (*features.notes, *group_notes))
+    return Part(features.values, features.columns, groups, tuple(notes))
 
 
-def _joined(
-    parts: Mapping[str, Part], rows: Mapping[str, np.ndarray], keys: Mapping[str, Keys], labelled: str
-) -> PartyRecords:
+def _joined(parts: Mapping[str, Part], keys: Mapping[str, Keys], labelled: str) -> PartyRecords:
     """All columns, party by party, on the rows of the party with the labels. The labels are still to come."""
-    own = np.arange(len(keys[labelled].patients))
-    placed = {party: rows.get(party, own) for party in parts}
-    values = [_at(part.values, placed[party]) for party, part in parts.items()]
-    groups = pd.concat([_at(part.groups, placed[party]) for party, part in parts.items()], axis=1)
+    _refuse_shared_names(parts)
+    holder = keys[labelled]
+    rows = {party: matching_rows(holder, keys[party]) for party in parts if party != labelled}
+    notes = [note for part in parts.values() for note in part.notes]
+    notes += [note for party in rows for note in notes_of(holder, keys[party], rows[party])]
+    at_holder = rows | {labelled: np.arange(len(holder.patients))}
+    values = [_at(part.values, at_holder[party]) for party, part in parts.items()]
+    groups = pd.concat([_at(part.groups, at_holder[party]) for party, part in parts.items()], axis=1)
     return PartyRecords(
         features=pd.concat(values, axis=1),
-        target=np.zeros(len(own), dtype=np.int64),
+        target=np.zeros(len(holder.patients), dtype=np.int64),
         classes=UNLABELLED,
-        hospital=np.full(len(own), labelled, dtype=object),
+        hospital=np.full(len(holder.patients), labelled, dtype=object),
         columns=tuple(column for part in parts.values() for column in part.columns),
-        patient=np.array([short_hash(one) for one in keys[labelled].patients.tolist()], dtype=object).astype(str),
+        patient=np.array(list(map(short_hash, holder.patients.tolist())), dtype=object).astype(str),
         groups=groups.loc[:, ~groups.columns.duplicated()],
-        known_to=known_patients(rows),
+        notes=tuple(notes),
+        known_to={party: places >= 0 for party, places in rows.items()},
         held={party: tuple(column.name for column in part.columns) for party, part in parts.items()},
-        people={party: frozenset(short_hash(one) for one in own.people) for party, own in keys.items()},
+        people={party: frozenset(map(short_hash, own.people)) for party, own in keys.items()},
     )
 
 
 def _at(table: pd.DataFrame, places: np.ndarray) -> pd.DataFrame:
     """The rows with these numbers; gaps where there is none."""
-    there = places >= 0
-    found = {}
+    matched = places >= 0
+    columns = {}
     for name in table.columns:
         values = table[name].to_numpy()
         kind = values.dtype if values.dtype.kind == "f" else np.dtype(object)
         column = np.full(len(places), np.nan if kind.kind == "f" else None, dtype=kind)
-        column[there] = values[places[there]]
-        found[name] = pd.Series(column, dtype=kind)
-    return pd.DataFrame(found, index=pd.RangeIndex(len(places)))
-
-
-def _check_parties(files: Mapping[str, Path], by_party: Mapping[str, Mapping[str, str]]) -> None:
-    if not files:
-        raise StudyError("data: files", "no party is named", 'Write `files = { party = "file.csv" }`.')
-    for setting, names in by_party.items():
-        for party in names:
-            if party not in files:
-                remedy = suggest(party, files, "Parties")
-                raise StudyError(f"data: {setting}: {party}", "no file is of a party with this name", remedy)
+        column[matched] = values[places[matched]]
+        columns[name] = pd.Series(column, dtype=kind)
+    return pd.DataFrame(columns, index=pd.RangeIndex(len(places)))
 
 
 def _labelled(tables: Mapping[str, Table], holder: str | None, target: str | None) -> str:
-    """The party with the outcome: the one that is named, or the only one whose file has it, or the first."""
-    having = [party for party, table in tables.items() if target in table]
+    """The party with the outcome: the declared one, or the only one whose file has it, or the first."""
+    with_target = [party for party, table in tables.items() if target in table]
     if holder is not None:
         return holder
-    return having[0] if len(having) == 1 else next(iter(tables))
+    return with_target[0] if len(with_target) == 1 else next(iter(tables))
 
 
-def _require_patients(party: str, name: str, table: Table, path: Path, several: bool) -> None:
-    """Nothing is guessed: a column that merely looks alike would match nobody, or the wrong ones."""
-    if name in table:
-        return
-    if looks_like_data(table):  # then its "names" are values
-        remedy = "Its first line holds numbers or dates: add a line above it that names the columns."
-    else:
-        remedy = f"Columns of this file: {', '.join(sorted(table))}."
-        if several:
-            remedy += f' If it has another name here, write `patients = {{ {party} = "name" }}`.'
-    problem = f"there is no column {name!r}, which says whose a row of party {party!r} is"
-    raise DataError(str(path), problem, remedy)
-
-
-def _refuse_outcome_elsewhere(tables: Mapping[str, Table], labelled: str, target: str, known: Known) -> None:
+def _refuse_outcome_elsewhere(
+    tables: Mapping[str, Table], labelled: str, target: str, declared: DeclaredColumns
+) -> None:
     """Else the outcome would be predicted from itself."""
     for party, table in tables.items():
-        if party != labelled and target in table and known.types.get(target) != "ignore":
+        if party != labelled and target in table and declared.types.get(target) != "ignore":
             problem = f"{target!r}, the outcome, is in the files of {labelled!r} and {party!r}"
             remedy = (
                 f"Delete it at {party!r}, or name the party that has the labels (`holder`) and delete it elsewhere."
@@ -363,16 +322,12 @@ def _visit_columns(
 ) -> dict[str, str | None]:
     """By party; None where its file has no such column."""
     for party, name in visits.items():
-        require_column("visit", name, tables[party], files[party], False)
-    found = {party: visits.get(party, visit if visit in table else None) for party, table in tables.items()}
-    if visit is not None and visit not in found.values() and len(files) > 1:
-        names = dict.fromkeys(name for table in tables.values() for name in table)
+        require_column("visit", name, tables[party], {party: files[party]}, party)
+    columns = {party: visits.get(party, visit if visit in table else None) for party, table in tables.items()}
+    if visit is not None and visit not in columns.values() and len(files) > 1:
+        names = set().union(*tables.values())
         raise StudyError("data: visit", f"no file has a column {visit!r}", suggest(visit, names, "Columns"))
-    return found
-
-
-def _keys(party: str, table: Table, patient: str, visit: str | None, several: bool) -> Keys:
-    return keys_of(party, (patient, table[patient]), None if visit is None else (visit, table[visit]), several)
+    return columns
 
 
 def _refuse_shared_names(parts: Mapping[str, Part]) -> None:

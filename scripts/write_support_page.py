@@ -1,0 +1,185 @@
+"""Write docs/reference/support.md: what works with what, found out by asking the program with small studies.
+
+A cell of a table is one small study. It goes through the checks that `wardround run` or `wardround provision` make
+before anything trains; a refusal's own reason becomes a footnote. tests/contract/test_support.py trains every cell that
+is supported.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from wardround.algorithms import ALGORITHMS
+from wardround.core.errors import WardroundError
+from wardround.deployment.common.deployable import refuse_undeployable
+from wardround.models import MODELS
+from wardround.runs.catalog import load_study
+from wardround.runs.plan import Plan, load_plan
+from wardround.runs.units import Unit, cut
+
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "support.md"
+
+PRIVACY: dict[str, dict[str, Any]] = {
+    "none": {},
+    "example": {"epsilon": 50.0, "delta": 1e-5, "clip": 1.0},
+    "site": {"epsilon": 50.0, "delta": 1e-5, "clip": 1.0},
+    "secure_sum": {},
+}
+PRIVACY_TITLES = {
+    "none": "Without protection",
+    "example": "Patient-level differential privacy: `[privacy.example]`",
+    "site": "Site-level differential privacy: `[privacy.site]`",
+    "secure_sum": "Secure sum: `[privacy.secure_sum]`",
+}
+SITES = tuple(f"site-{number:02}" for number in range(1, 7))
+PARTIES = {"clinic": ["x01", "x02"], "laboratory": ["x03", "x04"]}
+TOPOLOGIES: dict[str, dict[str, Any]] = {
+    "flat": {},
+    "regional": {"kind": "hierarchical", "regions": {"north": list(SITES[:3]), "south": list(SITES[3:])}},
+    "vertical": {"kind": "vertical", "parties": PARTIES},
+    "parties": {"parties": PARTIES},  # one network that joins parties' columns, trained where all of them are
+}
+COLUMNS = [
+    *((topology, place) for topology in ("flat", "regional") for place in ("serial", "stacked", "deployed")),
+    ("vertical", "split"),
+    ("vertical", "deployed"),
+]
+IMAGE_MODELS = ("cnn", "residual", "resnet", "densenet")
+SMALL: dict[str, dict[str, Any]] = {
+    "mlp": {"hidden": [4]},
+    "adapter": {"latent": 4, "hidden": [4]},
+    "cnn": {"channels": [2, 2], "hidden": 4},
+    "residual": {"widths": [4, 4]},
+}
+YES, NO_EFFECT = "yes", "(yes)"
+
+HEAD = """# What is supported
+
+Which algorithms and models work with which engine, protection and topology, in a simulation and in a deployment. This
+page is generated: `python scripts/write_support_page.py` asks the program with a small study for each cell, and
+`tests/contract/test_support.py` trains each cell that says *yes*.
+
+* **serial**, **stacked** and **split** are the [engines](../explanation/engines.md) of a simulation. `--engine auto`,
+  the default, chooses one; their results agree.
+* **deployed** is a study across hospitals.
+* **flat**: sites and one coordinator. **regional**: regions of sites, each with a coordinator of its own.
+  **vertical**: parties with different columns of the same patients.
+* **yes**: supported. **(yes)**: accepted without effect, because with this algorithm nothing is sent to a
+  coordinator. A number: refused before anything trains, for the [reason](#reasons-of-refusals) of this number.
+
+Settings may restrict this further: see the [study file](study-file.md) and [Privacy](../explanation/privacy.md).
+"""
+
+
+@dataclass(frozen=True)
+class Cell:
+    algorithm: str
+    privacy: str  # a key of PRIVACY
+    topology: str  # a key of TOPOLOGIES
+    place: str  # an engine, or "deployed"
+    model: str = ""  # a key of MODELS; empty: a model that suits the topology
+    norm: str = ""  # normalisation layers of the model; empty: its default
+
+    @property
+    def study(self) -> dict[str, Any]:
+        kind = self.model or ("joined" if self.topology == "vertical" else "logistic")
+        tables = {"source": "synthetic", "count": len(SITES), "iid": True, "features": 4, "classes": 2, "largest": 60}
+        data = {**tables, "scale": "none", "missing": "mean" if self.topology == "vertical" else "drop", "public": True}
+        images = {"source": "phantom", "rows": 120, "size": 32, "scale": "image"}
+        return {
+            "name": "support",
+            "data": {**(images if kind in IMAGE_MODELS else data), **({"schema": "own"} if kind == "adapter" else {})},
+            "sites": {"partition": "iid", "count": 3} if kind in IMAGE_MODELS else {"partition": "by-hospital"},
+            "model": {"kind": kind, **SMALL.get(kind, {}), **({"norm": self.norm} if self.norm else {})},
+            "training": {"rounds": 2, "lr": 0.05, "batch_size": 16},
+            "topology": TOPOLOGIES[self.topology],
+            "privacy": {} if self.privacy == "none" else {self.privacy: PRIVACY[self.privacy]},
+            "evaluation": {"seeds": {"count": 1}},
+            "arms": [{"algorithm": self.algorithm}],
+        }
+
+
+def plan_and_units(cell: Cell) -> tuple[Plan, list[Unit]]:
+    """What `wardround run` would do; WardroundError where it would refuse."""
+    study, families = load_study(cell.study)
+    if cell.place == "deployed":
+        refuse_undeployable(study, list(PARTIES) if cell.topology == "vertical" else SITES)
+    plan = load_plan(study, families)
+    return plan, cut(plan, cell.place if cell.place in ("serial", "stacked") else "auto")
+
+
+def answer(cell: Cell) -> str:
+    """YES, NO_EFFECT, or the reason of the refusal."""
+    try:
+        plan, units = plan_and_units(cell)
+    except WardroundError as error:
+        return general_reason(cell, error)
+    [trial] = units[0].trials(plan)
+    protected = cell.privacy == "none" or getattr(trial.privacy, cell.privacy) is not None
+    return YES if protected and (cell.topology != "regional" or trial.algorithm.regions is not None) else NO_EFFECT
+
+
+def general_reason(cell: Cell, error: WardroundError) -> str:
+    """A refusal without the names of the algorithm and the model, so that cells can share it."""
+    reason = error.problem.removeprefix(f"{cell.algorithm}: ")
+    reason = re.sub(rf"^{cell.algorithm}\b", "the algorithm", reason)
+    reason = re.sub(rf"^{cell.model}\b", "the model", reason) if cell.model else reason
+    return f"{reason[0].upper()}{reason[1:]}."
+
+
+def algorithm_rows(privacy: str) -> dict[str, dict[str, Cell]]:
+    """By algorithm, then by title of the column."""
+    return {
+        name: {f"{topology}: {place}": Cell(name, privacy, topology, place) for topology, place in COLUMNS}
+        for name in ALGORITHMS
+    }
+
+
+MODEL_COLUMNS: dict[str, dict[str, str]] = {
+    "serial engine": {},
+    "stacked engine": {"place": "stacked"},
+    "patient-level DP": {"privacy": "example"},
+    "site-level DP": {"privacy": "site"},
+    "secure sum": {"privacy": "secure_sum"},
+    "vertical": {"algorithm": "split", "topology": "vertical", "place": "split"},
+}
+
+
+def model_rows() -> dict[str, dict[str, Cell]]:
+    """By model with its normalisation layers, then by title of the column."""
+    rows: dict[str, dict[str, Cell]] = {}
+    for model in MODELS:
+        topology = "parties" if model == "joined" else "flat"
+        for norm in ("group", "batch", "fedbn") if model in IMAGE_MODELS else ("",):
+            plain = Cell("fedavg", "none", topology, "serial", model, norm)
+            cells = {title: replace(plain, **changes) for title, changes in MODEL_COLUMNS.items()}
+            rows[f'{model}, norm = "{norm}"' if norm else model] = cells
+    return rows
+
+
+def page() -> str:
+    reasons: dict[str, int] = {}
+    parts = [HEAD]
+    for privacy, title in PRIVACY_TITLES.items():
+        parts.append(f"## {title}\n\n{table('algorithm', algorithm_rows(privacy), reasons)}")
+    parts.append(f"## Models\n\nWith `fedavg`; `vertical` with `split`.\n\n{table('model', model_rows(), reasons)}")
+    notes = [f"{number}. {reason}" for reason, number in reasons.items()]
+    return "\n".join([*parts, "## Reasons of refusals\n", *notes]) + "\n"
+
+
+def table(title: str, rows: dict[str, dict[str, Cell]], reasons: dict[str, int]) -> str:
+    """A Markdown table. New reasons are numbered and added."""
+    columns = next(iter(rows.values()))
+    lines = [[title, *columns], ["---"] * (1 + len(columns))]
+    for name, cells in rows.items():
+        answers = [answer(cell) for cell in cells.values()]
+        for text in answers:
+            if text not in (YES, NO_EFFECT):
+                reasons.setdefault(text, len(reasons) + 1)
+        lines.append([f"`{name}`", *(str(reasons.get(text, text)) for text in answers)])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,67 @@
+"""The page of a report, put together from the sections' own templates."""
+
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from jinja2 import DictLoader, Environment, StrictUndefined
+from markupsafe import Markup
+
+from wardround.report.evidence import Evidence
+from wardround.report.phrases import SYNTHETIC
+from wardround.report.render.table import Table
+from wardround.report.section import Section
+
+MACROS = '{% from "macros.html" import show, draw, fold %}'
+
+
+def render_page(
+    evidence: Evidence, sections: Mapping[str, Section], tables: Mapping[str, Table], svgs: Mapping[str, str]
+) -> str:
+    pages = {name: f"{MACROS}{section.page}" for name, section in sections.items()}
+    templates = {name: _text(name) for name in ("page.html", "macros.html")}
+    jinja = Environment(
+        loader=DictLoader(pages | templates), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+
+    def part(name: str) -> Markup:
+        """A section's HTML; nothing where it does not apply."""
+        if name not in sections:
+            return Markup()
+        return Markup(jinja.get_template(name).render(sections[name].values(evidence)))
+
+    jinja.globals.update(
+        evidence=evidence,
+        study=evidence.study,
+        results=evidence.results,
+        environment=evidence.environment,
+        synthetic=SYNTHETIC if evidence.synthetic else "",
+        tables=tables,
+        svgs=svgs,
+        drawings={name: figure for section in sections.values() for name, figure in section.figures.items()},
+        part=part,
+    )
+    first, *others = [name for name, section in sections.items() if section.anchor]
+    return jinja.get_template("page.html").render(
+        first=first,
+        others=others,
+        sections=sections,
+        toml=tomli_w.dumps(without_places(evidence.study)),
+        style=_text("report.css"),
+    )
+
+
+def without_places(value: Any, key: str = "") -> Any:
+    """A study without the folders of its files: a page travels, and where a hospital keeps its data does not."""
+    if isinstance(value, Mapping):
+        below = key if key == "files" else ""
+        return {name: without_places(item, below or name) for name, item in value.items()}
+    if isinstance(value, list):
+        return [without_places(item, key) for item in value]
+    return Path(value).name if isinstance(value, str) and key.rpartition(".")[2] in ("files", "path") else value
+
+
+def _text(name: str) -> str:
+    return files("wardround.report.render").joinpath("templates", name).read_text(encoding="utf-8")

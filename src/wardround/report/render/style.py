@@ -1,0 +1,159 @@
+"""One look for all figures: a colour for each family of arms, readable in print and with any kind of colour vision."""
+
+from collections.abc import Callable, Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+from wardround.report.evidence import Evidence
+
+# Okabe and Ito's palette, which people with any kind of colour vision can tell apart, and three more of that kind
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933", "#882255", "#44AA99")
+
+
+DASHES = ("-", "--", ":", "-.")
+
+
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+
+
+STYLE: Any = {
+    "font.size": 9,
+    "font.family": "DejaVu Sans",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+    "svg.fonttype": "none",  # text stays text: smaller, searchable, and read aloud
+}
+
+
+WIDTH = 7.4  # inches: the text width of an A4 page
+
+
+def figure(height: float, width: float = WIDTH) -> Figure:
+    # some room to spare, because the layout that is found for the SVG serves the PNG, whose letters are a little wider
+    return Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.06))
+
+
+def looks(evidence: Evidence, arm: str) -> dict[str, Any]:
+    """Colour and dashes of an arm: the family's colour, another dash for each member of a sweep."""
+    entry = evidence.results["arms"][arm]
+    family = evidence.families.index(entry["family"])
+    members = [
+        name
+        for name, other in evidence.results["arms"].items()
+        if (other["family"], other["variant"]) == (entry["family"], entry["variant"])
+    ]
+    return {
+        "color": COLOURS[family % len(COLOURS)],
+        "linestyle": DASHES[(members.index(arm) + family // len(COLOURS)) % len(DASHES)],
+    }
+
+
+def as_svg(drawn: Figure, name: str) -> str:
+    """The figure as an element of a page. Its ids are made its own, because a page holds several figures."""
+    content = BytesIO()
+    with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
+        # the canvas writes by itself: `savefig` would draw everything once more beforehand, to measure it
+        FigureCanvasSVG(drawn).print_svg(content, metadata={"Date": None})  # type: ignore[no-untyped-call]
+    drawn.set_layout_engine("none")  # it has found its layout; the next writing need not search again
+    return content.getvalue().decode()
+
+
+def save_png(drawn: Figure, path: Path) -> None:
+    drawn.set_dpi(110)
+    # the last few per cent of compression would cost most of the time
+    FigureCanvasAgg(drawn).print_png(path, pil_kwargs={"compress_level": 1})  # type: ignore[no-untyped-call]
+
+
+def bar(
+    axes: Any,
+    found: Mapping[str, Any],
+    place: float,
+    scale: float,
+    colour: str,
+    marker: str = "o",
+    label: str | None = None,
+    faded: int = 0,
+    upright: bool = False,
+    thin: bool = False,
+) -> None:
+    """A mean of a share with its interval, lying or upright; `scale` is 100 for per cent."""
+    if found["mean"] is None:
+        return
+    alpha = 1.0 if not faded else 0.55
+    ends = [scale * min(1.0, max(0.0, limit)) for limit in found["interval"]] if found["interval"] else []
+    line, point = ([place] * len(ends), ends), (place, scale * found["mean"])
+    if not upright:
+        line, point = (line[1], line[0]), (point[1], point[0])
+    axes.plot(*line, color=colour, linewidth=1 if thin else 1.4, alpha=alpha)
+    size = 4 if thin else 5
+    axes.plot(*point, marker, color=colour, markersize=size, alpha=alpha, label=label, linestyle="none")
+
+
+def legend(drawn: Figure, **where: Any) -> None:
+    """None where nothing was drawn that has a name."""
+    if any(axes.get_legend_handles_labels()[0] for axes in drawn.axes):
+        drawn.legend(**where)
+
+
+def name_rows(axes: Any, names: Sequence[str]) -> None:
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.grid(visible=False, axis="y")
+
+
+def heat(
+    axes: Any,
+    values: np.ndarray,
+    shown: Callable[[float], str],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    cmap: str = "cividis",
+    none: str = "–",
+) -> Any:
+    """A map with its numbers written into it; `none` where there is none."""
+    image = axes.imshow(values, cmap=cmap, aspect="auto")
+    known = values[~np.isnan(values)]
+    middle = (known.min() + known.max()) / 2 if known.size else 0.0
+    for (i, j), value in np.ndenumerate(values):
+        light = np.isnan(value) or ((value > middle) != cmap.endswith("_r"))
+        text = none if np.isnan(value) else shown(float(value))
+        axes.text(j, i, text, ha="center", va="center", fontsize=7.5, color="black" if light else "white")
+    turned = sum(map(len, columns)) > 60 or len(columns) > 8
+    axes.set_xticks(range(len(columns)), columns, rotation=40 if turned else 0, ha="right" if turned else "center")
+    axes.set_yticks(range(len(rows)), rows)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.grid(visible=False)
+    return image
+
+
+def small_panels(count: int, across: int, side: float, below: float = 0.55) -> tuple[Figure, list[Any]]:
+    """A figure with `count` square panels that share their axes, and room for a legend at its foot.
+
+    Laid out by hand: searching for a layout of so many panels takes a second.
+    """
+    rows = -(-count // across)
+    left, top, gap, title = 0.55, 0.25, 0.16, 0.26
+    height = top + rows * (side + title) + below
+    drawn = Figure(figsize=(WIDTH, height))
+    width = (WIDTH - left - 0.1 - gap * (across - 1)) / across
+    panels = []
+    for number in range(count):
+        row, column = divmod(number, across)
+        x, y = left + column * (width + gap), height - top - row * (side + title) - side
+        axes = drawn.add_axes((x / WIDTH, y / height, width / WIDTH, side / height))
+        axes.tick_params(labelsize=7, labelbottom=number + across >= count, labelleft=not column)
+        panels.append(axes)
+    return drawn, panels

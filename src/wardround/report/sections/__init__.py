@@ -1,0 +1,57 @@
+"""The sections of a report in their order. To add one: write its module here, with a `SECTION`, and add its line.
+
+A module is imported only for a run that its section applies to.
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+
+from wardround.report.arms import approaches_differ, read_grid
+from wardround.report.evidence import Evidence
+from wardround.report.section import Section
+
+
+def always(_: Evidence) -> bool:
+    return True
+
+
+SECTIONS: dict[str, Callable[[Evidence], bool]] = {
+    "answer": always,
+    "design.settings": always,
+    "design.federation": always,
+    "design.pipeline": always,
+    "sites": always,
+    "images": lambda evidence: evidence.of_images,
+    "results": always,
+    "grid": lambda evidence: read_grid(evidence) is not None,
+    "findings": lambda evidence: bool(evidence.findings),
+    "hospitals": always,
+    "approaches": approaches_differ,
+    "uncertainty": lambda evidence: evidence.has_uncertainty,
+    "topology": lambda evidence: bool(evidence.topologies("hierarchical") or evidence.topologies("vertical")),
+    "claims": lambda evidence: bool(evidence.results["claims"]),
+    "statistics": always,
+    "privacy.releases": always,
+    "privacy.attacks": lambda evidence: evidence.attack is not None,
+    "privacy.spending": lambda evidence: evidence.has_private_arms,
+    "appendix.cost": always,
+    "limits": always,
+    "appendix.citations": always,
+    "appendix.checklist": always,
+}
+
+
+def load_section(name: str) -> Section:
+    section: Section = import_module(f"{__name__}.{name}").SECTION
+    return section
+
+
+def sections_of(evidence: Evidence) -> dict[str, Section]:
+    """Those that apply to a run."""
+    return {name: load_section(name) for name, applies in SECTIONS.items() if applies(evidence)}
+
+
+def remarks(evidence: Evidence, target: str) -> list[str]:
+    """What sections that apply have to say in another one."""
+    makers = [section.remarks[target] for section in sections_of(evidence).values() if target in section.remarks]
+    return [sentence for maker in makers for sentence in maker(evidence)]

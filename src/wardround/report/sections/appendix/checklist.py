@@ -1,0 +1,141 @@
+"""TRIPOD+AI (Collins et al., BMJ 2024): each item in our words, filled in where the run knows the answer.
+
+What a run cannot know (why, who, ethics, registration) is left to the authors, and says so.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from wardround.report.evidence import Evidence
+from wardround.report.section import Section
+from wardround.report.sections.design.settings import design
+
+AUTHORS = ""
+
+
+@dataclass(frozen=True)
+class Item:
+    number: str
+    topic: str
+    answer: str
+
+    @property
+    def open(self) -> bool:
+        return not self.answer
+
+
+def checklist(evidence: Evidence) -> list[Item]:
+    study, results, made = evidence.study, evidence.results, design(evidence)
+    sites = results["sites"][0]["sites"]
+    classes = results["sites"][0]["heterogeneity"]["sizes"]
+    versions = evidence.environment.get("versions", {})
+    data = study["data"]
+    features = results["sites"][0]["features"]
+    groups = sorted({kind for arm in evidence.arms.values() for kind in arm["subgroups"]})
+    per_class = {name: [site["classes"][name] for site in sites.values()] for name in evidence.classes}
+    withheld = any(None in counts for counts in per_class.values())
+    imbalance = ", ".join(f"{name} {sum(filter(None, counts))}" for name, counts in per_class.items())
+    arms = f"{len(evidence.arms)} arms: {', '.join(evidence.arms)}"
+    weights = study["training"].get("class_weights", "none")
+    weighting = "No reweighting" if weights == "none" else f"Loss weighted by class: {weights}"
+    calibrated = any(arm["calibration"] for arm in evidence.arms.values())
+    filled = {
+        "4": f"Question of the study: {study.get('question')}" if study.get("question") else AUTHORS,
+        "5": f"Source: {made['data']}",
+        "6": f"{len(sites)} sites: " + ", ".join(f"{site} ({rows} rows)" for site, rows in classes.items()),
+        "7": f"Images, scale = {data['scale']}"
+        if evidence.of_images
+        else f"missing = {data['missing']}, categories = {data['categories']}, "
+        f"scale = {data['scale']}; {_fitted(data)}",
+        "8": f"Findings, of which a row may have several: {', '.join(evidence.findings)}"
+        if evidence.findings
+        else f"Target with the classes {', '.join(evidence.classes)}",
+        "9": f"{len(features)} prepared columns: {', '.join(features)}" if features else "images",
+        "10": "Rows at hand; see the table of sites. No sample size was calculated.",
+        "11": AUTHORS
+        if evidence.of_images
+        else "Rows with gaps were left out"
+        if data["missing"] == "drop"
+        else f"Filled with {_filled(data['missing'])}" + (", with indicator columns" if data["indicator"] else ""),
+        "12": f"{made['model']}; {made['training']}; {made['split']}; {arms}",
+        "13": f"Classes: {imbalance}{', without sites that withhold them' if withheld else ''}. {weighting}.",
+        "14": f"Results by {', '.join(groups)}, by site, and the spread between sites" if groups else "Results by site",
+        "15": "A probability for each finding, called from its threshold on; see the section on findings"
+        if evidence.findings
+        else "A probability; called positive from 0.5 on"
+        if len(evidence.classes) == 2
+        else "A probability for each class",
+        "16": "Test rows are rows of the same sites, held out"
+        + ("; external tests at hospitals that took no part" if evidence.partial else ""),
+        "18": f"Study file and hash in this page; wardround {versions.get('wardround')}, torch {versions.get('torch')}",
+        "20": "See the table of sites"
+        + (
+            "; whether hospitals share patients is not known"
+            if evidence.deployed
+            else ", and of patients on both sides"
+        ),
+        "21": f"Training and test rows of each site in the table of sites; seeds: {made['seeds']}",
+        "22": "Weights of every arm and seed in the run folder, as safetensors",
+        "23": "Discrimination"
+        + (", calibration, decision curves" if calibrated else "")
+        + (" from the sites' score histograms" if calibrated and evidence.deployed else "")
+        + "; with intervals, overall, by site and by group",
+        "26": "See the section on limits",
+    }
+    return [Item(number, topic, filled.get(number, AUTHORS)) for number, topic in TOPICS.items()]
+
+
+def _fitted(data: Mapping[str, Any]) -> str:
+    return "from public ranges and levels, nothing fitted" if data.get("public") else "fitted on training rows"
+
+
+def _filled(missing: str) -> str:
+    return "the middle of the column's public range" if missing == "range" else f"the site's own {missing}"
+
+
+TOPICS = {
+    "1": "Title: names the kind of study, the population and the outcome",
+    "2": "Abstract",
+    "3": "Background: the clinical question, who is to use the model, known differences in care",
+    "4": "Objectives",
+    "5": "Data: where they come from, and when they were collected",
+    "6": "Participants: settings, hospitals, who was eligible, treatments",
+    "7": "Preparation of the data, and whether it was alike for all groups",
+    "8": "Outcome: definition, how and by whom it was assessed",
+    "9": "Predictors: choice, definition, how they were measured",
+    "10": "Sample size",
+    "11": "Missing data",
+    "12": "Analysis: use of the data, kind of model, tuning, differences between hospitals, measures of performance",
+    "13": "Class imbalance",
+    "14": "Fairness",
+    "15": "What the model gives, and how groups are formed from it",
+    "16": "Differences between training and evaluation data",
+    "17": "Ethical approval and consent",
+    "18": "Open science: funding, interests, protocol, registration, data and code",
+    "19": "Involvement of patients and the public",
+    "20": "Flow and characteristics of the participants",
+    "21": "Numbers of participants and events in each analysis",
+    "22": "The full model",
+    "23": "Performance, with intervals and for important groups; differences between hospitals",
+    "24": "Updating of the model",
+    "25": "Interpretation, with regard to fairness and earlier studies",
+    "26": "Limits",
+    "27": "Use in practice: poor input, skills needed, next steps",
+}
+
+
+def _values(evidence: Evidence) -> dict[str, Any]:
+    return {"items": checklist(evidence)}
+
+
+PAGE = """
+<section id="checklist"><h2>TRIPOD+AI checklist</h2>
+<p>Filled in where the run knows the answer; 
+{{ items | selectattr("open") | list | length }} of {{ items | length }} items are for the authors.</p>
+<div class="scroll"><table class="checklist">
+<thead><tr><th scope="col">item</th><th scope="col">topic</th><th scope="col">answer</th></tr></thead><tbody>
+{% for item in items %}<tr><td>{{ item.number }}</td><th scope="row">{{ item.topic }}</th>
+<td>{% if item.open %}<i>for the authors</i>{% else %}{{ item.answer }}{% endif %}</td></tr>
+{% endfor %}</tbody></table></div></section>"""
+SECTION = Section(PAGE, "checklist", "Checklist", _values)

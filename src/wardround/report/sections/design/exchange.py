@@ -1,0 +1,99 @@
+"""In which ways the arms of a study exchange, and what one update is: facts for drawings of a study."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wardround.report.arms import YARDSTICKS, exchange_kind
+from wardround.report.evidence import Evidence
+from wardround.report.render.table import listed
+
+
+@dataclass(frozen=True)
+class Way:
+    """Arms that exchange in one way."""
+
+    kind: str  # flat, hierarchical, vertical, local or pooled
+    arms: tuple[str, ...]
+    protection: tuple[Mapping[str, Any], ...] = ()  # of each arm
+
+    def has(self, part: str) -> bool:
+        return any(one.get(part) is not None for one in self.protection)
+
+    def settings(self, part: str, name: str) -> str:
+        """A setting of a part of the protection, in each of the arms that have it otherwise."""
+        found = dict.fromkeys(one[part][name] for one in self.protection if one.get(part) is not None)
+        return listed([f"{value:g}" if isinstance(value, int | float) else str(value) for value in found])
+
+
+def exchanges_of(evidence: Evidence) -> list[Way]:
+    """Federated ones first, then the yardsticks."""
+    found: dict[str, Way] = {}
+    for name, arm in evidence.arms.items():
+        kind = exchange_kind(arm)
+        shape = (arm.get("topology") if kind in ("hierarchical", "vertical") else None) or {}
+        protection = _protection(evidence, name)
+        kept = [part for part in ("example", "site", "secure_sum") if protection.get(part) is not None]
+        alike = repr((kind, kept, list(shape.get("parties", ())), list(shape.get("regions", ()))))
+        before = found.get(alike, Way(kind, ()))
+        found[alike] = Way(kind, (*before.arms, name), (*before.protection, protection))
+    return sorted(found.values(), key=lambda way: way.kind in YARDSTICKS)
+
+
+def _protection(evidence: Evidence, arm: str) -> Mapping[str, Any]:
+    """Nothing where no arm has [privacy]; without a coordinator there is no sum to protect."""
+    protection = evidence.protection(arm)
+    return {"example": protection.get("example")} if exchange_kind(evidence.arms[arm]) in YARDSTICKS else protection
+
+
+def named_arms(evidence: Evidence, arms: Sequence[str]) -> str:
+    """By family, with the number of arms where a setting is swept."""
+    families: dict[str, list[str]] = {}
+    for arm in arms:
+        families.setdefault(evidence.arms[arm]["family"], []).append(arm)
+    return listed([names[0] if len(names) == 1 else f"{name} ({len(names)} arms)" for name, names in families.items()])
+
+
+def download_text(evidence: Evidence, way: Way) -> str:
+    own = [arm for arm in way.arms if evidence.arms[arm].get("own_models")]
+    apart = f"; in {named_arms(evidence, own)} sites have models of their own" if own else ""
+    return f"the shared model{model_numbers(evidence, way.arms[0])}{apart}"
+
+
+def upload_text(evidence: Evidence, way: Way) -> str:
+    """What one update is, and what was done to it before it left."""
+    sizes: dict[int | None, list[str]] = {}
+    for arm in way.arms:
+        sizes.setdefault(update_numbers(evidence, arm), []).append(arm)
+    (first, _), *others = sizes.items()
+    text = "its update" if first is None else f"its update of {counted(first, 'parameter')}"
+    extra = [f"{count:,} in {named_arms(evidence, arms)}" for count, arms in others if count is not None]
+    text += f" ({listed(extra)})" if extra else ""
+    done = []
+    if way.has("example"):
+        done.append("trained on clipped and noised gradients of patients")
+    if way.has("site"):
+        done.append(f"clipped to {way.settings('site', 'clip')}")
+    if way.has("secure_sum"):
+        done.append("masked")
+    return ", ".join([text, *done])
+
+
+def update_numbers(evidence: Evidence, arm: str) -> int | None:
+    """How many numbers an update has, with what an algorithm adds to the model's own; masked ones have the model's."""
+    entry = evidence.arms[arm]
+    shared: int | None = (entry.get("model") or {}).get("shared_parameters")
+    cost, size = entry["cost"], (entry.get("model") or {}).get("parameter_bytes")
+    if _protection(evidence, arm).get("secure_sum") is not None or not cost.get("updates") or size is None:
+        return shared
+    numbers: float = cost["bytes_up"] / (cost["updates"] * size)
+    return round(numbers)
+
+
+def model_numbers(evidence: Evidence, arm: str) -> str:
+    count = (evidence.arms[arm].get("model") or {}).get("shared_parameters")
+    return "" if count is None else f", {counted(count, 'parameter')}"
+
+
+def counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -1,0 +1,331 @@
+"""The federation of a study as a drawing: who sends what to whom, for each way in which its arms exchange."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from wardround.report.evidence import Evidence, rows_of
+from wardround.report.render.figures import Drawing
+from wardround.report.render.sketch import (
+    DOWN,
+    LINE,
+    PAD,
+    SOFT,
+    STAYS,
+    UP,
+    Box,
+    Line,
+    arrow,
+    canvas,
+    draw_box,
+    height_of,
+    note,
+    titled,
+    wrap,
+    write,
+)
+from wardround.report.render.style import COLOURS, WIDTH
+from wardround.report.section import Section
+from wardround.report.sections.design.exchange import (
+    Way,
+    counted,
+    download_text,
+    exchanges_of,
+    model_numbers,
+    named_arms,
+    upload_text,
+)
+
+MOST_BOXES = 8  # sites that have a box each; more are put together
+
+
+MOST_REGIONS = 12
+
+
+MOST_NAMED = 6  # columns of a party, or sites of a region
+
+
+MARGIN, GAP, BETWEEN = 0.1, 0.1, 0.28
+
+
+SIDE_BY_SIDE = 4  # boxes in a line
+
+
+SITES, REGION, COORDINATOR = 2.15, 1.2, 1.75  # widths of boxes
+
+
+BROAD, NARROW = 2.75, 0.95  # widths of what is written on arrows
+
+
+def federation(evidence: Evidence) -> Figure | None:
+    panels = [panel_of(evidence, way) for way in exchanges_of(evidence)]
+    if not panels:
+        return None
+    drawn, axes = canvas(sum(panel.height for panel in panels) + BETWEEN * (len(panels) - 1) + 2 * MARGIN)
+    top = MARGIN
+    for panel in panels:
+        panel.draw(axes, top)
+        top += panel.height + BETWEEN
+    return drawn
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Boxes of sites, and what they exchange: with a receiver, through regions, or with nobody."""
+
+    title: list[Line]
+    senders: list[tuple[list[str], str]]  # texts of each box, and its colour
+    sent: list[tuple[str, str]]  # texts on the arrows, or below the boxes, and their colours
+    receiver: list[str] | None = None  # none: boxes stand side by side
+    regions: list[list[str]] | None = None  # between each box and the receiver
+    above: list[tuple[str, str]] | None = None  # texts between regions and the receiver
+
+    @property
+    def columns(self) -> int:
+        return SIDE_BY_SIDE if self.receiver is None else 1
+
+    @property
+    def width(self) -> float:
+        across = (WIDTH - 2 * MARGIN - (SIDE_BY_SIDE - 1) * GAP) / SIDE_BY_SIDE
+        return across if self.receiver is None else SITES
+
+    @property
+    def boxes(self) -> list[list[Line]]:
+        return [titled(texts, self.width - 2 * PAD) for texts, _ in self.senders]
+
+    @property
+    def region_boxes(self) -> list[list[Line]]:
+        return [titled(texts, REGION - 2 * PAD) for texts in self.regions or []]
+
+    @property
+    def receiving(self) -> list[Line]:
+        return titled(self.receiver or [], self._receiver_width - 2 * PAD)
+
+    @property
+    def _receiver_width(self) -> float:
+        return COORDINATOR if self.regions is None else 1.35
+
+    def _notes(self, texts: list[tuple[str, str]] | None) -> list[Line]:
+        width = WIDTH - 2 * MARGIN if self.receiver is None else BROAD if self.regions is None else NARROW
+        return [line for text, colour in texts or [] for line in wrap(text, width, colour=colour)]
+
+    @property
+    def rows(self) -> list[float]:
+        """Heights of the lines of boxes."""
+        heights = [height_of(lines) for lines in self.boxes]
+        if self.regions is not None:
+            heights = [max(h, height_of(lines)) for h, lines in zip(heights, self.region_boxes, strict=True)]
+        return [max(heights[first : first + self.columns]) for first in range(0, len(heights), self.columns)]
+
+    @property
+    def stacked(self) -> float:
+        return sum(self.rows) + GAP * (len(self.rows) - 1)
+
+    @property
+    def body(self) -> float:
+        texts = [height_of(self._notes(part)) for part in (self.sent, self.above)]
+        if self.receiver is None:
+            return self.stacked + texts[0]
+        return max(self.stacked, height_of(self.receiving), *texts)
+
+    @property
+    def height(self) -> float:
+        return LINE * len(self.title) + PAD + self.body
+
+    def draw(self, axes: Any, top: float) -> None:
+        write(axes, MARGIN, top + LINE * len(self.title) / 2, self.title)
+        begin = top + LINE * len(self.title) + PAD
+        if self.receiver is None:
+            self._draw_senders(axes, begin)
+            lines = self._notes(self.sent)
+            write(axes, MARGIN, begin + self.stacked + height_of(lines) / 2, lines)
+            return
+        boxes = self._draw_senders(axes, begin + (self.body - self.stacked) / 2)
+        centre, height = begin + self.body / 2, height_of(self.receiving)
+        left = WIDTH - MARGIN - self._receiver_width
+        receiver = Box(left, centre - height / 2, self._receiver_width, height)
+        draw_box(axes, receiver, self.receiving)
+        if self.regions is None:
+            self._join(axes, boxes, receiver)
+            note(axes, MARGIN + SITES + 0.35, centre, self._notes(self.sent))
+            return
+        beside = MARGIN + SITES + 0.12 + NARROW + 0.06
+        regions = [
+            Box(beside, box.middle - height_of(lines) / 2, REGION, height_of(lines))
+            for box, lines in zip(boxes, self.region_boxes, strict=True)
+        ]
+        for box, region, lines in zip(boxes, regions, self.region_boxes, strict=True):
+            draw_box(axes, region, lines)
+            arrow(axes, (box.right, box.middle), (region.left, region.middle), SOFT, "<|-|>")
+        self._join(axes, regions, receiver)
+        note(axes, MARGIN + SITES + 0.09, centre, self._notes(self.sent))
+        note(axes, beside + REGION + 0.12, centre, self._notes(self.above))
+
+    def _draw_senders(self, axes: Any, top: float) -> list[Box]:
+        drawn = []
+        for number, (lines, (_, colour)) in enumerate(zip(self.boxes, self.senders, strict=True)):
+            row, column = divmod(number, self.columns)
+            above = sum(self.rows[:row]) + GAP * row
+            box = Box(MARGIN + column * (self.width + GAP), top + above, self.width, self.rows[row])
+            draw_box(axes, box, lines, colour, tinted=True)
+            drawn.append(box)
+        return drawn
+
+    def _join(self, axes: Any, boxes: list[Box], receiver: Box) -> None:
+        for number, box in enumerate(boxes):
+            end = receiver.left, _on_side(receiver, number, len(boxes))
+            arrow(axes, (box.right, box.middle), end, SOFT, "<|-|>")
+
+
+def _on_side(receiver: Box, number: int, count: int) -> float:
+    """Where the arrow of one of several boxes meets the receiver's side."""
+    return receiver.top + receiver.height * (number + 1) / (count + 1)
+
+
+def panel_of(evidence: Evidence, way: Way) -> Panel:
+    makers = {"hierarchical": _regional, "vertical": _vertical, "local": _alone, "pooled": _pooled}
+    return makers.get(way.kind, _flat)(evidence, way)
+
+
+def _title(evidence: Evidence, way: Way, what: str) -> list[Line]:
+    width, word = WIDTH - 2 * MARGIN, "Arm" if len(way.arms) == 1 else "Arms"
+    return [
+        *wrap(what, width, bold=True),
+        *wrap(f"{word}: {named_arms(evidence, way.arms)}", width, colour=SOFT),
+    ]
+
+
+def _rounds(evidence: Evidence, way: Way) -> str:
+    return counted(evidence.arms[way.arms[0]]["cost"]["rounds"], "round")
+
+
+def _flat(evidence: Evidence, way: Way) -> Panel:
+    return Panel(
+        _title(evidence, way, f"Sites and one coordinator, {_rounds(evidence, way)}"),
+        site_boxes(evidence),
+        [
+            (f"to each site: {download_text(evidence, way)}", DOWN),
+            (f"from each site: {upload_text(evidence, way)}", UP),
+        ],
+        ["coordinator", *_coordinates(way)],
+    )
+
+
+def _coordinates(way: Way) -> list[str]:
+    lines = ["averages the updates", "has no rows"]
+    if way.has("secure_sum"):
+        lines = ["sees the sum of the updates and no single one", "has no rows"]
+    if way.has("site"):
+        lines.append("adds noise to the sum, for each site as a whole")
+    return lines
+
+
+def _regional(evidence: Evidence, way: Way) -> Panel:
+    told = evidence.arms[way.arms[0]]["topology"]
+    numbers = model_numbers(evidence, way.arms[0])
+    senders, regions = [], []
+    for place, (name, region) in enumerate(_few_regions(told["regions"]).items()):
+        sites = region["sites"]
+        more = "" if len(sites) <= MOST_NAMED else f" and {len(sites) - MOST_NAMED} more"
+        shown = ", ".join(sites[:MOST_NAMED]) + more
+        what = f"{region['train']:,} training rows stay at {counted(len(sites), 'site')}"
+        senders.append(([shown, what], COLOURS[place % len(COLOURS)]))
+        regions.append([name, *(["sees only a sum"] if way.has("secure_sum") else ["averages its sites"])])
+    each = "round" if told["regional_rounds"] == 1 else f"{told['regional_rounds']} rounds"
+    return Panel(
+        _title(evidence, way, f"Sites in regions with coordinators of their own, {_rounds(evidence, way)}"),
+        senders,
+        [(f"down: {download_text(evidence, way)}", DOWN), (f"up: {upload_text(evidence, way)}", UP)],
+        ["coordinator of all", f"averages the regions' models after every {each}", "has no rows"],
+        regions=regions,
+        above=[(f"down: the model of all{numbers}", DOWN), (f"up: the region's model{numbers}", UP)],
+    )
+
+
+def _few_regions(regions: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Those that have a box each, and the others as one."""
+    if len(regions) <= MOST_REGIONS:
+        return regions
+    names = list(regions)
+    rest = names[MOST_REGIONS - 1 :]
+    sites = [site for name in rest for site in regions[name]["sites"]]
+    together = {"sites": sites, "train": sum(regions[name]["train"] for name in rest)}
+    return {name: regions[name] for name in names[: MOST_REGIONS - 1]} | {f"{len(rest)} more regions": together}
+
+
+def _vertical(evidence: Evidence, way: Way) -> Panel:
+    told = evidence.arms[way.arms[0]]["topology"]
+    holder, cost = told["labels"], told["cost"]
+    senders = []
+    for place, (name, party) in enumerate(told["parties"].items()):
+        columns = party["columns"]
+        more = "" if len(columns) <= MOST_NAMED else f" and {len(columns) - MOST_NAMED} more"
+        holds = ", ".join(columns[:MOST_NAMED]) + more if columns else "no columns"
+        senders.append(([name, f"its own columns stay here: {holds}"], COLOURS[place % len(COLOURS)]))
+    noise = told.get("embeddings")
+    hidden = "" if noise is None else f", cut to a length of {noise['clip']:g}"
+    hidden += f", with noise of {noise['noise']:g} clips" if noise and noise["noise"] else ""
+    sent = [
+        (f"to {holder}: an embedding of each row{hidden}, {_size(cost['bytes_up'])}", UP),
+        (f"back: its gradient, {_size(cost['bytes_down'])}", DOWN),
+        (f"{cost['exchanges']:,.0f} exchanges with one seed", SOFT),
+    ]
+    matched = told.get("matched")
+    common = [] if not matched else [f"{matched['common']:,} patients are known to all parties"]
+    return Panel(
+        _title(evidence, way, f"Parties with different columns of the same patients, {_rounds(evidence, way)}"),
+        senders,
+        sent,
+        [f"top of the network, at {holder}", f"{holder} has the labels", *common],
+    )
+
+
+def _alone(evidence: Evidence, way: Way) -> Panel:
+    nothing = "Nothing is sent: each site has a model of its own, and there is no coordinator."
+    return Panel(_title(evidence, way, "Every site alone"), site_boxes(evidence), [(nothing, STAYS)])
+
+
+def _pooled(evidence: Evidence, way: Way) -> Panel:
+    rows = sum(counts["train"] for counts in _described(evidence).values())
+    sent = f"Each site sends its training rows themselves to one place, where one model learns from {rows:,} of them."
+    title = _title(evidence, way, "All rows at one place: a yardstick, which no federation has")
+    return Panel(title, site_boxes(evidence, stay=False), [(sent, UP)])
+
+
+def site_boxes(evidence: Evidence, stay: bool = True) -> list[tuple[list[str], str]]:
+    """A box for each site; where there are many, for runs of them in the study's order."""
+    described = _described(evidence)
+    names = list(described)
+    size = -(-len(names) // MOST_BOXES)
+    boxes = []
+    for place, first in enumerate(range(0, len(names), size)):
+        group = names[first : first + size]
+        train = sum(described[name]["train"] for name in group)
+        title = group[0] if len(group) == 1 else f"{group[0]} to {group[-1]}"
+        where = f"at {len(group)} sites" if len(group) > 1 else "here"
+        rows = f"{train:,} training rows {'stay ' if stay else ''}{where}"
+        boxes.append(([title, rows], COLOURS[place % len(COLOURS)]))
+    return boxes
+
+
+def _described(evidence: Evidence) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = evidence.results["sites"][0]["sites"]
+    return {site: counts for site, counts in found.items() if rows_of(counts)} or found
+
+
+def _size(count: float) -> str:
+    return f"{count / 1e6:,.1f} MB" if count >= 1e5 else f"{count / 1000:,.1f} KB"
+
+
+SECTION = Section(
+    figures={
+        "federation": Drawing(
+            "Who sends what to whom",
+            "Each way in which arms of this study exchange. Blue goes to the sites, red leaves them.",
+            federation,
+            tall=True,
+        )
+    }
+)

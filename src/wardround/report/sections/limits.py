@@ -1,0 +1,129 @@
+"""What the figures of a report cannot say."""
+
+from typing import Any
+
+from wardround.report.evidence import STAY, Evidence
+from wardround.report.phrases import ranking_sentence
+from wardround.report.render.table import listed
+from wardround.report.section import Section
+from wardround.report.sections import remarks
+
+FEW_SEEDS = 5
+
+
+def limits(evidence: Evidence) -> list[str]:
+    results = evidence.results
+    test_rows = sum(site["test"] for site in results["sites"][0]["sites"].values())
+    described = results["sites"][0]
+    counted = (
+        f"The sites have {described['rows']:,} rows"
+        if described["patients"] is None
+        else f"The source has {described['rows']:,} rows; with the first seed {described['patients']:,} different "
+        "patients are at the sites"
+    )
+    lines = [
+        f"{counted}, and {test_rows:,} rows are test rows. The figures say nothing about other patients, hospitals or "
+        "years.",
+    ]
+    lines += _on_seeds(evidence)
+    prepared = evidence.study.get("data", {})
+    filled = prepared.get("missing") not in ("drop", "range") and not evidence.of_images
+    filled = filled and prepared.get("schema") != "own"
+    if evidence.local and (prepared.get("scale") == "federated" or filled):
+        lines.append(
+            "Training alone shares the study's preparation (the columns' scale where it is federated, values for "
+            "columns that a site never recorded), which a hospital that really stays alone would not have. Models of "
+            "single hospitals in the section on the best of them are prepared from their own rows only, and may "
+            "differ a little."
+        )
+    if len(evidence.sites) == 1:
+        lines.append("One site: there is nothing to federate, and no comparison between sites.")
+    if evidence.own_models:
+        lines.append(ranking_sentence(evidence))
+    if evidence.synthetic:
+        lines.append("The data are synthetic: how models do on them says nothing of how they would do on patients.")
+    if any(found["rows"] for sites in results["leakage"].values() for found in sites.values()):
+        lines.append("Some test patients were trained on at another site, which flatters every arm but local training.")
+    lines += _undefined(evidence)
+    lines += _some_seeds(evidence)
+    lines += remarks(evidence, "limits")
+    return lines + (_without_rows(evidence) if evidence.deployed else [])
+
+
+def _on_seeds(evidence: Evidence) -> list[str]:
+    """What the intervals speak of, and how far they can be trusted."""
+    lines = []
+    if evidence.seeds > 1 and evidence.results["interval"]["method"].startswith("corrected"):
+        lines.append(
+            "Seeds split the same patients again and again. The intervals allow for that, approximately: many seeds "
+            "are not many studies."
+        )
+    for name, variant in evidence.results["variants"].items():
+        if not variant["method"].startswith(("corrected", "bootstrap over patients")):
+            where = f"In the variant {name}" if name else "Here"
+            lines.append(f"{where} there are no intervals and no verdicts: all seeds have the same test rows.")
+    if evidence.seeds == 1:
+        lines.append(
+            "One seed: intervals speak of other patients, not of another training, which may differ as much or more."
+            if evidence.results["interval"]["method"].startswith("bootstrap")
+            else "One seed: there are no intervals, no tests, and any difference may be chance."
+        )
+    elif evidence.seeds < FEW_SEEDS:
+        lines.append(f"{evidence.seeds} seeds are few; the intervals are wide and uncertain themselves.")
+    return lines
+
+
+def _undefined(evidence: Evidence) -> list[str]:
+    """Figures that no arm has at a site."""
+    undefined = [
+        f"{site} ({metric})"
+        for site in evidence.sites
+        for metric in ("auc", "sensitivity", "specificity")
+        if all(arm["sites"].get(site, {}).get(metric, {}).get("mean") is None for arm in evidence.arms.values())
+    ]
+    if not undefined:
+        return []
+    why = f"for want of test rows {'with a finding' if evidence.findings else 'of one class'}"
+    if evidence.deployed:
+        why += f", or because figures of fewer than {evidence.deployment.smallest_cell} patients stay at a hospital"
+    return [f"Cannot be computed, {why}: {listed(undefined)}."]
+
+
+def _some_seeds(evidence: Evidence) -> list[str]:
+    """Sites that have the primary metric with some seeds only, for want of test rows of one class with the others."""
+    metric, found = evidence.headline.metric, []
+    for site in evidence.sites:
+        counts = [arm["sites"][site][metric]["seeds"] for arm in evidence.arms.values() if site in arm["sites"]]
+        if counts and 0 < max(counts) < evidence.seeds:
+            found.append(f"{site} {max(counts)}")
+    if not found:
+        return []
+    return [
+        f"With some seeds a site has no test rows of one class, and so no {evidence.headline.word}. Such a seed does "
+        f"not count at the site, and the mean over sites is then over the others. Of {evidence.seeds} seeds count: "
+        f"{listed(found)}."
+    ]
+
+
+def _without_rows(evidence: Evidence) -> list[str]:
+    return [
+        f"What needs rows is not here, because {STAY}: the slope and intercept of calibration, a bootstrap over "
+        "patients, distributions and correlations of columns.",
+        "Whether a patient is at two hospitals could not be checked. One who is may have been tested at one and "
+        "trained on at the other.",
+        f"The AUC over all sites is from histograms and may be off by up to {evidence.auc_uncertain_by:.3f}. Each "
+        "site's own AUC is exact, and so are the other metrics, over the sites that told what they need.",
+    ]
+
+
+def _values(evidence: Evidence) -> dict[str, Any]:
+    return {"lines": limits(evidence)}
+
+
+PAGE = """
+<section id="limits"><h2>Limits</h2><ul>{% for line in lines %}<li>{{ line }}</li>{% endfor %}</ul>
+{% if results.notices %}
+{% call fold("Notes and warnings of this run (" ~ results.notices | length ~ ")") %}
+<ul>{% for notice in results.notices %}<li>{{ notice.text }}</li>{% endfor %}</ul>{% endcall %}{% endif %}
+</section>"""
+SECTION = Section(PAGE, "limits", "Limits", _values)
