@@ -95,9 +95,9 @@ class ByHand:
         for site, sealed in reversed(list(messages.items())):  # not in the order of the sites
             if site in self.away or not self.before(site, sealed):
                 continue
-            made = self.sites[site].answer(Sealed(sealed.head, sealed.tensors, sealed.signature))
-            self.carried.append((site, sealed, made))
-            answer = self.after(site, sealed, made)
+            network = self.sites[site].answer(Sealed(sealed.head, sealed.tensors, sealed.signature))
+            self.carried.append((site, sealed, network))
+            answer = self.after(site, sealed, network)
             if answer is not None:
                 yield site, Sealed(answer.head, answer.tensors, answer.signature)
         yield None

@@ -37,8 +37,8 @@ def test_another_study_is_not_approved_with_it(site: SiteFile) -> None:
 
 
 def test_a_kits_study_is_not_approved_by_itself(tmp_path: Path) -> None:
-    made = kits(tmp_path / "kits")
-    fresh = SiteFile.load(made / "sites" / "north")
+    kits_dir = kits(tmp_path / "kits")
+    fresh = SiteFile.load(kits_dir / "sites" / "north")
     assert approvals_of(fresh) == {}
     assert approved_study(fresh, study().hash, KNOWN) is None
 

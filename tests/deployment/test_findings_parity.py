@@ -143,8 +143,8 @@ def test_selection_and_region_models_speak_of_findings(tmp_path: Path) -> None:
         selection={"arms": ["fedprox"], "metric": "loss", "on": "validation"},
         topology={"kind": "hierarchical", "regions": {"east": list(NAMES[:2]), "west": [NAMES[2]]}},
     )
-    made = hierarchy(document, tmp_path / "deployed", radiology.at_sites(), known_sources=KNOWN)
-    ours = made.run().read_json("results.json")
+    network = hierarchy(document, tmp_path / "deployed", radiology.at_sites(), known_sources=KNOWN)
+    ours = network.run().read_json("results.json")
     theirs = run_study(document, tmp_path / "runs", engine="serial", sources=KNOWN, workers=1).results
     assert ours["selection"][0]["chosen"] == theirs["selection"][0]["chosen"]
     assert ours["selection"][0]["scores"] == pytest.approx(theirs["selection"][0]["scores"], abs=1e-6)
@@ -154,11 +154,11 @@ def test_selection_and_region_models_speak_of_findings(tmp_path: Path) -> None:
         found, expected = (one["topology"]["regions"][region] for one in (arm, other))
         loss, known = (one["metrics"]["regional"]["loss"]["mean"] for one in (found, expected))
         assert loss == pytest.approx(known, abs=1e-6)
-    assert _models_of(made)
+    assert _models_of(network)
 
 
-def _models_of(made: Hierarchy) -> list[Path]:
-    return sorted((made.folder / "run" / "models").rglob("*.safetensors"))
+def _models_of(network: Hierarchy) -> list[Path]:
+    return sorted((network.folder / "run" / "models").rglob("*.safetensors"))
 
 
 def test_updates_may_be_masked(tmp_path: Path) -> None:
@@ -204,9 +204,9 @@ def one_class(records: Records) -> Records:
 )
 def test_sites_that_differ_are_refused(tmp_path: Path, change: Callable[[Records], Records], words: str) -> None:
     sources: dict[str, Callable[[], Source]] = {**radiology.at_sites(), "cedar": partial(changed, "cedar", change)}
-    made = federation(study(), tmp_path, sources, known_sources=KNOWN)
+    network = federation(study(), tmp_path, sources, known_sources=KNOWN)
     with pytest.raises(DeployError, match=words) as caught:
-        made.run()
+        network.run()
     assert caught.value.where == "cedar"
     assert caught.value.remedy
 
@@ -266,9 +266,9 @@ def test_a_hospital_makes_a_bundle_of_its_own(both: Both, tmp_path: Path) -> Non
     own = table[(table["arm"] == "fedavg") & (table["seed"] == 1)]
     plain = load_bundle(bundle_of(session_of(both, "alder", records), arm="fedavg", out=tmp_path / "plain"))
     images = np.asarray(records.features)[own["row"].to_numpy()]
-    made = predict_images(plain, images)
+    network = predict_images(plain, images)
     scores = [f"score_{name}" for name in FINDINGS]
-    np.testing.assert_allclose(made[scores].to_numpy(float), own[scores].to_numpy(float), atol=1e-6)
+    np.testing.assert_allclose(network[scores].to_numpy(float), own[scores].to_numpy(float), atol=1e-6)
     card = (tmp_path / "plain" / "card.md").read_text(encoding="utf-8")
     assert "| birch | not known |" in card
     other = replace(records, target=1 - np.abs(records.target))

@@ -20,7 +20,7 @@ from wardround.core.settings import settings_of
 from wardround.deployment import CoordinatorKit, coordinate_study, revoke
 from wardround.deployment.flower import gateway as gateways
 from wardround.deployment.flower.gateway import Gateway, Limits, Receive, Scope, Send, Verdict, network_of
-from wardround.deployment.provisioning import certificates as made
+from wardround.deployment.provisioning import certificates
 from wardround.deployment.provisioning.kit import Keys
 from wardround.protocol.messages import Transport
 
@@ -61,11 +61,11 @@ class Served:
 @pytest.fixture(scope="module")
 def kit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("kit")
-    key, authority = made.new_authority("study", 2)
-    own, certificate = made.new_certificate("study", [HOST], 2, key, authority)
-    (folder / "ca.pem").write_bytes(made.certificate_pem(authority))
-    (folder / "own.pem").write_bytes(made.certificate_pem(certificate))
-    (folder / "own.key").write_bytes(made.private_pem(own))
+    key, authority = certificates.new_authority("study", 2)
+    own, certificate = certificates.new_certificate("study", [HOST], 2, key, authority)
+    (folder / "ca.pem").write_bytes(certificates.certificate_pem(authority))
+    (folder / "own.pem").write_bytes(certificates.certificate_pem(certificate))
+    (folder / "own.key").write_bytes(certificates.private_pem(own))
     return folder
 
 

@@ -37,10 +37,10 @@ REGIONS = {"north": ["alder", "cedar"], "south": ["birch", "dogwood"]}
 def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     topology = {"kind": "hierarchical", "regional_rounds": 2, "regions": REGIONS}
     document = study(["fedavg"], topology=topology, training={"rounds": 2})
-    made, _ = load_study({**document, "data": {"source": "at-sites"}})
+    parsed, _ = load_study({**document, "data": {"source": "at-sites"}})
     ports = {name: f"127.0.0.1:{free_port('127.0.0.1')}" for name in REGIONS}
     out = tmp_path_factory.mktemp("kits") / "kits"
-    return provision(made, NAMES, out, ["127.0.0.1"], free_port("127.0.0.1"), regions=ports)
+    return provision(parsed, NAMES, out, ["127.0.0.1"], free_port("127.0.0.1"), regions=ports)
 
 
 @pytest.fixture
@@ -167,18 +167,18 @@ def service(text: str) -> configparser.SectionProxy:
 
 
 def test_the_unit_of_a_kit_starts_it_and_closes_what_the_coordinators_closes(north: Path) -> None:
-    made = service((north / UNIT).read_text())
-    program, *words = shlex.split(made["ExecStart"])
+    network = service((north / UNIT).read_text())
+    program, *words = shlex.split(network["ExecStart"])
     assert program == "/opt/wardround/.venv/bin/wardround"
     assert words[0] == "region"
     refuse_unknown(words)
-    assert made["Restart"] == "always"
-    assert "/etc/wardround/region" in made["ReadWritePaths"].split()
+    assert network["Restart"] == "always"
+    assert "/etc/wardround/region" in network["ReadWritePaths"].split()
     known = unit(ROOT / "services" / "wardround-coordinator.service")["Service"]
     alike = [name for name in known if name.startswith(("Protect", "Private", "Restrict", "SystemCall"))]
     assert len(alike) > 10
     for name in (*alike, "NoNewPrivileges", "CapabilityBoundingSet", "UMask", "User", "KillSignal"):
-        assert made[name] == known[name], name
+        assert network[name] == known[name], name
     assert str(RegionFile.load(north).kit.port) in (north / UNIT).read_text()
     assert service(unit_text("s", "north", 443))["AmbientCapabilities"] == "CAP_NET_BIND_SERVICE"
 
@@ -198,8 +198,8 @@ def test_systemd_understands_the_unit_of_a_kit(north: Path, tmp_path: Path) -> N
 
 
 def test_the_container_of_a_kit_opens_its_port_and_nothing_else(north: Path) -> None:
-    made: dict[str, Any] = yaml.safe_load((north / COMPOSE).read_text())
-    (one,) = made["services"].values()
+    compose: dict[str, Any] = yaml.safe_load((north / COMPOSE).read_text())
+    (one,) = compose["services"].values()
     refuse_unknown(one["command"])
     port = RegionFile.load(north).kit.port
     assert one["ports"] == [f"{port}:{port}"]

@@ -93,8 +93,8 @@ def test_the_kits_files_must_be_there(tmp_path: Path, file: str) -> None:
 
 
 def test_a_template_that_is_not_filled_in_says_which_value(tmp_path: Path) -> None:
-    made = kits(tmp_path / "kits")
-    path = made / "sites" / "north" / "site.toml"
+    kits_dir = kits(tmp_path / "kits")
+    path = kits_dir / "sites" / "north" / "site.toml"
     with pytest.raises(DeployError, match="data: file: is not filled in"):
         open_source(SiteFile.load(path), families())
     (path.parent / "rows.csv").write_text(ROWS)
@@ -191,7 +191,7 @@ def csv_kits(folder: Path, **data: Any) -> Path:
 
 def test_a_kit_has_what_the_study_knows_of_this_hospital(tmp_path: Path) -> None:
     words = {"1": "alive", "0": "dead"}
-    made = csv_kits(
+    kits_dir = csv_kits(
         tmp_path,
         classes=["alive", "dead"],
         targets={"south": "outcome"},
@@ -202,7 +202,7 @@ def test_a_kit_has_what_the_study_knows_of_this_hospital(tmp_path: Path) -> None
         columns="own",
         schema="common",
     )
-    data = {name: tomllib.loads((made / "sites" / name / "site.toml").read_text())["data"] for name in SITES}
+    data = {name: tomllib.loads((kits_dir / "sites" / name / "site.toml").read_text())["data"] for name in SITES}
     assert {name: table["target"] for name, table in data.items()} == {
         "north": "died",
         "south": "outcome",

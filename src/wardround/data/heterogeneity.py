@@ -68,8 +68,8 @@ def measure_counts(
 
     `sizes` are the sites' rows, `discrepancies` the mmd of pairs, as far as known.
     """
-    shares = {site: None if found is None else _shares(found) for site, found in counts.items()}
-    smoothed = {site: None if found is None else _shares(found + SMOOTHING) for site, found in counts.items()}
+    shares = {site: None if own is None else _shares(own) for site, own in counts.items()}
+    smoothed = {site: None if own is None else _shares(own + SMOOTHING) for site, own in counts.items()}
     names = list(combinations(sizes, 2))
     pairs = pd.DataFrame(
         {
@@ -90,15 +90,7 @@ def _of_pairs(
     names: Sequence[tuple[str, str]],
 ) -> np.ndarray:
     both = [(shares[a], shares[b]) for a, b in names]
-    found = [math.nan if p is None or q is None else divergence(p, q) for p, q in both]
-    return np.array(found, dtype=np.float64)
-
-
-def label_distributions(
-    labels: Mapping[str, np.ndarray], class_count: int, smoothing: float = 0.0
-) -> dict[str, np.ndarray]:
-    """Each site's share of each class, after `smoothing` rows were added to every class."""
-    return {site: _shares(class_counts(site, rows, class_count) + smoothing) for site, rows in labels.items()}
+    return np.array([math.nan if p is None or q is None else divergence(p, q) for p, q in both], dtype=np.float64)
 
 
 def class_counts(site: str, rows: np.ndarray, class_count: int) -> np.ndarray:

@@ -41,14 +41,14 @@ def profile(records: Records, table: Encoded, sites: Mapping[str, np.ndarray]) -
 def _correlation(columns: list[np.ndarray]) -> list[list[float | None]]:
     """Pearson's, over the rows in which both columns are recorded."""
 
-    def one(a: np.ndarray, b: np.ndarray) -> float | None:
+    def pearson(a: np.ndarray, b: np.ndarray) -> float | None:
         known = ~np.isnan(a) & ~np.isnan(b)
         x, y = a[known], b[known]
         if len(x) < FEWEST or x.std() < 1e-12 or y.std() < 1e-12:
             return None
         return float(np.corrcoef(x, y)[0, 1])
 
-    return [[one(a, b) for b in columns] for a in columns]
+    return [[pearson(a, b) for b in columns] for a in columns]
 
 
 def _distribution(values: np.ndarray, table: Encoded, place: int, sites: Mapping[str, np.ndarray]) -> dict[str, Any]:

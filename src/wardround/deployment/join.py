@@ -157,8 +157,12 @@ def preflight(site: SiteFile) -> list[Condition]:
         conditions.append(Condition("data", True, f"{len(records)} rows, {labels}"))
         conditions += [Condition("note", True, note, needed=False) for note in records.notes]
     except WardroundError as error:
-        return [Condition("data", False, f"{error.where}: {error.problem}", error.remedy), _connection(site)]
-    studies = {study.hash: (study, True) for study in _approved(site, families)}
+        return [_failed("data", error), connection_to(site.coordinator, site.ca)]
+    studies = {
+        study.hash: (study, True)
+        for study_hash in approvals_of(site)
+        if (study := approved_study(site, study_hash, families)) is not None
+    }
     kit = site.path.parent / "study.toml"
     if kit.is_file():
         study = parse_study(read_study_file(kit), families, kit.name, kit.parent)
@@ -166,12 +170,11 @@ def preflight(site: SiteFile) -> list[Condition]:
     for study, approved in studies.values():
         conditions.append(_approval(study, approved, site))
         conditions += _of_study(site, study, families, work)
-    return [*conditions, _connection(site)]
+    return [*conditions, connection_to(site.coordinator, site.ca)]
 
 
-def _approved(site: SiteFile, families: Families) -> list[Study]:
-    studies = (approved_study(site, study_hash, families) for study_hash in approvals_of(site))
-    return [study for study in studies if study is not None]
+def _failed(name: str, error: WardroundError) -> Condition:
+    return Condition(name, False, f"{error.where}: {error.problem}", error.remedy)
 
 
 def _approval(study: Study, approved: bool, site: SiteFile) -> Condition:
@@ -195,7 +198,7 @@ def _of_study(site: SiteFile, study: Study, families: Families, work: SiteWork) 
         conditions.append(Condition("rows", few is None, few.reason if few else f"{rows} training rows", remedy))
         conditions += map(_condition, plan.own_notices())
     except WardroundError as error:
-        conditions.append(Condition("study", False, f"{error.where}: {error.problem}", error.remedy))
+        conditions.append(_failed("study", error))
     return conditions
 
 
@@ -206,7 +209,7 @@ def _of_party(site: SiteFile, study: Study, families: Families, records: Records
         plan = own_vertical_plan(study, families, site.name, records)
         notices = plan.own_notices() if site.name == plan.holder else []
     except WardroundError as error:
-        return [Condition("study", False, f"{error.where}: {error.problem}", error.remedy)]
+        return [_failed("study", error)]
     conditions = [Condition("patients", True, f"{len(patients)} patients, whose numbers are {patients.form}")]
     return [*conditions, *map(_condition, notices)]
 
@@ -241,10 +244,6 @@ def _spending(site: SiteFile, plan: DeployedPlan) -> list[Condition]:
     return [Condition("privacy", enough, text if enough else f"{text}: more than {budget:g}", remedy, False)]
 
 
-def _connection(site: SiteFile) -> Condition:
-    return connection_to(site.coordinator, site.ca)
-
-
 def trust(ca: Path) -> ssl.SSLContext:
     """Certificates of coordinators are checked against it. A damaged file is reported as such, not as a bad
     connection."""
@@ -260,7 +259,7 @@ def connection_to(coordinator: str, ca: Path) -> Condition:
     try:
         context = trust(ca)
     except DeployError as error:
-        return Condition("connection", False, f"{error.where}: {error.problem}", error.remedy)
+        return _failed("connection", error)
     remedy = "Is the coordinator running, and may this machine connect to it (outgoing TCP)?"
     try:
         plain = socket.create_connection((host.strip("[]"), int(port)), CONNECT_WITHIN)

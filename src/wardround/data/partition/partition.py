@@ -45,9 +45,9 @@ def patient_classes(records: Records) -> np.ndarray:
         return np.asarray(records.target[first_rows(records.units)])
     present = records.target == 1
     rarest_first = np.argsort(present.sum(axis=0), kind="stable")
-    found = np.zeros((records.units.max(initial=-1) + 1, len(records.classes)), dtype=bool)
-    np.logical_or.at(found, records.units, present)
-    ranked = found[:, rarest_first]
+    of_patient = np.zeros((records.units.max(initial=-1) + 1, len(records.classes)), dtype=bool)
+    np.logical_or.at(of_patient, records.units, present)
+    ranked = of_patient[:, rarest_first]
     return np.where(ranked.any(axis=1), rarest_first[ranked.argmax(axis=1)], len(records.classes))
 
 

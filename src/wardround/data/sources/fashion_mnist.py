@@ -30,7 +30,7 @@ CLASSES = (
     "Bag",
     "Ankle boot",
 )
-SIDE = 28  # pixels
+PIXELS = 28  # of a row and of a column
 PARTS = ("train", "t10k")
 
 
@@ -52,12 +52,12 @@ def fashion_mnist(
         images, target = np.concatenate([train_images, test_images]), np.concatenate([train_target, test_target])
         notes = [f"Joined {len(train_target)} training and {len(test_target)} test images."]
         if rows is not None:
-            found = len(target)
-            if rows > found:
-                raise StudyError("data: rows", f"{rows} images wanted, {found} there", f"Write at most {found}.")
+            total = len(target)
+            if rows > total:
+                raise StudyError("data: rows", f"{rows} images wanted, {total} there", f"Write at most {total}.")
             chosen = balanced(target, rows, generator(seed, "fashion-mnist rows"))
             images, target = images[chosen], target[chosen]
-            notes.append(f"Kept {rows} of {found} images, as equally over the classes as possible.")
+            notes.append(f"Kept {rows} of {total} images, as equally over the classes as possible.")
         return Records(
             features=images,
             target=target,
@@ -80,8 +80,8 @@ def balanced(target: np.ndarray, count: int, draws: np.random.Generator) -> np.n
     for label in np.unique(target):
         members = np.flatnonzero(target[shuffled] == label)
         turn[members] = np.arange(len(members))
-    dealt = np.lexsort((target[shuffled], turn))  # by turn, then by class
-    return np.sort(shuffled[dealt[:count]])
+    order = np.lexsort((target[shuffled], turn))  # by turn, then by class
+    return np.sort(shuffled[order[:count]])
 
 
 def read_idx(file: Path, shape: tuple[int, ...]) -> np.ndarray:
@@ -105,8 +105,8 @@ def read_idx(file: Path, shape: tuple[int, ...]) -> np.ndarray:
 
 def _find_files(path: Path) -> list[tuple[Path, Path]]:
     """Images and labels of each part."""
-    wanted = [(f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte") for part in PARTS]
-    missing = [name for pair in wanted for name in pair if not _file(path, name).is_file()]
+    names = [(f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte") for part in PARTS]
+    missing = [name for pair in names for name in pair if not _file(path, name).is_file()]
     if missing:
         raise MachineError(
             str(path),
@@ -114,7 +114,7 @@ def _find_files(path: Path) -> list[tuple[Path, Path]]:
             "Run `apt-get install dataset-fashion-mnist` as root (Debian), "
             "or set data.path to a folder with the four files of Fashion-MNIST.",
         )
-    return [(_file(path, images), _file(path, labels)) for images, labels in wanted]
+    return [(_file(path, images), _file(path, labels)) for images, labels in names]
 
 
 def _file(path: Path, name: str) -> Path:
@@ -124,7 +124,7 @@ def _file(path: Path, name: str) -> Path:
 
 def _read_part(image_file: Path, label_file: Path) -> tuple[np.ndarray, np.ndarray]:
     """Images with a channel axis, kept as bytes because floats would take four times the memory, and their classes."""
-    images, labels = read_idx(image_file, (SIDE, SIDE)), read_idx(label_file, ())
+    images, labels = read_idx(image_file, (PIXELS, PIXELS)), read_idx(label_file, ())
     if len(images) != len(labels):
         raise _damaged(label_file, f"has {len(labels)} labels for the {len(images)} images of {image_file.name}")
     unknown = int((labels >= len(CLASSES)).sum())

@@ -49,7 +49,6 @@ from wardround.protocol.requests import TO_SITES, Kinds, read_request
 from wardround.protocol.text import plain_text
 from wardround.runs.audit import AuditLog
 from wardround.study.parser import Families
-from wardround.training.local import Memory
 
 MOST_SHOWN = 1000  # characters of one line on this site's screen
 UNREADABLE = "its rows cannot be used as they are; its own screen says why"  # which may name what is in a cell
@@ -191,15 +190,18 @@ class SiteWork:
                 Store(other.parent).forget()  # of a run that never said goodbye; its predictions stay
                 forget_matching(other.parent)
                 RunSecret(other.parent).destroy()
-        study = self.gate.study(str(body["study"]), [str(name) for name in body["sites"]])
-        if is_vertical(study):
-            return self._hello_of_party(run, body)
+        sites = [str(name) for name in body["sites"]]
+        study = self.gate.study(str(body["study"]), sites)
+        session = self._greeted_party(run, body) if is_vertical(study) else self._greeted_session(run, body)
+        self.log.add("joined", site=self.site, run=run, study=study.hash, sites=sites)
+        self.notice(f"takes part in {study.name}, run {run}")
+        return session.ready()
+
+    def _greeted_session(self, run: str, body: Body) -> Session:
         self.session = Session(self.site, self.state / run, self.gate, self.families, self.rows(), body)
         self._refuse_unknown_keys(self.session)
         self.session.greeted()
-        self.log.add("joined", site=self.site, run=run, study=self.session.study.hash, sites=self.session.sites)
-        self.notice(f"takes part in {self.session.study.name}, run {run}")
-        return self.session.ready()
+        return self.session
 
     def _session(self, body: Body) -> Session:
         run = check_run_name(body["run"])
@@ -211,17 +213,14 @@ class SiteWork:
             self.session.prepare(body["prepare"])
         return self.session
 
-    def _hello_of_party(self, run: str, body: Body) -> dict[str, Any]:
+    def _greeted_party(self, run: str, body: Body) -> PartySession:
         """Greeted again in the same run, it goes on with its session in memory."""
         if self.party is None or self.party.session.run != run:
             keys = (self.signer, self.peers)
             session = PartySession(self.site, self.state / run, self.gate, self.families, self.rows(), body, *keys)
             session.greeted()
             self.party = PartyWork(session)
-        session = self.party.session
-        self.log.add("joined", site=self.site, run=run, study=session.study.hash, sites=session.sites)
-        self.notice(f"takes part in {session.study.name}, run {run}")
-        return session.ready()
+        return self.party.session
 
     def _as_party(self, message: Message, tensors: bytes, head: str) -> Sealed:
         """As in `_train`, a repeated request is answered with the same bytes."""
@@ -274,7 +273,8 @@ class SiteWork:
         report, updates, memories = train(session, body, message.tensors)
         leaving = flat(updates) if seat is None else seat.masked(trials, number, updates)
         sealed = self._seal(ANSWERS[message.kind], {**report, **place_of(body)}, head, leaving)
-        session.store.keep(wave, number, _settled(memories), request, sealed)
+        settled = {n: memory.settled() for n, memory in memories.items()}
+        session.store.keep(wave, number, settled, request, sealed)
         self.notice(f"wave {wave + 1}, round {number + 1}: trained")
         for n, entry in report["trials"].items():
             if not entry["finite"]:
@@ -345,10 +345,6 @@ def request_hash(body: Body, tensors: bytes) -> str:
     """Identifies a request, without what changes when it is repeated (the head of the coordinator's log)."""
     same = {key: value for key, value in body.items() if key != "head"}
     return sha256(repr(sorted(same.items())).encode() + tensors).hexdigest()
-
-
-def _settled(memories: dict[int, Memory]) -> dict[int, Memory]:
-    return {number: memory.settled() for number, memory in memories.items()}
 
 
 def disclosable(error: WardroundError) -> str:

@@ -28,7 +28,7 @@ from wardround.evaluation.prediction import SitePrediction, scores_of
 from wardround.evaluation.regional import REGIONAL
 from wardround.evaluation.summaries.site_summary import curve_figures, own_thresholds, site_summary
 from wardround.privacy.dp.protection import Streams
-from wardround.runs.folder import write_atomically
+from wardround.runs.folder import RunFolder
 from wardround.runs.ledger import Entry
 from wardround.runs.prediction_tables import group_table
 from wardround.training.local import Memory, Outcome
@@ -219,7 +219,9 @@ def evaluate(session: Session, body: Body, tensors: Tree) -> dict[str, Any]:
             if prediction is not None and len(prediction.rows):  # no groups: results have none of a region's own model
                 sides[REGIONAL] = site_summary(prediction, classes, {}, smallest, cut)
         summaries[str(number)] = sides
-        save_model(session, trial, shared.get(number, {}), memories[number])
+        memory = memories[number]
+        params = trial.algorithm.begin(shared.get(number, {}), memory.algorithm)
+        RunFolder(session.folder).save_model(trial.arm, trial.seed, {**params, **memory.private, **memory.buffers})
     keep_predictions(session.folder, wave, names, predictions, classes, thresholds)
     return {"summaries": summaries, "figures": figures(session, body, trials, shared, memories)}
 
@@ -260,17 +262,6 @@ def own_prediction(session: Session, trial: Trial, shared: State, memory: Memory
     label, score, loss, right = scores
     numbers = getattr(site, f"{side}_rows")
     return SitePrediction(site.name, numbers, label, score, loss, right, rows.people.numpy())
-
-
-def save_model(session: Session, trial: Trial, shared: State, memory: Memory) -> None:
-    """The model with which this site predicts, for its own use."""
-    from safetensors.torch import save
-
-    leaves = {**trial.algorithm.begin(shared, memory.algorithm), **memory.private, **memory.buffers}
-    folder = session.folder / "models" / trial.arm
-    folder.mkdir(parents=True, exist_ok=True)
-    content = save({name: leaf.detach().contiguous().clone() for name, leaf in leaves.items()})
-    write_atomically(folder / f"seed-{trial.seed}.safetensors", content)
 
 
 def groups_in(cohort: Cohort, prediction: SitePrediction) -> dict[str, np.ndarray]:

@@ -73,14 +73,14 @@ def draw_labels(
 def correlations() -> np.ndarray:
     """Of the latent numbers: for each pair the one correlation at which the copula expects the published count."""
     first, second = np.triu_indices(len(FINDINGS), 1)
-    wanted = np.concatenate(WITH_BOTH) / sum(IMAGES.values())
+    published = np.concatenate(WITH_BOTH) / sum(IMAGES.values())
     quantiles = {view: ndtri(prevalence(view)) for view in IMAGES}
     low, high = np.full(len(first), -0.99), np.full(len(first), 0.99)
     for _ in range(40):  # bisection of all pairs at once: the expected count rises with the correlation
         middle = (low + high) / 2
         expected = SHARE_AP * _both(quantiles["AP"][first], quantiles["AP"][second], middle)
         expected += (1 - SHARE_AP) * _both(quantiles["PA"][first], quantiles["PA"][second], middle)
-        low, high = np.where(expected < wanted, middle, low), np.where(expected < wanted, high, middle)
+        low, high = np.where(expected < published, middle, low), np.where(expected < published, high, middle)
     matrix = np.eye(len(FINDINGS))
     matrix[first, second] = matrix[second, first] = (low + high) / 2
     return matrix  # positive definite as it is: its smallest eigenvalue is 0.30

@@ -80,9 +80,11 @@ def phantom(
             number = len(blocks)
             block = draw_block(seed, number, hospitals, images_per_patient, enrich)
             count = min(len(block), rows - done)
-            images[done : done + count, 0], found = draw_images(block, count, seed, number, trees, machines, noise)
-            found[:, 0] += done
-            boxes.append(found)
+            images[done : done + count, 0], block_boxes = draw_images(
+                block, count, seed, number, trees, machines, noise
+            )
+            block_boxes[:, 0] += done
+            boxes.append(block_boxes)
             blocks.append(block)
             done += count
         return _records(images, blocks, np.concatenate(boxes), enrich, seed)
@@ -123,9 +125,9 @@ def draw_images(
         spots = {name: place(lasting[who, k], passing[some, k]) for k, name in enumerate(FINDINGS)}
         body = reshape(stand(person[who], moment[some], block.is_ap[some], block.is_female[some]), target, spots)
         chest = draw_chest(body, trees.shape[1], trees[tree[who]])
-        found = add_findings(chest, target, spots, draws)
-        found[:, 0] += start
-        boxes.append(found[found[:, 0] < count])
+        marked = add_findings(chest, target, spots, draws)
+        marked[:, 0] += start
+        boxes.append(marked[marked[:, 0] < count])
         images.append(expose(chest.film, machines, block.hospital[some], noise, grain))
     return np.concatenate(images)[:count], np.concatenate(boxes)
 
