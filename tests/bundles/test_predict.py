@@ -44,7 +44,7 @@ from wardround.data.sources.heart import read_hospital
 from wardround.runs.execute import run_study
 from wardround.runs.folder import RunFolder
 from wardround.study.schema import Preparation
-from wardround.uncertainty.decision import FAR, TOO_LARGE
+from wardround.uncertainty.decision import OUT_OF_DISTRIBUTION, TOO_LARGE
 
 HEADER = "row,score,predicted,out_of_distribution,why\n"
 
@@ -270,7 +270,7 @@ def test_numbers_beyond_all_bounds_have_no_score_and_no_call(tmp_path: Path) -> 
         "score": None,
         "predicted": None,
         "out_of_distribution": True,
-        "why": f"{FAR.text}; {TOO_LARGE.text}",
+        "why": f"{OUT_OF_DISTRIBUTION.text}; {TOO_LARGE.text}",
     }
     assert made[1]["score"] in (0.0, 1.0)
     assert made[1]["out_of_distribution"] is True

@@ -217,7 +217,7 @@ def _marks_of_rows(bundle: Bundle, rows: _Prepared, scored: _Scored) -> list[Mar
         by_column = {decision.INCOMPLETE: rows.gaps, **by_column}
     return [
         *((reason, name, marks) for reason, columns in by_column.items() for name, marks in columns.items()),
-        (decision.FAR, "", far),
+        (decision.OUT_OF_DISTRIBUTION, "", far),
         (decision.TOO_LARGE, "", scored.too_large),
         (decision.UNREADABLE, "", rows.unreadable),
     ]
