@@ -166,8 +166,8 @@ class Model:
         self, params: Tree, x: Tensor, y: Tensor, share: Tensor, masks: Tree, copies: int = 1
     ) -> tuple[Tree, Tensor]:
         """The same for a stack of sites along the first axis. `share` is each row's weight in its site's mean; rows
-        that pad a short batch have 0. With a closed gradient, `copies` consecutive models may share a batch, which `x`, `y`
-        and `share` then hold once."""
+        that pad a short batch have 0. With a closed gradient, `copies` consecutive models may share a batch, which `x`,
+        `y` and `share` then hold once."""
         if self.closed_gradient is not None:
             return self.closed_gradient(params, x, y, share, *([copies] if copies > 1 else []))
 
