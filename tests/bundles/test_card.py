@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wardround.bundles.build.make import Opened, bundle_from, open_for_bundles
-from wardround.bundles.bundle import Bundle, load_bundle
-from wardround.bundles.card.card import gap_words, share_of
+from wardround.bundles import Bundle, FinishedRun, bundle_from, load_bundle, open_finished_run
+from wardround.bundles.card.card import gap_text, share_of
 from wardround.bundles.card.concerning import Whose, concerning
 from wardround.bundles.card.markdown import plain, render
 from wardround.runs.execute import run_study
@@ -75,10 +74,10 @@ def test_all_sections_are_there_in_order(text: str) -> None:
         "Figures on test rows",
         "Threshold",
         "Calibration",
-        "How sure it is",
+        "Uncertainty",
         "Privacy",
         "Columns that it needs",
-        "Gaps, unseen levels, far rows",
+        "Gaps, unseen levels, rows out of distribution",
         "Limits",
         "Where it comes from",
     ]
@@ -93,7 +92,7 @@ def test_hashes_and_the_study_are_named(bundle: Bundle, text: str) -> None:
     assert bundle.about["study"]["hash"] in text
 
 
-def test_each_kind_of_arm_says_whose_rows_it_has_seen(opened: Opened, tmp_path: Path) -> None:
+def test_each_kind_of_arm_says_whose_rows_it_has_seen(opened: FinishedRun, tmp_path: Path) -> None:
     def trained(arm: str, site: str) -> tuple[list[str], str]:
         made = load_bundle(bundle_from(opened, arm=arm, site=site, out=tmp_path / f"{arm}-{site}"))
         return list(made.about["card"]["training"]["sites"]), (made.path / "card.md").read_text()
@@ -177,7 +176,7 @@ def test_the_card_of_a_csv_hospital_names_neither_the_other_nor_its_columns(tmp_
     told = "'{}': 2 of 120 rows left out, without a value in 'ill'".format
     notices = json.loads((made.folder / "results.json").read_text())["notices"]
     assert {told("north"), told("south")} <= {notice["text"] for notice in notices}
-    opened = open_for_bundles(made.folder)
+    opened = open_finished_run(made.folder)
     for name, other in (("north", "south"), ("south", "north")):
         bundle = load_bundle(bundle_from(opened, arm="fedavg", site=name, out=tmp_path / name))
         limits = bundle.about["card"]["limits"]
@@ -185,7 +184,7 @@ def test_the_card_of_a_csv_hospital_names_neither_the_other_nor_its_columns(tmp_
         assert not [line for line in limits if other in line and not line.startswith("Sites with fewer than")]
 
 
-def test_areas_under_curves_of_own_models_are_said_to_be_means(opened: Opened, tmp_path: Path) -> None:
+def test_areas_under_curves_of_own_models_are_said_to_be_means(opened: FinishedRun, tmp_path: Path) -> None:
     for arm, own in (("fedavg", False), ("local", True), ("clustered", True), ("intercepts", True)):
         found = load_bundle(bundle_from(opened, arm=arm, site="va", out=tmp_path / arm))
         text = (found.path / "card.md").read_text()
@@ -197,9 +196,9 @@ def test_areas_under_curves_of_own_models_are_said_to_be_means(opened: Opened, t
 
 def test_gaps_of_a_site_with_its_own_columns_are_filled_with_nobody_elses_values(bundle: Bundle) -> None:
     recipe = bundle.recipe
-    assert "or of other sites' where it has none" in " ".join(gap_words(recipe))
+    assert "or of other sites' where it has none" in " ".join(gap_text(recipe))
     own = replace(recipe, settings=replace(recipe.settings, schema="own"))
-    assert gap_words(own)[0] == "A gap in a number is filled with the median of this site's training rows."
+    assert gap_text(own)[0] == "A gap in a number is filled with the median of this site's training rows."
 
 
 def test_names_from_somebodys_file_break_no_table(card: dict[str, Any]) -> None:
@@ -211,7 +210,7 @@ def test_names_from_somebodys_file_break_no_table(card: dict[str, Any]) -> None:
     assert "<script>" not in made.replace("\\<script>", "")
 
 
-def test_no_patient_is_in_a_card(run: Path, text: str, opened: Opened) -> None:
+def test_no_patient_is_in_a_card(run: Path, text: str, opened: FinishedRun) -> None:
     """Of a number with many digits no card can have a copy by chance."""
     table = RunFolder(run).predictions()
     assert not any(f"{score:.6f}"[2:] in text for score in table["score"])

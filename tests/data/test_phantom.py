@@ -21,18 +21,21 @@ from wardround.core.settings import parse_settings, settings_of
 from wardround.data.imaging.finding_names import FINDINGS
 from wardround.data.records import BOX_COLUMNS, Records
 from wardround.data.sources.phantom.drawing import TRAITS, Chest, clouds, draw_chest, stand, vessel_trees, wall_at
-from wardround.data.sources.phantom.label_draws import (
+from wardround.data.sources.phantom.radiographs import (
     AGE_PULL,
+    CORNERS,
     IMAGES,
     SHARE_AP,
     WITH_BOTH,
     WITH_FINDING,
     correlations,
     draw_labels,
+    expose,
+    mark,
+    phantom,
     prevalence,
+    scanner_of,
 )
-from wardround.data.sources.phantom.radiographs import phantom
-from wardround.data.sources.phantom.scanner import CORNERS, expose, mark, scanner_of
 from wardround.data.sources.phantom.signs import CHANCES, add_findings, place, reshape
 from wardround.data.split import fingerprints
 

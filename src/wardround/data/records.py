@@ -1,6 +1,6 @@
 """What a source delivers: rows before any site is formed, split or prepared."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Literal
@@ -115,6 +115,19 @@ class Records:
             ids=None if self.ids is None else self.ids[rows],
             visits=None if self.visits is None else self.visits[rows],
         )
+
+
+@dataclass(frozen=True)
+class Source:
+    """Reads nothing until it is asked to."""
+
+    load: Callable[[], Records]
+
+
+def numbered(prefix: str, count: int) -> list[str]:
+    """`x01`, `x02`, ...: padded so that names sort in the order of their numbers."""
+    width = max(2, len(str(count)))
+    return [f"{prefix}{number:0{width}}" for number in range(1, count + 1)]
 
 
 def spaced_evenly(rows: np.ndarray, most: int) -> np.ndarray:

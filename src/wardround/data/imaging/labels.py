@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from wardround.core.errors import DataError
-from wardround.data.imaging.finding_names import FINDINGS, NO_FINDING, chosen, plain
+from wardround.data.imaging.finding_names import FINDINGS, NO_FINDING, chosen, plain, simple
 from wardround.data.imaging.listing import Listing
 from wardround.data.imaging.problems import Problem
 from wardround.data.records import BOX_COLUMNS
@@ -46,10 +46,6 @@ class Table:
         """Where any row is wrong. `problem` begins with their number."""
         if wrong.any():
             raise DataError(f"{self.path}, line {self.lines[wrong][0]}", f"{wrong.sum()} {problem}", remedy)
-
-
-def simple(name: str) -> str:
-    return "".join(sign for sign in name.casefold() if sign.isalnum())
 
 
 def is_table(path: Path) -> bool:
@@ -105,7 +101,8 @@ def read_listing(path: Path, findings: tuple[str, ...]) -> Listing:
         classes = _findings_in(listed, findings, path)
         target, problems = _from_lists(names, listed, classes)
     else:
-        classes = chosen(findings, _finding_columns(table), path.name)
+        columns = [name for name in table.header if name and simple(name) not in OTHER]
+        classes = chosen(findings, columns, path.name)
         target = _from_columns(table, classes)
     return Listing(names, target, classes, _attributes(table, names), problems)
 
@@ -133,10 +130,6 @@ def _from_lists(
         unknown.append("|".join(word or "(blank)" for word in words if plain(word) not in known))
     odd = np.flatnonzero(np.array([bool(text) for text in unknown])[which])
     return target[which], tuple(Problem("unknown-finding", names[row], unknown[which[row]]) for row in odd)
-
-
-def _finding_columns(table: Table) -> list[str]:
-    return [name for name in table.header if name and simple(name) not in OTHER]
 
 
 def _from_columns(table: Table, classes: tuple[str, ...]) -> np.ndarray:

@@ -23,6 +23,7 @@ from wardround.data.imaging.decode import MOST_PIXELS, WHOLE, finished, need_cla
 from wardround.data.imaging.finding_names import FINDINGS, chosen
 from wardround.data.imaging.listing import Gathered, ImageOptions, Listing, drawn_rows, settled
 from wardround.data.imaging.problems import Kind, Problem, notes, refuse
+from wardround.data.split import prints_of
 
 PARTS = {"train": "train", "val": "validation", "test": "test"}
 MOST_IMAGES = 1 << 22  # of one part of the split
@@ -60,7 +61,7 @@ def gather_npz(path: Path, cache: Path, options: ImageOptions) -> Gathered:
     chunks = partial(_converted, archive, list(pictures.values()), rows, options)
     if len(rows) * size**2 < IN_MEMORY and not options.clahe:
         images = _filled(chunks(), len(rows), size)
-        prints = store.prints_of(images, listing.target)
+        prints = prints_of(images, listing.target)
     else:
         conversion = _cached(path, cache, options, chunks)
         images = store.open_images(conversion)

@@ -17,9 +17,8 @@ from wardround.data.imaging.labels import is_table, read_boxes
 from wardround.data.imaging.listing import Gathered, ImageOptions, groups, hospitals, patients
 from wardround.data.imaging.npz import gather_npz
 from wardround.data.imaging.problems import CONVERTED, Accepted
-from wardround.data.records import Records
+from wardround.data.records import Records, Source
 from wardround.data.sources.phantom.radiographs import phantom
-from wardround.data.sources.source import Source
 from wardround.study.facts import SourceFacts, declares
 
 CITATION = "Wang et al. ChestX-ray8: hospital-scale chest X-ray database and benchmarks. CVPR 2017. arXiv:1705.02315"

@@ -14,8 +14,7 @@ import pandas as pd
 from wardround.core.errors import DataError, MachineError, StudyError
 from wardround.core.seeds import generator
 from wardround.core.settings import Count, WholeNumber
-from wardround.data.records import Records
-from wardround.data.sources.source import Source
+from wardround.data.records import Records, Source
 from wardround.study.facts import SourceFacts, declares
 
 CLASSES = (
@@ -32,7 +31,6 @@ CLASSES = (
 )
 PIXELS = 28  # of a row and of a column
 PARTS = ("train", "t10k")
-
 
 CITATION = "Xiao, Rasul, Vollgraf. Fashion-MNIST. 2017. arXiv:1708.07747"
 

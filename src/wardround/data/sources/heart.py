@@ -11,8 +11,7 @@ import numpy as np
 import pandas as pd
 
 from wardround.core.errors import StudyError
-from wardround.data.records import Column, Records
-from wardround.data.sources.source import Source
+from wardround.data.records import Column, Records, Source
 from wardround.study.facts import SourceFacts, declares
 
 Hospital = Literal["cleveland", "hungarian", "switzerland", "va"]
@@ -36,7 +35,6 @@ COLUMNS = (
 )
 # nobody alive has 0; the hospitals wrote it for "not measured"
 ZERO_IS_MISSING = sorted(column.name for column in COLUMNS if column.missing_codes)
-
 
 CITATION = (
     "Janosi, Steinbrunn, Pfisterer, Detrano. Heart Disease. UCI Machine Learning Repository 1989. "

@@ -17,8 +17,7 @@ import pandas as pd
 
 from wardround.core.seeds import generator
 from wardround.core.settings import Count, NonNegative, Range, WholeNumber
-from wardround.data.records import Column, Records
-from wardround.data.sources.source import Source
+from wardround.data.records import Column, Records, Source, numbered
 from wardround.study.facts import SourceFacts, declares
 
 
@@ -70,12 +69,12 @@ def synthetic(
         if sizes != drawn:
             cut = sum(size < full for size, full in zip(sizes, drawn, strict=True))
             notes.append(f"Cut {cut} of {count} sites to their first {largest} rows.")
-        names = _numbered("x", features)
+        names = numbered("x", features)
         return Records(
             features=pd.DataFrame(np.concatenate([rows for rows, _ in sites]), columns=names),
             target=np.concatenate([target for _, target in sites]),
             classes=tuple(str(label) for label in range(classes)),
-            hospital=np.repeat(_numbered("site-", count), sizes),
+            hospital=np.repeat(numbered("site-", count), sizes),
             columns=tuple(Column(name) for name in names),
             groups=pd.DataFrame(index=pd.RangeIndex(sum(sizes))),
             notes=tuple(notes),
@@ -118,9 +117,3 @@ def draw_site(model: SiteModel, size: int, draws: np.random.Generator) -> tuple[
     rows = model.centre + spread * draws.standard_normal((size, features))
     scores = rows @ model.weights + model.bias  # softmax keeps their order
     return rows, scores.argmax(axis=1).astype(np.int64)
-
-
-def _numbered(prefix: str, count: int) -> list[str]:
-    """`x01`, `x02`, ...: padded so that names sort in the order of their numbers."""
-    width = max(2, len(str(count)))
-    return [f"{prefix}{number:0{width}}" for number in range(1, count + 1)]

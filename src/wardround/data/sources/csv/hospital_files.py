@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from wardround.core.errors import DataError, StudyError, suggest
-from wardround.data.records import Records
+from wardround.data.records import Records, Source
 from wardround.data.sources.csv.columns import (
     SEX_WORDS,
     DeclaredColumns,
@@ -29,7 +29,6 @@ from wardround.data.sources.csv.columns import (
     shape,
 )
 from wardround.data.sources.csv.target_classes import DeclaredClasses, read_target
-from wardround.data.sources.source import Source
 from wardround.data.text_table import Separator, Table, checked_names, looks_like_data, read_table
 
 AGE_NAMES = ("age", "age_years")

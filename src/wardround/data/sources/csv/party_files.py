@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from wardround.core.errors import DataError, StudyError, suggest
-from wardround.data.records import Column, Records
+from wardround.data.records import Column, Records, Source
 from wardround.data.sources.csv.columns import DeclaredColumns, read_features
 from wardround.data.sources.csv.hospital_files import (
     SEX_NAMES,
@@ -30,7 +30,6 @@ from wardround.data.sources.csv.hospital_files import (
     without,
 )
 from wardround.data.sources.csv.target_classes import DeclaredClasses, read_target
-from wardround.data.sources.source import Source
 from wardround.data.text_table import Cells, Separator, Table, checked_names, read_table
 
 NO_ROW = -1  # in the place of a row's number
