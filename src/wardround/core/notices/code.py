@@ -1,4 +1,4 @@
-"""What a code of a notice declares, and the words that texts of several families need."""
+"""The declaration of a notice's code, and phrases that texts of several families share."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

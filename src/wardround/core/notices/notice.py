@@ -1,4 +1,4 @@
-"""Remarks about data or a run, as values: what is remarked on, where, and how much of it. No decision reads a sentence.
+"""Remarks about data or a run as structured values: code, place and counts. No decision depends on a sentence.
 
 A notice holds names (of sites, columns, classes, arms, files) and counts, never a patient's value. The codes, and the
 sentences that are made from them, are in `*_codes.py` beside this module.

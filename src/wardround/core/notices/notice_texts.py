@@ -130,7 +130,7 @@ def _cell(text: str) -> str:
 
 
 def _shared(notice: Notice) -> tuple[object, ...]:
-    """What is equal for notices that may share a line; one of no site stands for itself."""
+    """Equal for notices that may share a line. Those without a site have lines of their own."""
     alone = () if notice.site and not notice.other_sites else (id(notice),)
     return notice.code, notice.severity, notice.variant, notice.accepted, notice.details.get("part"), *alone
 
