@@ -4,7 +4,6 @@ from collections.abc import Collection, Mapping, Sequence
 from math import prod
 from typing import Any
 
-from wardround.core.errors import DeployError
 from wardround.core.tree import Tree
 from wardround.deployment.common.answer_checks import check_classes, require, rows_scored
 from wardround.deployment.common.deployed_plan import DeployedPlan
@@ -14,6 +13,7 @@ from wardround.deployment.vertical.vertical_validation import holder_of
 from wardround.evaluation.summaries.summary_validation import Expected, check_summary
 from wardround.privacy.psi.psi import SUM_PRINT, Matcher, PsiMessage, check_message, due_answers
 from wardround.privacy.secure_sum.secure_sum import Verifier
+from wardround.protocol.answers import bad_answer
 from wardround.protocol.messages import Message
 from wardround.training.trial import Trial
 
@@ -32,7 +32,7 @@ def check_messages(
     messages = [PsiMessage.decode(encoded) for encoded in messages_in(answer[1])]
     for message in messages:
         if message.sender != party:
-            raise DeployError(party, "speaks in another party's name", "Look into its log.")
+            raise bad_answer(party, "speaks in another party's name", "Look into its log.")
         check_message(party, matcher.terms, message, keys)
     kinds = [(message.kind, message.owner, message.keys) for message in messages]
     require(kinds == due_answers(party, matcher.terms, received), "other messages than the matching asks for")
