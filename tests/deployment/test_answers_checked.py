@@ -218,7 +218,7 @@ def test_who_left_in_the_middle_is_counted(tmp_path: Path) -> None:
     entry = results(network)["participation"]["cedar"]
     assert (entry["joined"], entry["rounds"], entry["scored"]) == (True, 1, False)
     assert entry["of"] == len(network.folder.records())
-    assert entry["why"].startswith("sent an answer that cannot be used")
+    assert entry["reason"].startswith("sent an answer that cannot be used")
 
 
 def test_a_hospital_with_more_than_half_of_all_weight_is_noticed(tmp_path: Path) -> None:
