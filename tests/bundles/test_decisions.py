@@ -29,7 +29,7 @@ from wardround.bundles.uncertainty import SHARES, Referral
 from wardround.core.threads import torch_threads
 from wardround.runs.execute import run_study
 from wardround.serving.app import make_app
-from wardround.uncertainty.decision import CALL_ADDED, DOUBT, NO_ANSWER_FITS, REASONS, TEXTS
+from wardround.uncertainty.decision import DOUBT, NO_ANSWER_FITS, PREDICTION_ADDED, REASONS, TEXTS
 
 TABLE_ARMS = ("fedavg", "local", "pooled", "clustered", "intercepts", "newcomer", "exact", "network")
 
@@ -148,7 +148,7 @@ def contradictions(bundle: Bundle, made: pd.DataFrame) -> list[str]:
             word = call if names is None else names[int(call)]
             if word not in answers:
                 found.append(f"{place}: called {word}, set {held}")
-            if not bundle.findings and len(answers) == 1 and {CALL_ADDED.code, NO_ANSWER_FITS.code} & set(codes):
+            if not bundle.findings and len(answers) == 1 and {PREDICTION_ADDED.code, NO_ANSWER_FITS.code} & set(codes):
                 found.append(f"{place}: one answer, which was added")
     return found
 
@@ -189,7 +189,7 @@ def test_no_prediction_of_any_kind_of_bundle_contradicts_itself(cases: dict[str,
             seen |= {code for why in made["why"] for code in reasons_in(why)}
         plain = case.predict(case.bundle, How(uncertain=False))
         assert contradictions(case.bundle, plain) == [], name
-        assert not {DOUBT.code, CALL_ADDED.code, NO_ANSWER_FITS.code} & {
+        assert not {DOUBT.code, PREDICTION_ADDED.code, NO_ANSWER_FITS.code} & {
             c for why in plain["why"] for c in reasons_in(why)
         }
     # the cases are such that all but an image that cannot be read occur
@@ -256,7 +256,7 @@ def test_nobody_is_called_what_the_set_excludes(cleveland: tuple[Bundle, pd.Data
     assert (made["call"][between] == bundle.classes[0]).all()
     assert (made["set"][between] == " or ".join(bundle.classes)).all()
     assert made["refer"][between].all()
-    assert made["why"][between].str.contains(CALL_ADDED.text).all()
+    assert made["why"][between].str.contains(PREDICTION_ADDED.text).all()
     assert contradictions(bundle, made) == []
     assert len(made) == len(table)
     doubtful = made["refer"] & ~made["far"]
@@ -278,7 +278,7 @@ def test_the_report_counts_what_a_bundle_says(tmp_path: Path) -> None:
             bundle = replace(load_bundle(path), threshold=float(np.asarray(measured(run).cut)))
             made = predict_table(bundle, recorded(run).iloc[found.test_rows].reset_index(drop=True))
             codes = [set(reasons_in(why)) for why in made["why"]]
-            unsupported = [bool({CALL_ADDED.code, NO_ANSWER_FITS.code} & one) for one in codes]
+            unsupported = [bool({PREDICTION_ADDED.code, NO_ANSWER_FITS.code} & one) for one in codes]
             sets.append((~made["set"].str.contains(" or ", regex=False)).mean())
             added.append(np.mean(unsupported))
             away.append(np.mean([DOUBT.code in one or other for one, other in zip(codes, unsupported, strict=True)]))

@@ -35,7 +35,7 @@ from wardround.data.sources.heart import read_hospital
 from wardround.runs.execute import run_study
 from wardround.runs.folder import RunFolder
 from wardround.study.schema import Preparation
-from wardround.uncertainty.decision import FAR, TOO_LARGE
+from wardround.uncertainty.decision import OUT_OF_DISTRIBUTION, TOO_LARGE
 
 HEADER = "row,score,call,far,why\n"
 
@@ -251,7 +251,7 @@ def test_numbers_beyond_all_bounds_have_no_score_and_no_call(tmp_path: Path) -> 
     weights = next(leaf for name, leaf in bundle.params.items() if leaf.numel() == 2).ravel()
     huge = 1e300 * np.array([1, -1 if weights[0] * weights[1] > 0 else 1])
     made = predict_rows(bundle, [{"a": float(huge[0]), "b": float(huge[1])}, {"a": float(huge[0]), "b": 0}])
-    assert made[0] == {"score": None, "call": None, "far": True, "why": f"{FAR.text}; {TOO_LARGE.text}"}
+    assert made[0] == {"score": None, "call": None, "far": True, "why": f"{OUT_OF_DISTRIBUTION.text}; {TOO_LARGE.text}"}
     assert made[1]["score"] in (0.0, 1.0)
     assert made[1]["far"] is True
 

@@ -15,8 +15,8 @@ from wardround.bundles.bundle import Bundle, load_bundle
 from wardround.bundles.predict.predict import predict_images, predict_table
 from wardround.core.threads import torch_threads
 from wardround.data.site import Site
+from wardround.evaluation.uncertainty.uncertainty_results import reasons_of
 from wardround.evaluation.uncertainty.uncertainty_rows import SeedRows, seeds_of
-from wardround.evaluation.uncertainty.uncertainty_use import reasons_of
 from wardround.runs.execute import run_study
 from wardround.uncertainty.decision import referred
 

@@ -26,7 +26,7 @@ from wardround.evaluation.metrics import THRESHOLD
 from wardround.models import MODELS, Model, Shape
 from wardround.runs.catalog import families
 from wardround.runs.folder import MISFITS as CHANGED
-from wardround.uncertainty.decision import called
+from wardround.uncertainty.decision import predicted_labels
 
 __all__ = ["FORMAT", "Bundle", "Calibration", "load_bundle"]
 
@@ -117,7 +117,7 @@ class Bundle:
 
     def predicted(self, scores: np.ndarray) -> np.ndarray:
         """Class numbers: by the threshold for two classes, the highest score otherwise. 1 or 0 for each finding."""
-        return called(scores, self.finding_thresholds if self.findings else self.threshold)
+        return predicted_labels(scores, self.finding_thresholds if self.findings else self.threshold)
 
     def probabilities(self, scores: np.ndarray) -> np.ndarray | None:
         """Calibrated probabilities of the positive class; None without a calibration. For findings (rows, findings),

@@ -39,10 +39,10 @@ def train_sites(trial: Trial, run: Run, assignments: Sequence[Assignment]) -> It
 def _in_threads(
     trial: Trial, run: Run, assignments: Sequence[Assignment], workers: int
 ) -> Iterator[tuple[Assignment, Outcome]]:
-    """A large model's sites on one thread each, as many at a time as there are threads.
+    """A large model's sites, each on one thread.
 
-    Two threads on two sites do more than two threads on one, and no number depends on how many there are. Results
-    come in site order; at most one for each worker is waiting.
+    Two threads on two sites are faster than two threads on one site, and no number depends on how many there are.
+    Results come in site order; at most one per worker is waiting.
     """
     waiting: deque[tuple[Assignment, Future[Outcome]]] = deque()
     for assignment in assignments:

@@ -75,7 +75,10 @@ def diverged_arms(lines: Iterable[Summary], seeds: int) -> list[Notice]:
     for line in lines:
         if line.get("diverged"):
             lost.setdefault(line["arm"], set()).add(line["seed"])
-    return [Notice("diverged", "warning", arm=arm, seeds=some_of(len(found), seeds)) for arm, found in lost.items()]
+    return [
+        Notice("diverged", "warning", arm=arm, seeds=some_of(len(lost_seeds), seeds))
+        for arm, lost_seeds in lost.items()
+    ]
 
 
 def withheld(study: Study, lines: Sequence[Summary], classes: Sequence[str]) -> list[Notice]:

@@ -213,7 +213,6 @@ def run_unit(plan: Plan, unit: Unit, number: int, checkpoint: Checkpoint, folder
 
 
 def save_unit(plan: Plan, number: int, trials: Sequence[Trial], runs: Sequence[Run], folder: RunFolder) -> None:
-    """A finished unit's predictions and weights."""
     pairs, study = list(zip(trials, runs, strict=True)), plan.study
     if study.arm(trials[0].arm).held_out is not None:
         _save(plan, folder, number, "selection", _predicted(pairs))

@@ -33,8 +33,6 @@ CACHE_BYTES = 2**30
 
 @dataclass
 class Plan:
-    """A study with its data loaded: everything that can be known before training."""
-
     study: Study
     families: Families
     cohorts: Mapping[str, Cohort]  # by what an arm says of its data; mostly there is one

@@ -1,4 +1,4 @@
-"""One round, as data in and data out. Engines differ only in how `train_sites` happens."""
+"""One round, from state to state. Engines differ only in how they run `train_sites`."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -33,7 +33,7 @@ def start(trial: Trial, weights: tuple[Tree, Tree] | None = None) -> Run:
 
 
 def start_apart(trial: Trial) -> Run:
-    """The coordinator's part alone: in a deployment memories are at the sites."""
+    """The coordinator's part only: in a deployment memories are at the sites."""
     return Run(0, trial.algorithm.init(_parts(trial)[0], len(trial.sites)), {})
 
 

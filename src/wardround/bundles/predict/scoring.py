@@ -126,7 +126,7 @@ def predict_block(bundle: Bundle, block: Block, keep: Sequence[str] = (), how: H
         *((decision.UNSEEN, name, rows) for name, rows in read.unseen.items()),
         *((decision.OUTSIDE, name, rows) for name, rows in too_far.items()),
         # by ranges a row is far because it is outside of one, and that is said with the column's name
-        (decision.FAR, "", far if by_distance else far & ~outside_any),
+        (decision.OUT_OF_DISTRIBUTION, "", far if by_distance else far & ~outside_any),
         (decision.TOO_LARGE, "", beyond_reach),
         (decision.UNREADABLE, "", unread),
     ]

@@ -25,8 +25,8 @@ from wardround.deployment.flat.site_session import Body
 from wardround.deployment.vertical.party_session import PartySession
 from wardround.deployment.vertical.patient_matching import as_bytes, as_tensor
 from wardround.engines.serial import order_of
-from wardround.engines.split.exchange import LabelHolder, Labelled, Own, Party, parts_of, protection
-from wardround.engines.split.split import blocks, cut_of, threads_for
+from wardround.engines.split.exchange import LabelHolder, Labelled, Own, Party, cut_of, parts_of, protection
+from wardround.engines.split.split import blocks, threads_for
 from wardround.privacy.dp.noise import SecretStream, site_key
 from wardround.protocol.messages import tensor_bytes
 from wardround.runs.checkpoint import read_leaves, write_leaves

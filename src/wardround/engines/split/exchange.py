@@ -164,9 +164,7 @@ def through_channel(model: Model, settings: EmbeddingNoise, seed: int) -> Model:
     A row's noise is a function of the seed, the party, its weights and the row's own numbers, so that its prediction
     does not depend on other rows or on their order.
     """
-    cut = model.cut
-    if cut is None:
-        raise ValueError("a model without parts has nothing that travels")
+    cut = cut_of(model)
     keys = {part.party: seeds.number(seed, "noise on predictions", site=part.party) for part in cut.parts}
 
     def logits(params: Tree, buffers: Tree, x: Tensor, masks: Tree | None) -> tuple[Tensor, Tree]:
@@ -223,6 +221,12 @@ def _mixed(whole: Tensor) -> Tensor:
 def _shifted(whole: Tensor, by: int) -> Tensor:
     """To the right, with zeros from the left."""
     return (whole >> by) & ((1 << (64 - by)) - 1)
+
+
+def cut_of(model: Model) -> Cut:
+    if model.cut is None:
+        raise ValueError("a model without parts cannot be split")
+    return model.cut
 
 
 def parts_of(cut: Cut, leaves: Tree) -> tuple[dict[str, Tree], Tree]:

@@ -13,9 +13,19 @@ from wardround.data.balance import class_weights
 from wardround.data.site import Rows
 from wardround.engines.engine import Engine
 from wardround.engines.serial import leaves_of_run, order_of, restore_run, runs_of_run, start_run
-from wardround.engines.split.exchange import LabelHolder, Labelled, Own, Party, bytes_of, parts_of, protection, whole_of
+from wardround.engines.split.exchange import (
+    LabelHolder,
+    Labelled,
+    Own,
+    Party,
+    bytes_of,
+    cut_of,
+    parts_of,
+    protection,
+    whole_of,
+)
 from wardround.models.joined import MISSING, TOP, below, numbers_of, presence
-from wardround.models.model import SMALL_MODEL, Cut, Model
+from wardround.models.model import SMALL_MODEL
 from wardround.privacy.dp.protection import seeded_streams
 from wardround.training.optimisers import optimiser_for
 from wardround.training.trial import RoundRecord, Run, Trial
@@ -30,8 +40,8 @@ def split_rounds(trials: Sequence[Trial], run: Run) -> Iterator[tuple[Run, list[
 
 
 def threads_for(trial: Trial) -> int:
-    """Parties step in turns: a second thread would mostly wait, unless a step is long. Deployed parties ask here too:
-    the last bit of a sum depends on it."""
+    """Parties take turns, so a second thread would mostly wait unless a step is long. Deployed parties use this
+    too: the last bit of a sum depends on it."""
     return 1 if trial.model.size < SMALL_MODEL else torch.get_num_threads()
 
 
@@ -104,12 +114,6 @@ def blocks(
             held = None if cut.labels is None else own.pop(cut.labels)
             block.append((own, Labelled(y, held, presence(cut.parts, x), top)))
         yield block
-
-
-def cut_of(model: Model) -> Cut:
-    if model.cut is None:
-        raise ValueError("a model without parts cannot be split")
-    return model.cut
 
 
 SPLIT: Engine[Run] = Engine(start_run, split_rounds, leaves_of_run, restore_run, runs_of_run)

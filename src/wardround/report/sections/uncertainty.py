@@ -27,7 +27,7 @@ from wardround.report.render.table import (
 )
 from wardround.report.section import Section
 from wardround.report.sections.findings import is_small
-from wardround.uncertainty.decision import CALL_ADDED, DOUBT, NO_ANSWER_FITS
+from wardround.uncertainty.decision import DOUBT, NO_ANSWER_FITS, PREDICTION_ADDED
 from wardround.uncertainty.referral import LEAST_ROWS
 
 # AUC from which strange images are told from usual ones, below which they are not, and are even taken for clearer
@@ -185,7 +185,7 @@ def _referred(evidence: Evidence, arm: str, told: dict[str, Any]) -> str:
         f"If a clinician takes over the least clear rows: cuts for {100 * at['asked']:.0f} % of validation rows "
         f"refer {100 * at['reasons'][DOUBT.code]:.0f} % of the test rows in {arm}"
     )
-    if at["reasons"][CALL_ADDED.code] or at["reasons"][NO_ANSWER_FITS.code]:
+    if at["reasons"][PREDICTION_ADDED.code] or at["reasons"][NO_ANSWER_FITS.code]:
         said += f"; with rows whose call had to be added to its set it is {100 * at['referred']:.0f} %"
     said += "."
     if changes:
