@@ -17,7 +17,7 @@ from wardround.core.errors import DeployError
 from wardround.core.threads import torch_threads
 from wardround.core.tree import Tree
 from wardround.data.site import Rows
-from wardround.deployment.common.deployed_plan import Side, reported_sides
+from wardround.deployment.common.deployed_plan import Subset, reported_subsets
 from wardround.deployment.common.local_predictions import keep_predictions
 from wardround.deployment.common.spool import is_finite
 from wardround.deployment.flat.site_training import groups_in
@@ -31,7 +31,7 @@ from wardround.models.joined import below, numbers_of, prefixed, presence
 from wardround.protocol.messages import tensor_bytes
 from wardround.runs.folder import write_atomically
 
-SIDES: tuple[Side, ...] = ("test", "validation")
+SIDES: tuple[Subset, ...] = ("test", "validation")
 
 
 def shown(wave: Wave) -> Tree:
@@ -46,7 +46,7 @@ def shown(wave: Wave) -> Tree:
     return leaving
 
 
-def _embeddings(one: AtParty, step: int, side: Side) -> Tensor:
+def _embeddings(one: AtParty, step: int, side: Subset) -> Tensor:
     party = one.session.site
     part = next(part for part in one.cut.parts if part.party == party)
     rows: Rows = getattr(one.trial.scored[0], side)
@@ -101,7 +101,7 @@ def _score_trial(wave: Wave, place: int, one: AtHolder, tensors: Tree) -> TrialS
     findings = len(classes) if session.plan.has_findings else 0
     thresholds = own_thresholds(made.get("validation"), smallest, study.evaluation.threshold, findings)
     summaries: dict[str, Any] = {}
-    for side in reported_sides(study):
+    for side in reported_subsets(study):
         if side in made:
             groups = groups_in(session.plan.cohort_of(study.arm(one.trial.arm)), made[side])
             summaries[side] = site_summary(
@@ -115,7 +115,7 @@ def _score_trial(wave: Wave, place: int, one: AtHolder, tensors: Tree) -> TrialS
     return TrialScores(summaries, figures, without, made.get("test"), thresholds)
 
 
-def prediction(one: AtHolder, side: Side, embeddings: Mapping[str, Tensor], missing: str = "") -> SitePrediction:
+def prediction(one: AtHolder, side: Subset, embeddings: Mapping[str, Tensor], missing: str = "") -> SitePrediction:
     """Of the holder's rows, with what other parties sent of those that they have, in their order; `missing` sent none.
     Cut into the same pieces as where all numbers are at one place."""
     trial, cut, rows = one.trial, one.cut, getattr(one.trial.scored[0], side)
@@ -151,7 +151,7 @@ def prediction(one: AtHolder, side: Side, embeddings: Mapping[str, Tensor], miss
     return SitePrediction(one.session.site, numbers, label, score, loss, right, rows.people.numpy())
 
 
-def _places(one: AtHolder, side: Side, party: str) -> Tensor:
+def _places(one: AtHolder, side: Subset, party: str) -> Tensor:
     """Which of the holder's rows the party has."""
     dealt = one.session.plan.dealt[one.session.plan.alike[one.trial.arm], _data_seed(one)]
     return torch.from_numpy(np.flatnonzero(dealt.present[party][dealt.rows[side]]))

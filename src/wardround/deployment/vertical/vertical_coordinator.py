@@ -19,7 +19,7 @@ from wardround.core.tree import Tree
 from wardround.deployment.common.answer_checks import check_waves, require
 from wardround.deployment.common.deployment_results import RESULT_FILES, Participants, save_summaries, write_results
 from wardround.deployment.common.messaging import Step
-from wardround.deployment.common.schema_agreement import rows_by_side
+from wardround.deployment.common.schema_agreement import split_sizes
 from wardround.deployment.flat.coordinator import Coordinator
 from wardround.deployment.vertical.party_answer_checks import check_dealt, check_messages, check_shapes, check_without
 from wardround.deployment.vertical.party_plan import VerticalPlan, coordinator_vertical_plan, shapes_told
@@ -124,7 +124,7 @@ class VerticalCoordinator(Coordinator):
         plan.counts = {kind: sides["train"] for kind, sides in zip(plan.kinds, matched.sides, strict=True)}
         plan.agree(shapes_told(self.study, plan.kinds, matched.shapes))
         plan.agreed = {
-            kind: replace(plan.agreed[kind], sides={self.holder: sides})
+            kind: replace(plan.agreed[kind], split_sizes={self.holder: sides})
             for kind, sides in zip(plan.kinds, matched.sides, strict=True)
         }
         plan.refuse_unsound_arms()
@@ -175,7 +175,7 @@ class VerticalCoordinator(Coordinator):
             sizes=sizes,
             common=common,
             sent=self.carried,
-            sides=[rows_by_side(sides) for sides in dealt.body["sizes"]],
+            sides=[split_sizes(sides) for sides in dealt.body["sizes"]],
             unmatched=dealt.body["unmatched"],
             described=dict(dealt.body["described"]),
             shapes={party: message.body["shapes"] for party, (message, _) in shaped.items()},
