@@ -16,8 +16,8 @@ from tests.deployment.vertical_federation import Parties, document, federation, 
 from wardround.core.errors import DeployError, WardroundError
 from wardround.data.sources.csv.hospital_files import short_hash
 from wardround.deployment.vertical import vertical_coordinator
-from wardround.deployment.vertical.party_session import DEAL, PartySession
-from wardround.deployment.vertical.party_training import AtParty, read_tensors, route
+from wardround.deployment.vertical.party_session import ROWS, PartySession
+from wardround.deployment.vertical.party_training import PartyTrial, read_tensors, route
 from wardround.deployment.vertical.patient_matching import as_bytes, as_tensor
 from wardround.privacy.dp.noise import SecretStream
 from wardround.protocol.messages import Message, Sealed, seal, tensor_bytes
@@ -316,12 +316,12 @@ def test_rows_are_shared_out_once(tmp_path: Path) -> None:
     network = federation(document(files), tmp_path, files)
 
     def others(site: str, sealed: Sealed) -> list[Sealed]:
-        first = session_of(network, "lab").channel.open("clinic", DEAL, as_bytes(load(sealed.tensors)[DEAL]))
+        first = session_of(network, "lab").channel.open("clinic", ROWS, as_bytes(load(sealed.tensors)[ROWS]))
         turned = tensor_bytes({name: rows.flip(0) for name, rows in load(first).items()})
         holder = session_of(network, "clinic").channel
-        again = [as_tensor(holder.seal(site, DEAL, content)) for content in (turned, first)]
+        again = [as_tensor(holder.seal(site, ROWS, content)) for content in (turned, first)]
         body = {"run": network.coordinator.run_name}
-        return [network.coordinator.sealed(Message("shape", body, {DEAL: one}), site) for one in again]
+        return [network.coordinator.sealed(Message("shape", body, {ROWS: one}), site) for one in again]
 
     assert asked_again(network, others, "shape") == ["failed", "shaped"]
     assert network.folder.complete
@@ -384,7 +384,7 @@ def test_all_that_leaves_a_party_has_noise_that_is_used_once(tmp_path: Path, mon
 
 def test_noise_of_a_party_follows_from_its_secret_and_from_what_it_is_for() -> None:
     def first(secret: bytes = b"s" * 32, run: str = "run", arm: str = "arm", seed: int = 1, step: int = 0) -> float:
-        at = AtParty.__new__(AtParty)
+        at = PartyTrial.__new__(PartyTrial)
         at.session = cast(Any, SimpleNamespace(secret=secret, run=run))
         at.trial = cast(Any, SimpleNamespace(arm=arm, seed=seed))
         return float(at.stream(step, "noise on embeddings").normal(1, torch.float64))

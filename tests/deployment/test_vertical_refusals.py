@@ -140,7 +140,7 @@ def test_the_check_finds_a_file_of_the_wrong_kind(tmp_path: Path) -> None:
     text = path.read_text(encoding="utf-8").replace('source = "csv-parties"', 'source = "csv"\ntarget = "sick"')
     path.write_text(text, encoding="utf-8")
     (bad,) = [one for one in preflight(SiteFile.load(path)) if one.name == "study"]
-    assert "does not tell whose its rows are, as others would know them" in bad.state
+    assert "its rows have no patient ids that others would know" in bad.state
 
 
 def test_plain_words_say_what_leaves_and_who_can_read_it(tmp_path: Path) -> None:

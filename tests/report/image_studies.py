@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from wardround.data.records import Records
-from wardround.data.sources.source import Source
+from wardround.data.records import Records, Source
 
 FINDINGS = ("Edema", "Mass_left", "Few", "Rare")
 SITES = ("north", "south")

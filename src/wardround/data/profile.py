@@ -58,7 +58,8 @@ def _distribution(values: np.ndarray, table: Encoded, place: int, sites: Mapping
     levels = table.levels[place]
     if levels or len(distinct) <= BINS:
         codes = np.searchsorted(distinct, values)
-        labels = [levels[int(value)] if levels and not _is_number(table, place) else f"{value:g}" for value in distinct]
+        as_text = levels and np.isnan(table.numbers[:, place]).all()
+        labels = [levels[int(value)] if as_text else f"{value:g}" for value in distinct]
         count = len(distinct)
     else:
         edges = _round_edges(float(known.min()), float(known.max()))
@@ -92,7 +93,3 @@ def _round_edges(low: float, high: float) -> np.ndarray:
     step = unit * next(factor for factor in (1, 2, 5, 10) if factor * unit >= rough)
     first, last = math.floor(low / step), math.floor(high / step) + 1
     return np.round(np.arange(first, last + 1) * step, 10)
-
-
-def _is_number(table: Encoded, place: int) -> bool:
-    return not np.isnan(table.numbers[:, place]).all()

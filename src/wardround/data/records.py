@@ -1,12 +1,14 @@
 """What a source delivers: rows before any site is formed, split or prepared."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Literal
 
 import numpy as np
 import pandas as pd
+
+from wardround.core.notices import Notice, as_notice
 
 Kind = Literal["numeric", "categorical"]
 NO_FINDING = "no finding"
@@ -54,7 +56,7 @@ class Records:
     columns: tuple[Column, ...] = ()
     patient: np.ndarray | None = None  # patient of each row, where known: a patient may have more than one row
     groups: pd.DataFrame = field(default_factory=pd.DataFrame)  # `sex`, `view` (text), `age` (years), where recorded
-    notes: tuple[str, ...] = ()  # what the source changed while reading, in plain words with counts
+    notes: tuple[Notice | str, ...] = ()  # what the source changed while reading; plain sentences from others' sources
     synthetic: bool = False
     split: np.ndarray | None = None  # "train", "validation" or "test", where the source comes with a split
     boxes: pd.DataFrame | None = None  # BOX_COLUMNS: where a finding is, in parts of the image's width and height
@@ -71,6 +73,10 @@ class Records:
     # by hospital: who numbered its patients. Numbers of one origin can be compared; a hospital that is not named has
     # none. Empty: all numbers can be compared.
     numbering: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        return tuple(map(as_notice, self.notes))
 
     def __len__(self) -> int:
         return len(self.target)
@@ -115,6 +121,19 @@ class Records:
             ids=None if self.ids is None else self.ids[rows],
             visits=None if self.visits is None else self.visits[rows],
         )
+
+
+@dataclass(frozen=True)
+class Source:
+    """Reads nothing until it is asked to."""
+
+    load: Callable[[], Records]
+
+
+def numbered(prefix: str, count: int) -> list[str]:
+    """`x01`, `x02`, ...: padded so that names sort in the order of their numbers."""
+    width = max(2, len(str(count)))
+    return [f"{prefix}{number:0{width}}" for number in range(1, count + 1)]
 
 
 def spaced_evenly(rows: np.ndarray, most: int) -> np.ndarray:

@@ -31,12 +31,15 @@ def fingerprints(records: Records) -> np.ndarray:
             labels = {f"__target_{place}__": label for place, label in enumerate(records.target.T)}
         table = records.features.assign(**labels)
         return pd.util.hash_pandas_object(table, index=False).to_numpy()
-    flat = np.ascontiguousarray(records.features).reshape(len(records), -1)
-    digests = b"".join(
-        blake2b(row.tobytes() + label.tobytes(), digest_size=8).digest()
-        for row, label in zip(flat, records.target, strict=True)
-    )
-    return np.frombuffer(digests, dtype=np.uint64)
+    return prints_of(records.features, records.target)
+
+
+def prints_of(images: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """As `fingerprints`, image by image: they may be a memory map larger than the machine's memory."""
+    digests = bytearray()
+    for image, label in zip(images, target, strict=True):
+        digests += blake2b(image.tobytes() + label.tobytes(), digest_size=8).digest()
+    return np.frombuffer(bytes(digests), dtype=np.uint64)
 
 
 def same_patient(records: Records, prints: np.ndarray) -> np.ndarray:

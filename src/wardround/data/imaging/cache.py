@@ -25,17 +25,18 @@ from functools import partial
 from hashlib import blake2b, sha256
 from pathlib import Path
 from shutil import rmtree
-from tempfile import NamedTemporaryFile
 from typing import BinaryIO, TypeVar
 
 import numpy as np
 import pandas as pd
 from PIL import Image
 
+from wardround.core.atomic_files import replacing, write_atomically
 from wardround.core.errors import DataError, MachineError
 from wardround.data.imaging.decode import Picture, need_clahe, read_picture
 from wardround.data.imaging.dicom import TAGS, need_pydicom, read_dicom
 from wardround.data.imaging.file_lookup import is_dicom
+from wardround.data.split import prints_of
 
 FOLDER = ".wardround-cache"
 FORMAT = "2"  # of what is stored and how it is computed: a new one makes all older conversions void
@@ -130,16 +131,6 @@ def _open(folder: Path, read: Callable[[], Content]) -> Content:
         raise DataError(str(folder), problem, "Delete the folder; it is made anew from the images.") from None
 
 
-def prints_of(images: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """A number per row that is equal where image and target are equal. Read in stretches."""
-    step = max(1, CHUNK // max(1, images[0].nbytes))
-    digests = bytearray()
-    for start in range(0, len(images), step):
-        rows = zip(images[start : start + step], target[start : start + step], strict=True)
-        digests += b"".join(blake2b(row.tobytes() + label.tobytes(), digest_size=8).digest() for row, label in rows)
-    return np.frombuffer(bytes(digests), dtype=np.uint64)
-
-
 def cached_prints(folder: Path, images: np.ndarray, target: np.ndarray) -> np.ndarray:
     """Computed once for each set of labels, because that reads every image."""
     name = blake2b(np.ascontiguousarray(target).tobytes(), digest_size=8).hexdigest()
@@ -147,21 +138,16 @@ def cached_prints(folder: Path, images: np.ndarray, target: np.ndarray) -> np.nd
     if path.is_file():
         return _open(folder, lambda: np.load(path, allow_pickle=False))
     prints = prints_of(images, target)
-    with writing(folder), NamedTemporaryFile(dir=folder, delete=False) as file:
+    with writing(folder), replacing(path) as file:
         np.save(file, prints, allow_pickle=False)
-        file.close()
-        os.replace(file.name, path)
     return prints
 
 
 def write_listing(path: Path, content: bytes) -> None:
     """Only where it changed, so that a cache that may only be read does for a second load."""
-    if path.is_file() and path.read_bytes() == content:
-        return
-    with writing(path.parent), NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(content)
-        file.close()
-        os.replace(file.name, path)
+    if not path.is_file() or path.read_bytes() != content:
+        with writing(path.parent):
+            write_atomically(path, content)
 
 
 def settings_name(size: int, clahe: bool, *parts: str) -> str:

@@ -26,10 +26,13 @@ OTHER_NAMES = {"infiltrate": "infiltration", "pleural": "pleuralthickening"}
 NO_FINDING = "nofinding"
 
 
+def simple(name: str) -> str:
+    return "".join(filter(str.isalnum, name.casefold()))
+
+
 def plain(name: str) -> str:
     """What is compared: without regard to case, spaces, underscores and the like."""
-    letters = "".join(sign for sign in name.casefold() if sign.isalnum())
-    return OTHER_NAMES.get(letters, letters)
+    return OTHER_NAMES.get(simple(name), simple(name))
 
 
 def check_findings(findings: tuple[str, ...]) -> None:

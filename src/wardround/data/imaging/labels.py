@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 
 from wardround.core.errors import DataError
-from wardround.data.imaging.finding_names import FINDINGS, NO_FINDING, chosen, plain
+from wardround.core.notices import Notice
+from wardround.data.imaging.finding_names import FINDINGS, NO_FINDING, chosen, plain, simple
 from wardround.data.imaging.listing import Listing
 from wardround.data.imaging.problems import Problem
 from wardround.data.records import BOX_COLUMNS
@@ -46,10 +47,6 @@ class Table:
         """Where any row is wrong. `problem` begins with their number."""
         if wrong.any():
             raise DataError(f"{self.path}, line {self.lines[wrong][0]}", f"{wrong.sum()} {problem}", remedy)
-
-
-def simple(name: str) -> str:
-    return "".join(sign for sign in name.casefold() if sign.isalnum())
 
 
 def is_table(path: Path) -> bool:
@@ -105,7 +102,8 @@ def read_listing(path: Path, findings: tuple[str, ...]) -> Listing:
         classes = _findings_in(listed, findings, path)
         target, problems = _from_lists(names, listed, classes)
     else:
-        classes = chosen(findings, _finding_columns(table), path.name)
+        columns = [name for name in table.header if name and simple(name) not in OTHER]
+        classes = chosen(findings, columns, path.name)
         target = _from_columns(table, classes)
     return Listing(names, target, classes, _attributes(table, names), problems)
 
@@ -133,10 +131,6 @@ def _from_lists(
         unknown.append("|".join(word or "(blank)" for word in words if plain(word) not in known))
     odd = np.flatnonzero(np.array([bool(text) for text in unknown])[which])
     return target[which], tuple(Problem("unknown-finding", names[row], unknown[which[row]]) for row in odd)
-
-
-def _finding_columns(table: Table) -> list[str]:
-    return [name for name in table.header if name and simple(name) not in OTHER]
 
 
 def _from_columns(table: Table, classes: tuple[str, ...]) -> np.ndarray:
@@ -187,8 +181,8 @@ IMAGE_SIZE = 1024
 BOX_CELLS = 6  # image, finding, x, y, width, height; the header says so in names with commas inside them
 
 
-def read_boxes(path: Path, names: np.ndarray, classes: tuple[str, ...]) -> tuple[pd.DataFrame, list[str]]:
-    """Boxes of these images and findings, in parts of width and height, and a note of the others."""
+def read_boxes(path: Path, names: np.ndarray, classes: tuple[str, ...]) -> tuple[pd.DataFrame, list[Notice]]:
+    """Boxes of these images and findings, in parts of width and height, and a notice of the others."""
     table = read_table(path)
     if len(table.header) < BOX_CELLS:
         problem = f"{len(table.header)} columns instead of {BOX_CELLS}"
@@ -205,11 +199,14 @@ def read_boxes(path: Path, names: np.ndarray, classes: tuple[str, ...]) -> tuple
     boxes = pd.DataFrame(numbers[used] / IMAGE_SIZE, columns=list(BOX_COLUMNS[2:]))
     boxes.insert(0, "row", row[used])
     boxes.insert(1, "finding", finding[used])
-    note = (
-        f"{used.sum()} of {len(used)} boxes used; {(row < 0).sum()} are of images that are not here, "
-        f"{((row >= 0) & (finding < 0)).sum()} of findings that the study leaves out"
-    )
-    return boxes, [note + (f", {strange} of findings that are not known" if strange else "")]
+    counts = {
+        "boxes": int(used.sum()),
+        "of": len(used),
+        "elsewhere": int((row < 0).sum()),
+        "left_out": int(((row >= 0) & (finding < 0)).sum()),
+        "unknown": strange,
+    }
+    return boxes, [Notice("boxes-used", "info", counts=counts)]
 
 
 def _box_numbers(table: Table) -> np.ndarray:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wardround.core.errors import DataError
-from wardround.data.records import Records
+from wardround.data.records import Records, numbered
 from wardround.study.facts import PartitionFacts
 
 
@@ -22,9 +22,7 @@ class Partitioner(PartitionFacts):
 
 
 def site_names(count: int) -> list[str]:
-    """site-01, site-02, ...: padded, so that sorting by name keeps their order."""
-    width = max(2, len(str(count)))
-    return [f"site-{number:0{width}}" for number in range(1, count + 1)]
+    return numbered("site-", count)
 
 
 def rows_by_site(site_of_row: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:

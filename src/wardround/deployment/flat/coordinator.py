@@ -88,11 +88,15 @@ class Coordinator(SecureSumming):
             RunSecret(self.folder.path / "state").destroy()
             invited = Participants(self.invited_hospitals, plan.sites, self.absences)
             write_results(self.folder, plan, federation.described, len(waves), notices, invited)
-            hashes = {name: file_hash(self.folder.path / name) for name in RESULT_FILES}
-            self.log.add(FINISHED, study=self.study.hash, files=hashes)
-            self.title = "taking leave"
-            yield from self._say_goodbye(hashes["results.json"])
-            self.folder.remove_state()
+            yield from self._finish()
+
+    def _finish(self) -> Generator[Step]:
+        """Once the results are written."""
+        hashes = {name: file_hash(self.folder.path / name) for name in RESULT_FILES}
+        self.log.add(FINISHED, study=self.study.hash, files=hashes)
+        self.title = "taking leave"
+        yield from self._say_goodbye(hashes["results.json"])
+        self.folder.remove_state()
 
     def _begin(self) -> None:
         environment = {**describe_environment(), "engine": "flower", "data_fingerprint": None}

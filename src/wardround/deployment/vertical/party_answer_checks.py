@@ -26,7 +26,7 @@ def check_messages(
 ) -> None:
     """A party's part of the matching: all that the messages it received ask for and nothing else.
 
-    What is missing cannot be asked for later: the others would have gone on without it, and stand by what they said.
+    What is missing cannot be asked for later: the others would have gone on without it, and stand by their answers.
     """
     require(sorted(answer[1]) == [f"{place:03}" for place in range(len(answer[1]))], "messages that are out of order")
     messages = [PsiMessage.decode(encoded) for encoded in messages_in(answer[1])]
@@ -34,19 +34,19 @@ def check_messages(
         if message.sender != party:
             raise DeployError(party, "speaks in another party's name", "Look into its log.")
         check_message(party, matcher.terms, message, keys)
-    said = [(message.kind, message.owner, message.keys) for message in messages]
-    require(said == due_answers(party, matcher.terms, received), "other messages than the matching asks for")
+    kinds = [(message.kind, message.owner, message.keys) for message in messages]
+    require(kinds == due_answers(party, matcher.terms, received), "other messages than the matching asks for")
     if {message.owner for message in received if message.kind == SUM_PRINT} == set(matcher.terms.roster):
         require(answer[0].body["common"] == matcher.common, "another number of common patients")
 
 
-def check_dealt(answer: Answered, plan: VerticalPlan, others: Sequence[str]) -> None:
+def check_assigned(answer: Answered, plan: VerticalPlan, others: Sequence[str]) -> None:
     body, sealed = answer[0].body, answer[1]
     require(set(sealed) == set(others), "rows for other parties than the study has")
     require(len(body["sizes"]) == len(plan.kinds), "rows of another number of arms")
     require(all(sizes["train"] > 0 for sizes in body["sizes"]), "no training rows")
-    for side, rows in body["sizes"][0].items():
-        require(body["described"][side] == rows, f"two numbers of {side} rows")
+    for part, rows in body["sizes"][0].items():
+        require(body["described"][part] == rows, f"two numbers of {part} rows")
     check_classes(body["described"], plan.classes, plan.has_findings)
 
 

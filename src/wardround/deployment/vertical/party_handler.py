@@ -4,7 +4,7 @@ from typing import Any
 
 from wardround.core.errors import DeployError
 from wardround.core.tree import Tree
-from wardround.deployment.vertical.party_scoring import keep_parts, scored, shown
+from wardround.deployment.vertical.party_scoring import last_embeddings, save_parts, score
 from wardround.deployment.vertical.party_session import PartySession
 from wardround.deployment.vertical.party_training import Wave, place_in
 from wardround.protocol.messages import Message
@@ -13,7 +13,7 @@ STEPS = ("embed", "learn", "embed_last")  # whose answers are kept until the nex
 KINDS = ("match", "assign", "shape", "agree", *STEPS, "assess")
 AT_HOLDER = ("assign", "learn", "assess")
 AT_OTHERS = ("embed", "embed_last")
-Answer = tuple[dict[str, Any], Tree, str]  # what is told, what is sent with it, a line for this party's own screen
+Answer = tuple[dict[str, Any], Tree, str]  # body, tensors, a line for this party's own screen
 
 
 class PartyWork:
@@ -28,7 +28,7 @@ class PartyWork:
         if kind == "match":
             return (*session.match(body, message.tensors), "")
         if kind == "assign":
-            return (*session.deal(body), "")
+            return (*session.assign(body), "")
         if kind == "shape":
             return session.shape(message.tensors), {}, ""
         if kind == "agree":
@@ -36,9 +36,9 @@ class PartyWork:
         number, step = place_in(body)
         known, self.wave = self.wave, None  # what fails in the middle of a step begins again from its file
         wave = Wave.after(session, number, step - 1, known)
-        made = self._step(kind, wave, step, message.tensors)
+        answer = self._step(kind, wave, step, message.tensors)
         self.wave = wave
-        return made
+        return answer
 
     def _step(self, kind: str, wave: Wave, step: int, tensors: Tree) -> Answer:
         if kind == "embed":
@@ -48,10 +48,10 @@ class PartyWork:
             return {"losses": losses}, leaving, _round_line(wave, step)
         if kind == "embed_last":
             wave.finish(step, tensors)
-            keep_parts(wave)
-            return {}, shown(wave), f"wave {wave.number + 1}: trained"
-        keep_parts(wave)
-        return scored(wave, tensors), {}, f"wave {wave.number + 1}: predictions are made, and stay here"
+            save_parts(wave)
+            return {}, last_embeddings(wave), f"wave {wave.number + 1}: trained"
+        save_parts(wave)
+        return score(wave, tensors), {}, f"wave {wave.number + 1}: predictions are made, and stay here"
 
 
 def _round_line(wave: Wave, step: int) -> str:
