@@ -38,12 +38,12 @@ STUDY: dict[str, Any] = {
     "evaluation": {"validation_share": 0.2},
     "uncertainty": {},
 }
-FIRST = ["arm", "seed", "site", "split", "row", "label_0", "score_0", *(f"{measure}_0" for measure in MEASURES)]
+FIRST = ["arm", "seed", "site", "subset", "row", "label_0", "score_0", *(f"{measure}_0" for measure in MEASURES)]
 
 
 def table(score: np.ndarray, label: np.ndarray, **columns: Any) -> pd.DataFrame:
     """Rows of one arm at one site with one seed, unless `columns` say otherwise."""
-    told: dict[str, Any] = {"arm": "arm", "seed": 1, "site": "here", "split": "test", "row": np.arange(len(score))}
+    told: dict[str, Any] = {"arm": "arm", "seed": 1, "site": "here", "subset": "test", "row": np.arange(len(score))}
     told |= columns
     names = [""] if score.ndim == 1 else [f"_{number}" for number in range(score.shape[1])]
     findings = label.ndim == 2
@@ -67,7 +67,7 @@ def drawn(rows: int, seed: int, too_sure: float = 1.0, findings: int = 0) -> tup
 
 
 def both_sides(rows: int = 600, **options: Any) -> pd.DataFrame:
-    sides = [table(*drawn(rows, number, **options), split=side) for number, side in enumerate(("validation", "test"))]
+    sides = [table(*drawn(rows, number, **options), subset=side) for number, side in enumerate(("validation", "test"))]
     sides[1]["row"] += rows
     return pd.concat(sides, ignore_index=True)
 
@@ -119,7 +119,7 @@ def test_where_few_rows_have_a_label_it_is_never_ruled_out() -> None:
     """Eight positive validation rows are one too few for a cut at 90 %: ceil(9 x 0.9) = 9."""
     score, label = np.linspace(0.01, 0.99, 100), np.zeros(100, dtype=np.int64)
     label[-8:] = 1
-    whole = pd.concat([table(score, label, split="validation", row=np.arange(100) + 100), table(score, label)])
+    whole = pd.concat([table(score, label, subset="validation", row=np.arange(100) + 100), table(score, label)])
     told = describe_sets([only(whole)], 0.1, ())
     assert told["no_cut"] == 0.5
     assert told["coverage_positive"] == 1
@@ -129,7 +129,7 @@ def test_where_few_rows_have_a_label_it_is_never_ruled_out() -> None:
 def test_sites_whose_test_rows_differ_fall_out_of_what_is_expected() -> None:
     whole = both_sides(rows=400)
     other = drawn(400, 7, too_sure=-1.0)[0]  # scores that go the wrong way round
-    whole.loc[whole["split"] == "test", "score"] = other
+    whole.loc[whole["subset"] == "test", "score"] = other
     found = describe_sets([only(whole)], 0.1, ())["sites"]["here"]
     assert found["coverage"] < found["expected"][0]
     assert found["inside"] == 0
@@ -170,7 +170,7 @@ def findings_of(rows: int, alike: bool) -> pd.DataFrame:
     for number, side in enumerate(("validation", "test")):
         score, label = drawn(rows, number, findings=1 if alike else 16)
         wide = [np.repeat(one, 16, axis=1) if alike else one for one in (score, label)]
-        sides.append(table(wide[0], wide[1], split=side, row=np.arange(rows) + number * rows))
+        sides.append(table(wide[0], wide[1], subset=side, row=np.arange(rows) + number * rows))
     return pd.concat(sides, ignore_index=True)
 
 
@@ -262,7 +262,7 @@ def test_findings_are_in_doubt_about_their_thresholds_and_unknown_labels_count_n
     score = np.array([[0.02], [0.1], [0.2], [0.6]])
     label = np.array([[0], [0], [1], [1]])
     test = np.array([[0], [-1], [0], [1]])
-    whole = pd.concat([table(score, label, split="validation", row=np.arange(4) + 4), table(score, test)])
+    whole = pd.concat([table(score, label, subset="validation", row=np.arange(4) + 4), table(score, test)])
     one = only(whole)
     assert one.cut == pytest.approx([0.2])
     assert one.doubt(one.test)[2, 0] == pytest.approx(1)
@@ -276,7 +276,7 @@ def test_findings_are_in_doubt_about_their_thresholds_and_unknown_labels_count_n
 def test_changed_images_are_set_against_the_same_images() -> None:
     """Of three test rows two were changed; both are nearer to one half than either was."""
     whole = table(np.array([0.9, 0.3, 0.05]), np.array([1, 0, 0]))
-    changed = table(np.array([0.5, 0.4]), np.array([1, 0]), split="noise", row=[0, 2])
+    changed = table(np.array([0.5, 0.4]), np.array([1, 0]), subset="noise", row=[0, 2])
     told = describe_shifted(only(pd.concat([whole, changed], ignore_index=True)))
     assert told == {"noise": {"images": 2, "total": 1.0, "aleatoric": None, "epistemic": None, "spread": None}}
     assert describe_shifted(only(whole)) is None
@@ -301,7 +301,7 @@ def test_an_arm_is_described_whole_with_classes_and_with_findings() -> None:
     logits = rng.normal(size=(400, 3))
     score = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     label = (score.cumsum(axis=1) < rng.random((400, 1))).sum(axis=1)
-    classes = pd.concat([table(score[:200], label[:200], split="validation", row=np.arange(200) + 200)])
+    classes = pd.concat([table(score[:200], label[:200], subset="validation", row=np.arange(200) + 200)])
     classes = pd.concat([classes, table(score[200:], label[200:])], ignore_index=True)
     told = describe_arm([only(classes)], Uncertainty(), ONE)
     assert told is not None
@@ -341,7 +341,7 @@ def test_auc_is_of_one_kind_in_all_arms_that_stand_beside_each_other() -> None:
 
 def apart(**sides: float) -> pd.DataFrame:
     """As `both_sides`, where a side's logits are stretched by a number of its own."""
-    parts = [table(*drawn(600, n, too_sure), split=side) for n, (side, too_sure) in enumerate(sides.items())]
+    parts = [table(*drawn(600, n, too_sure), subset=side) for n, (side, too_sure) in enumerate(sides.items())]
     parts[1]["row"] += 600
     return pd.concat(parts, ignore_index=True)
 

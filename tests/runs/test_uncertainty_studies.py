@@ -168,10 +168,10 @@ def test_a_run_keeps_every_validation_and_test_row(run: StudyRun) -> None:
     plain = pd.read_parquet(run.folder / "predictions.parquet")
     for arm in ("fedavg", "laplace", "local"):
         mine = kept[kept["arm"] == arm]
-        test = mine[mine["split"] == "test"]
+        test = mine[mine["subset"] == "test"]
         assert test["row"].tolist() == plain.loc[plain["arm"] == arm, "row"].tolist()
-        assert set(mine["split"]) == {"validation", "test"}
-    none = kept[(kept["arm"] == "local") & (kept["split"] == "test")]
+        assert set(mine["subset"]) == {"validation", "test"}
+    none = kept[(kept["arm"] == "local") & (kept["subset"] == "test")]
     assert none["score"].to_numpy() == pytest.approx(plain.loc[plain["arm"] == "local", "score"].to_numpy())
     assert none["epistemic"].isna().all()
     told = kept[kept["arm"] != "local"]
@@ -213,7 +213,7 @@ def test_the_report_tells_it_in_words_and_tables(run: StudyRun) -> None:
 
 def test_images_with_findings_are_told_of_one_by_one(chests: StudyRun, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = pd.read_parquet(chests.folder / "uncertainty.parquet")
-    counts = kept[kept["arm"] == "fedavg"]["split"].value_counts().to_dict()
+    counts = kept[kept["arm"] == "fedavg"]["subset"].value_counts().to_dict()
     assert counts == {"validation": 40, "test": 40, "inverted": 40, "noise": 40, "upside down": 40, "limb": 40}
     told = chests.results["arms"]["fedavg"]["uncertainty"]
     assert list(told["shifted"]) == ["inverted", "noise", "upside down", "limb"]
@@ -254,10 +254,10 @@ def test_an_ensemble_is_told_of_as_one_model(tmp_path: Path) -> None:
     told = made.results["arms"]["fedavg"]["uncertainty"]
     assert (told["passes"], told["seeds"]) == (3, 1)
     kept = pd.read_parquet(made.folder / "uncertainty.parquet")
-    test = kept[kept["split"] == "test"]
+    test = kept[kept["subset"] == "test"]
     mean = test.groupby(["site", "row"])["score"].mean()
     label = test.groupby(["site", "row"])["label"].first()
-    other = kept[kept["split"] == "validation"].groupby(["site", "row"])
+    other = kept[kept["subset"] == "validation"].groupby(["site", "row"])
     cut = class_threshold(other["label"].first().to_numpy(), other["score"].mean().to_numpy())
     accuracy = ((mean >= cut) == (label == 1)).mean()
     assert told["referral"]["at"]["figures"]["accuracy"]["all"]["mean"] == pytest.approx(accuracy)

@@ -50,7 +50,7 @@ def asked(method: Any, passes: int = 8) -> Uncertainty:
 def test_without_passes_a_score_is_the_plain_one_and_nothing_is_epistemic() -> None:
     one = a_trial()
     run = after(one, 3)
-    made = {(part.site, part.split): part for part in row_uncertainty(one, run, asked("none"))}
+    made = {(part.site, part.subset): part for part in row_uncertainty(one, run, asked("none"))}
     assert [side for _, side in made] == ["validation", "test"] * 3
     for side in ("validation", "test"):
         for plain in predict(one, run, side):

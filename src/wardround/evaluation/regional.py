@@ -22,7 +22,7 @@ from wardround.study.schema import Arm, Study
 from wardround.training.rounds import site_model
 from wardround.training.trial import Run, Trial
 
-REGIONAL = "regional"  # the `split` of a site's summary of its test rows by its region's own model
+REGIONAL = "regional"  # the `subset` of a site's summary of its test rows by its region's own model
 SCORED = ("test", "metrics", "auc_error_bound", "difference")  # not known before models are scored
 LINK = ("messages_down", "messages_up", "bytes_down", "bytes_up")
 

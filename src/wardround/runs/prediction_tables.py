@@ -39,13 +39,13 @@ def prediction_table(
 
 
 def uncertainty_table(arm: str, seed: int, parts: "Sequence[RowUncertainty]", classes: tuple[str, ...]) -> pd.DataFrame:
-    """`score` is the mean over passes; `split` says whether rows are validation, test or changed test rows."""
+    """`score` is the mean over passes; `subset` says whether rows are validation, test or changed test rows."""
     sizes = [len(part.rows) for part in parts]
     table = {
         "arm": np.full(sum(sizes), arm, dtype=object),
         "seed": np.full(sum(sizes), seed),
         "site": np.repeat(np.array([part.site for part in parts], dtype=object), sizes),
-        "split": np.repeat(np.array([part.split for part in parts], dtype=object), sizes),
+        "subset": np.repeat(np.array([part.subset for part in parts], dtype=object), sizes),
         "row": np.concatenate([part.rows for part in parts]),
     }
     for name in ("label", "score", "total", "aleatoric", "epistemic", "spread"):

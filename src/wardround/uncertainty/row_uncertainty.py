@@ -48,7 +48,7 @@ class RowUncertainty:
     NaN where a figure is not defined: epistemic uncertainty without passes, and everything of a diverged model."""
 
     site: str
-    split: Subset
+    subset: Subset
     rows: np.ndarray
     label: np.ndarray
     score: np.ndarray

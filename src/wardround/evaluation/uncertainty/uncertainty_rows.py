@@ -23,7 +23,7 @@ from wardround.uncertainty.row_uncertainty import SUBSETS, of_probabilities
 
 PARTS = ("total", "aleatoric", "epistemic")
 MEASURES = (*PARTS, "spread")
-KEYS = ["site", "split", "row"]  # identify a row in each member of an ensemble
+KEYS = ["site", "subset", "row"]  # identify a row in each member of an ensemble
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,10 +149,10 @@ def seeds_of(
     scores = score_columns(table)
     lost = table.loc[table[scores].isna().any(axis=1), "seed"].unique()
     table = table[~table["seed"].isin(lost)]
-    test = table[table["split"] == "test"]
+    test = table[table["subset"] == "test"]
     if not len(test):
         return
-    validation = untested(table[table["split"] == "validation"], test, groups)
+    validation = untested(table[table["subset"] == "validation"], test, groups)
     findings = label_columns(table) != ["label"]
     if not isinstance(threshold, str):
         cuts = fixed_thresholds(test, threshold)
@@ -162,13 +162,13 @@ def seeds_of(
     for seed in sorted(map(int, test["seed"].unique())):
         mine = test[test["seed"] == seed]
         own = table[table["seed"] == seed]
-        others = [subset for subset in own["split"].unique() if subset not in SUBSETS]
+        others = [subset for subset in own["subset"].unique() if subset not in SUBSETS]
         cut = _cut(cuts, str(mine["arm"].iloc[0]), seed, len(label_columns(table)))
         yield SeedRows(
             seed,
             LabelledRows.of(validation[validation["seed"] == seed], patient),
             LabelledRows.of(mine, patient),
-            {subset: LabelledRows.of(own[own["split"] == subset], patient) for subset in others},
+            {subset: LabelledRows.of(own[own["subset"] == subset], patient) for subset in others},
             cut if findings else float(cut[0]),
         )
 
