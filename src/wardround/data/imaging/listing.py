@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from typing import Literal
 
 import numpy as np
@@ -12,7 +11,7 @@ import pandas as pd
 from wardround.core.errors import StudyError
 from wardround.core.seeds import generator
 from wardround.data.imaging.problems import Accepted, Problem
-from wardround.data.records import UNKNOWN
+from wardround.data.records import UNKNOWN, short_hash
 
 Uncertain = Literal["ignore", "zero", "one"]
 POLICIES: dict[Uncertain, tuple[int, str]] = {
@@ -109,7 +108,7 @@ def patients(attributes: pd.DataFrame) -> tuple[np.ndarray | None, list[str]]:
     unknown = np.flatnonzero(attributes["patient"] == "")
     keys[unknown] = [f"row {row}\x1f\x1f" for row in unknown]
     codes, distinct = pd.factorize(keys)
-    hashed = np.array([sha256(key.encode()).hexdigest()[:16] for key in distinct])
+    hashed = np.array([short_hash(key) for key in distinct])
     note = f"{len(unknown)} images without a patient number, each taken as another patient's"
     return hashed[codes], [note] if len(unknown) else []
 
