@@ -18,7 +18,7 @@ from wardround.adaptation import adapt as module
 from wardround.adaptation import figure
 from wardround.adaptation.adapt import Adapted, adapt
 from wardround.adaptation.curve import caution, conclusion, curve_of, sentence, verdict
-from wardround.bundles.build.shared_part import load_shared
+from wardround.bundles import load_shared
 from wardround.bundles.card.markdown import plain
 from wardround.bundles.sealed_files import seal
 from wardround.cli.bundles.adapt import show_adapted

@@ -14,8 +14,7 @@ from tests.deployment import hospital_files as hospitals
 from tests.deployment import private_studies as protected
 from tests.deployment.in_process_federation import OpenGate, own_records
 from tests.deployment.parity import KNOWN, Both, deploy
-from wardround.bundles.build.make import make_bundle
-from wardround.bundles.bundle import load_bundle
+from wardround.bundles import load_bundle, make_bundle
 from wardround.core.errors import BundleError, DeployError, RunError, StudyError
 from wardround.data.records import Column, Records
 from wardround.deployment import make_site_bundle

@@ -84,7 +84,7 @@ def test_a_newcomers_three_hospitals_run_with_a_study_of_ten_lines(tmp_path: Pat
     assert len(path.read_text().splitlines()) == 9
     checked = as_json("check", path)
     assert not checked["refused"]
-    assert any("admitted" in note for note in checked["notes"])
+    assert any(notice.get("columns") == ["admitted"] for notice in checked["notices"])
     done = wardround("run", path, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "fedprox" in done.stdout

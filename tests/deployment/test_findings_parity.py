@@ -16,8 +16,7 @@ from tests.deployment.parity import KNOWN, Both, assert_parity, deploy
 from tests.deployment.radiology_sites import FINDINGS, NAMES, study
 from tests.deployment.regional_federation import Hierarchy, hierarchy
 from tests.noticed import noticed
-from wardround.bundles.bundle import load_bundle
-from wardround.bundles.predict.predict import predict_images
+from wardround.bundles import load_bundle, predict_images
 from wardround.core.errors import DeployError, RunError
 from wardround.core.threads import torch_threads
 from wardround.data.records import Records

@@ -27,7 +27,7 @@ from wardround.deployment import CoordinatorKit, RegionFile, coordinate_region, 
 from wardround.deployment.join import alone
 from wardround.deployment.provisioning.certificates import certificate_pem, new_authority, new_key, private_pem
 from wardround.deployment.provisioning.kit_files import write_private
-from wardround.deployment.provisioning.region_kits import COMPOSE, UNIT, unit_text
+from wardround.deployment.provisioning.provision import COMPOSE, UNIT, unit_text
 from wardround.runs.catalog import load_study
 
 REGIONS = {"north": ["alder", "cedar"], "south": ["birch", "dogwood"]}

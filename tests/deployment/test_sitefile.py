@@ -11,7 +11,7 @@ from wardround.core.errors import DataError, DeployError, WardroundError
 from wardround.data.sources import Source
 from wardround.data.sources.csv.hospital_files import csv
 from wardround.deployment import Policy, SiteFile, open_source
-from wardround.deployment.provisioning.hospital_file import hospital_source
+from wardround.deployment.provisioning.site_file import hospital_source
 from wardround.runs.catalog import families
 
 ROWS = "age,died\n40,yes\n50,no\n60,yes\n45,no\n"

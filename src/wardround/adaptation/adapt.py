@@ -23,7 +23,7 @@ from wardround.core.notices import with_texts
 from wardround.core.processes import can_fork, in_parallel
 from wardround.core.registry import Members
 from wardround.data.records import label_counts
-from wardround.deployment.provisioning.hospital_file import hospital_source
+from wardround.deployment.provisioning.site_file import hospital_source
 from wardround.evaluation.scores import score_columns
 from wardround.evaluation.training_notices import diverged
 from wardround.runs.catalog import families

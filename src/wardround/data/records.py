@@ -8,6 +8,8 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from wardround.core.notices import Notice, as_notice
+
 Kind = Literal["numeric", "categorical"]
 NO_FINDING = "no finding"
 UNKNOWN = -1  # a finding of which nobody knows whether it is there: it counts neither in training nor in figures
@@ -58,7 +60,7 @@ class Records:
     columns: tuple[Column, ...] = ()
     patient: np.ndarray | None = None  # patient of each row, where known: a patient may have more than one row
     groups: pd.DataFrame = field(default_factory=pd.DataFrame)  # `sex`, `view` (text), `age` (years), where recorded
-    notes: tuple[str, ...] = ()  # what the source changed while reading, in plain words with counts
+    notes: tuple[Notice | str, ...] = ()  # what the source changed while reading; plain sentences from others' sources
     synthetic: bool = False
     split: np.ndarray | None = None  # "train", "validation" or "test", where the source comes with a split
     boxes: pd.DataFrame | None = None  # BOX_COLUMNS: where a finding is, in parts of the image's width and height
@@ -75,6 +77,10 @@ class Records:
     # by hospital: who numbered its patients. Numbers of one origin can be compared; a hospital that is not named has
     # none. Empty: all numbers can be compared.
     numbering: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        return tuple(map(as_notice, self.notes))
 
     def __len__(self) -> int:
         return len(self.target)

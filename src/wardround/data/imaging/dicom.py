@@ -19,11 +19,11 @@ DEFLATED, FILE_META = b"1.2.840.10008.1.2.1.99", 1 << 20  # a transfer syntax, a
 GREY = ("MONOCHROME1", "MONOCHROME2")
 UPRIGHT, DIRECTIONS = {"F", "H"}, {"F", "H", "L", "R", "A", "P"}  # foot, head, left, right, anterior, posterior
 RANGE = (0.1, 99.9)  # percentiles that become black and white where a file has no window
-REMARKS = {
-    "inverted": "images stored with dark bones (MONOCHROME1) were inverted",
-    "unwindowed": f"images without a usable window: the {RANGE[0]}th percentile became black, the {RANGE[1]}th white",
-    "turned": "images were turned upright by their PatientOrientation",
-    "unoriented": "images do not say how they are turned (PatientOrientation) and were taken as they are",
+REMARKS: dict[str, dict[str, float]] = {  # each with a notice `dicom-...`, and what it counts besides images
+    "inverted": {},
+    "unwindowed": {"black": RANGE[0], "white": RANGE[1]},
+    "turned": {},
+    "unoriented": {},
 }
 
 

@@ -13,13 +13,13 @@ import numpy as np
 import pandas as pd
 
 from wardround.core.errors import DataError, StudyError, suggest
+from wardround.core.notices import Notice
 from wardround.data.records import Records, Source, short_hash
 from wardround.data.sources.csv.columns import (
     DeclaredColumns,
     Type,
     Usage,
     agree_on_columns,
-    quoted,
     read_features,
 )
 from wardround.data.sources.csv.target_classes import DeclaredClasses, read_target
@@ -72,15 +72,16 @@ def csv(
         whole, dropped = rows_with_target(whole, target_of)
         tables = {site: without(table, target_of[site], patient_of[site]) for site, table in whole.items()}
         ignored = {name for name, kind in declared.types.items() if kind == "ignore"}
-        used, notes = agree_on_columns(tables, columns, ignored)
+        used, notices = agree_on_columns(tables, columns, ignored)
         alone = len(files) == 1 and columns in ("all", "own")
-        notes += check_declared(tables, used, declared, {"age": age, "sex": sex}, alone)
+        notices += check_declared(tables, used, declared, {"age": age, "sex": sex}, alone)
         tables = {site: {name: table[name] for name in used if name in table} for site, table in tables.items()}
         rows = {site: table[target_of[site]] for site, table in whole.items()}
         labelled = read_target(target_of, rows, declared_classes)
         features = read_features(tables, rows, columns, declared, age, sex)
         labels_of_rows = np.concatenate(list(labelled.numbers.values()))
-        ids, patient_notes = _patients(whole, patient_of, shared_ids, features.values.assign(__target__=labels_of_rows))
+        with_labels = features.values.assign(__target__=labels_of_rows)
+        ids, patient_notices = _patients(whole, patient_of, shared_ids, with_labels)
         return Records(
             features=features.values,
             target=labels_of_rows,
@@ -91,12 +92,12 @@ def csv(
             numbering={site: "" if shared_ids else site for site, name in patient_of.items() if name},
             groups=features.groups,
             notes=(
-                *notes,
+                *notices,
                 *_targets_elsewhere(tables, target_of, ignored),
                 *dropped,
-                *labelled.notes,
-                *features.notes,
-                *patient_notes,
+                *labelled.notices,
+                *features.notices,
+                *patient_notices,
             ),
             recorded=features.recorded,
             vocabulary=labelled.vocabulary,
@@ -153,10 +154,10 @@ def check_declared(
     declared: DeclaredColumns,
     groups: Mapping[str, str | None],
     alone: bool,
-) -> list[str]:
+) -> list[Notice]:
     """A declared column that is in no file is an error, so that a misspelt name is noticed.
 
-    For a hospital that is `alone` with a study about different columns it is a note: it may well lack some.
+    For a hospital that is `alone` with a study about different columns it is a notice: it may well lack some.
     """
     recorded = set().union(*tables.values())
     named = [
@@ -167,25 +168,24 @@ def check_declared(
     if unknown and not alone:
         setting, name, among = unknown[0]
         raise StudyError(f"data: {setting}", f"no feature is called {name!r}", suggest(name, among, "Features"))
-    lacking = dict.fromkeys(name for _, name, _ in unknown)
-    return [f"named by the study, and not in this file: {quoted(lacking)}"] if lacking else []
+    lacking = tuple(dict.fromkeys(name for _, name, _ in unknown))
+    return [Notice("declared-column-missing", "info", next(iter(tables)), lacking)] if lacking else []
 
 
-def _targets_elsewhere(tables: Mapping[str, Table], targets: Mapping[str, str], ignored: set[str]) -> list[str]:
+def _targets_elsewhere(tables: Mapping[str, Table], targets: Mapping[str, str], ignored: set[str]) -> list[Notice]:
     """A column that another hospital predicts may tell the answer here."""
-    notes = []
-    for name in dict.fromkeys(targets.values()):
-        using = [site for site, table in tables.items() if name in table and name not in ignored]
-        if using:
-            predicted = quoted(site for site in targets if targets[site] == name)
-            notes.append(
-                f"{name!r}, the target at {predicted}, is a feature at {quoted(using)}: does it tell the answer?"
-            )
-    return notes
+    return [
+        Notice(
+            "target-elsewhere", "warning", site, (name,), other_sites=tuple(s for s in targets if targets[s] == name)
+        )
+        for name in dict.fromkeys(targets.values())
+        for site, table in tables.items()
+        if name in table and name not in ignored
+    ]
 
 
-def rows_with_target(tables: dict[str, Table], targets: Mapping[str, str]) -> tuple[dict[str, Table], list[str]]:
-    labelled, notes = {}, []
+def rows_with_target(tables: dict[str, Table], targets: Mapping[str, str]) -> tuple[dict[str, Table], list[Notice]]:
+    labelled, notices = {}, []
     for site, table in tables.items():
         target = targets[site]
         rows = np.flatnonzero(table[target].codes >= 0)
@@ -194,25 +194,26 @@ def rows_with_target(tables: dict[str, Table], targets: Mapping[str, str]) -> tu
             problem = f"none of its {missing} rows has a value in {target!r}"
             raise DataError(f"hospital {site!r}", problem, "Check the export, or leave this hospital out.")
         if missing:
-            notes.append(f"{site!r}: {missing} of {missing + len(rows)} rows left out, without a value in {target!r}")
+            counts = {"rows": missing, "of": missing + len(rows)}
+            notices.append(Notice("rows-without-target", "info", site, (target,), counts))
         labelled[site] = {name: cells.take(rows) for name, cells in table.items()} if missing else table
-    return labelled, notes
+    return labelled, notices
 
 
 def _patients(
     tables: Mapping[str, Table], names: Mapping[str, str | None], shared_ids: bool, values: pd.DataFrame
-) -> tuple[np.ndarray | None, list[str]]:
+) -> tuple[np.ndarray | None, list[Notice]]:
     """Hashed, so that identifiers do not travel; one patient stays one, at two hospitals too where ids are shared."""
     if all(name is None for name in names.values()):
         return None, []
-    parts, notes, start = [], [], 0
+    parts, notices, start = [], [], 0
     for site, table in tables.items():
         count = len(next(iter(table.values())).codes)
         name, own, start = names[site], values.iloc[start : start + count], start + count
         if name is None:  # as it is where no hospital has ids
             equal = pd.util.hash_pandas_object(own, index=False)
             parts.append(np.array([short_hash(f"{site}\x1frow {number}\x1f") for number in equal], dtype=object))
-            notes.append(f"{site!r}: no column says whose a row is; equal rows count as one patient")
+            notices.append(Notice("no-patient-column", "info", site))
             continue
         cells = table[name]
         hashed = cells.spread([short_hash(level if shared_ids else f"{site}\x1f{level}") for level in cells.levels], "")
@@ -220,6 +221,6 @@ def _patients(
         # Rows of unknown patients are not one patient's: each gets a name of its own.
         hashed[unknown] = [short_hash(f"{site}\x1fline {line}\x1f") for line in cells.lines[unknown]]
         if len(unknown):
-            notes.append(f"{site!r}: {len(unknown)} rows without a value in {name!r}, each taken as another patient")
+            notices.append(Notice("unknown-patients", "info", site, (name,), {"rows": len(unknown)}))
         parts.append(hashed)
-    return np.concatenate(parts).astype(str), notes
+    return np.concatenate(parts).astype(str), notices
