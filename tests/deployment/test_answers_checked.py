@@ -58,7 +58,7 @@ def put(**values: Any) -> Change:
     return lambda body, tensors: summary_of(body).update(values)
 
 
-@pytest.mark.parametrize("values", [{"site": "alder"}, {"arm": "other"}, {"seed": 99}, {"side": "validation"}])
+@pytest.mark.parametrize("values", [{"site": "alder"}, {"arm": "other"}, {"seed": 99}, {"subset": "validation"}])
 def test_a_hospital_cannot_write_anothers_results(values: dict[str, Any], tmp_path: Path) -> None:
     honest = begin(tmp_path / "honest")
     honest.run()

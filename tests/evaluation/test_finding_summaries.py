@@ -41,7 +41,7 @@ def lines_of(table: pd.DataFrame, smallest: int = 1, side: str = "test") -> list
     for (arm, seed, site), part in table.groupby(["arm", "seed", "site"], sort=False):
         label, score = part[label_names()].to_numpy(), part[score_names()].to_numpy()
         told = site_summary(prediction(label, score, str(site)), NAMES, {}, smallest)
-        lines.append({"arm": arm, "seed": int(str(seed)), "site": site, "side": side, **told})
+        lines.append({"arm": arm, "seed": int(str(seed)), "site": site, "subset": side, **told})
     return lines
 
 
@@ -326,7 +326,7 @@ def test_sites_with_few_rows_say_so_and_nothing_else() -> None:
 
 def test_one_notice_names_all_findings_of_a_site_by_the_number_of_seeds() -> None:
     small = {"small_classes": [1]}
-    line = {"arm": "fedavg", "side": "test", "site": "north", "diverged": False}
+    line = {"arm": "fedavg", "subset": "test", "site": "north", "diverged": False}
     study = a_study(("fedavg",), seeds=2)
     lines = [
         {**line, "seed": 1, "findings": {"mass": small, "fluid": {"suppressed": True}, "air": {"small_classes": []}}},

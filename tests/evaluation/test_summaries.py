@@ -173,7 +173,7 @@ def test_a_site_that_diverged_takes_the_figures_of_its_arm_and_seed_away() -> No
     lost = class_summary(prediction(label, np.full(40, np.nan)), {"sex": np.full(40, "female", dtype=object)}, SMALLEST)
     assert lost == {"rows": 40, "diverged": True}
     good = class_summary(prediction(label, label * 0.8), {}, SMALLEST)
-    where = {"arm": "fedavg", "side": "test"}
+    where = {"arm": "fedavg", "subset": "test"}
     lines = [
         {**where, "seed": 1, "site": "north", **lost},
         {**where, "seed": 1, "site": "south", **good},
@@ -425,11 +425,11 @@ def test_a_warning_names_each_site_and_class_that_withholds(results: Mapping[str
     told = noticed(results, "figures-withheld", site="switzerland")
     assert any(notice["details"] == {"part": "tested"} and len(notice["classes"]) == 1 for notice in told)
     study = wardround.load_study(STUDY)[0]
-    where = {"arm": "fedavg", "site": "va", "side": "test"}
+    where = {"arm": "fedavg", "site": "va", "subset": "test"}
     lines = [{**where, "seed": seed, "suppressed": True} for seed in (1, 2)]
     (notice,) = withheld(study, lines, ["no", "yes"])
     assert (notice.site, notice.seeds, notice.details, notice.classes) == ("va", (2, 4), {"part": "tested"}, ())
-    for_selection = [{**line, "side": "validation"} for line in lines]
+    for_selection = [{**line, "subset": "validation"} for line in lines]
     (notice,) = withheld(study, for_selection, ["no", "yes"])
     assert (notice.details, notice.seeds) == ({"part": "to select by"}, (2, 4))
     assert withheld(replace(study, selection=None), for_selection, ["no", "yes"]) == []

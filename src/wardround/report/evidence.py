@@ -314,7 +314,7 @@ def _predicted(folder: RunFolder) -> set[tuple[str, int]]:
 def _summarised(folder: RunFolder) -> set[tuple[str, int]]:
     """Arms and seeds of which one site or more told something, if only that it has too few rows."""
     lines = folder.summaries()
-    if not all(isinstance(line, dict) and {"arm", "seed", "site", "side"} <= set(line) for line in lines):
+    if not all(isinstance(line, dict) and {"arm", "seed", "site", "subset"} <= set(line) for line in lines):
         problem = "lacks what a run writes there"
         raise RunError(str(folder.path / "summaries.jsonl"), problem, "Run the study again with --again.")
-    return {(line["arm"], line["seed"]) for line in lines if line["side"] == "test"}
+    return {(line["arm"], line["seed"]) for line in lines if line["subset"] == "test"}
