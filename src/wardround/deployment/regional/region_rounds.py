@@ -161,7 +161,6 @@ def _check_record(record: Mapping[str, Any], trial: Trial, hospitals: Collection
 
 
 def trials_with_model(body: Mapping[str, Any]) -> list[int]:
-    """Trials of which a region sends its model."""
     return [int(number) for number, trial in body["trials"].items() if trial["weight"] > 0]
 
 

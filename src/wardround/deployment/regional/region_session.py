@@ -277,11 +277,9 @@ class RegionSession:
 
     @property
     def left(self) -> dict[str, Any]:
-        """Its sites that left, and why."""
         return left_payload(self.coordinator.left)
 
     def drive(self, steps: Generator[Step, None, Result]) -> Result:
-        """All steps, shown as they come."""
         while True:
             try:
                 self.watch(next(steps))

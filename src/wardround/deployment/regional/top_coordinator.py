@@ -193,7 +193,6 @@ class CoordinatorOfAll(Coordinator):
     def _round(
         self, number: int, trials: list[Trial], state: WaveState, records: JsonLines, prepare: Message
     ) -> Generator[Step, None, WaveState]:
-        """All rounds until the next average over regions."""
         began, first = time.monotonic(), state.round
         last = min(first + self._rounds_of(trials), max(trial.training.rounds for trial in trials))
         spool = Spool(self.folder.path / "state", number, last - 1)
@@ -300,8 +299,6 @@ def _absence(hospital: str, payload: object) -> Notice:
 
 @dataclass(frozen=True)
 class FactsOfRegions:
-    """By region and kind of arm."""
-
     plan: DeployedPlan
     known: Mapping[str, Mapping[Key, Mapping[str, Any]]]
     hospitals: Mapping[str, Sequence[str]]  # of each region

@@ -294,7 +294,6 @@ class VerticalCoordinator(Coordinator):
         self.folder.remove_state()
 
     def _train_wave(self, number: int, trials: list[Trial], plan: VerticalPlan) -> Generator[Step]:
-        """All blocks of a wave, and its evaluation."""
         path = self.folder.path / "state" / "waves" / f"{number:05}.safetensors"
         state = read_exchange(path)
         before, steps = self.done, [plan.steps_of(trial) for trial in trials]
@@ -366,7 +365,6 @@ class VerticalCoordinator(Coordinator):
         return ExchangeState(step=state.step, records=records.flush(), done=True)
 
     def _heads(self, answers: Answers, of_holder: Message) -> dict[str, str]:
-        """Of the audit logs of all parties."""
         heads = {party: message.body["head"] for party, (message, _) in answers.items()}
         return {**heads, self.holder: of_holder.body["head"]}
 
