@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from wardround.core.errors import SiteError
 from wardround.core.notices import ABSENCES, Notice, line_of, read_notice
+from wardround.core.tree import Tree
 from wardround.data.agreement import Facts
 from wardround.data.records import Column
 from wardround.data.serialization import write_column
@@ -43,14 +44,13 @@ from wardround.deployment.common.schema_agreement import (
 )
 from wardround.deployment.common.secure_wave import is_secure
 from wardround.deployment.common.spool import Shape, Spool
-from wardround.deployment.common.waves import Arrivals, WaveState
+from wardround.deployment.common.waves import Arrivals, WaveState, scored_records
 from wardround.deployment.flat.coordinator import Coordinator
 from wardround.deployment.regional.region_rounds import (
     check_span,
     close_span,
     model_shapes,
     own_of_region,
-    span_records,
     trials_with_model,
 )
 from wardround.deployment.regional.regions import regions_of, span_of
@@ -201,7 +201,7 @@ class CoordinatorOfAll(Coordinator):
         yield from self._ask_for_models(number, trials, state, spool, last, prepare)
         self.patience = 2
         entries = spool.entries(self.present)
-        ready, waiting = span_records(state, trials, [entry.body for entry in entries.values()], final=False)
+        ready, waiting = scored_records(state, trials, [entry.body for entry in entries.values()], final=False)
         for record in ready:
             records.add(record)
         scored = replace(state, pending=waiting, records=records.flush())
@@ -265,15 +265,10 @@ class CoordinatorOfAll(Coordinator):
     def _rounds_of(self, trials: Sequence[Trial]) -> int:
         return span_of(self.study.arm(trials[0].arm))
 
-    def _evaluate(
-        self, number: int, trials: list[Trial], state: WaveState, records: JsonLines, prepare: Message
-    ) -> Generator[Step, None, WaveState]:
-        quiet = [n for n, trial in enumerate(trials) if self.study.arm(trial.arm).held_out is not None]
-        score = [n for n in range(len(trials)) if n not in quiet]
-        own = {region: own_of_region(trials, state, region, quiet) for region in self.present}
-        answers = yield from self.summaries(number, trials, state, score, prepare, own)
-        for record in span_records(state, trials, [message.body for message in answers.values()], final=True)[0]:
-            records.add(record)
+    def _own_models(self, trials: list[Trial], state: WaveState, score: Sequence[int]) -> dict[str, Tree]:
+        return {region: own_of_region(trials, state, region, score) for region in self.present}
+
+    def _by_hospital(self, answers: Mapping[str, Message]) -> dict[str, Message]:
         members = regions_of(self.study, self.hospitals)
         by_site = {
             site: Message("summary", {"summaries": summaries})
@@ -281,10 +276,7 @@ class CoordinatorOfAll(Coordinator):
             for site, summaries in message.body["summaries"].items()
             if site in members[region]
         }
-        self._keep_final(number, trials, state, {site: by_site[site] for site in self.hospitals if site in by_site})
-        heads: dict[str, Any] = {region: message.body["head"] for region, message in answers.items()}
-        self.log.add("wave finished", wave=number, heads=heads)
-        return replace(state, pending=[], records=records.flush(), done=True)
+        return {site: by_site[site] for site in self.hospitals if site in by_site}
 
 
 def _absence(hospital: str, payload: object) -> Notice:
