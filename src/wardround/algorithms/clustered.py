@@ -89,7 +89,7 @@ def add_to_slot(models: Tree, slot: int, change: Tensor) -> None:
 
 
 def split(vectors: Tensor, mean: Tensor, ratio: float, smallest: float, gamma: float) -> list[int]:
-    """The members, a row of `vectors` each, that leave for a cluster of their own; none where it holds together."""
+    """The members, a row of `vectors` each, that leave for a new cluster; none if the cluster holds together."""
     largest = float(vectors.norm(dim=1).max())
     if len(vectors) < 2 or largest <= smallest or float(mean.norm()) >= ratio * largest:
         return []

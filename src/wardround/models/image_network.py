@@ -35,7 +35,7 @@ def groups_for(channels: int) -> int:
 
 
 def normalised_by(kind: Norm, module: nn.Module) -> nn.Module:
-    """The module, which was made with BatchNorm, with the layers that a study asks for."""
+    """The module, built with BatchNorm, with the layers that the study names."""
     for part in list(module.modules()):
         for name, child in part.named_children():
             if kind == "group" and isinstance(child, nn.BatchNorm2d):

@@ -35,7 +35,7 @@ class Dropout(nn.Module):
     mask: Tensor
 
     def __init__(self, p: float, shape: tuple[int, ...]) -> None:
-        """`shape` is that of one row where it passes this layer."""
+        """`shape` is that of one row at this layer."""
         super().__init__()
         self.p, self.shape = p, shape
         self.register_buffer("mask", torch.ones(()), persistent=False)
@@ -65,7 +65,7 @@ def draw_masks(
 
 @dataclass(frozen=True)
 class Shape:
-    """What the data ask of a model."""
+    """The shape of the data that a model is built for."""
 
     inputs: tuple[int, ...]
     classes: int  # or findings
@@ -165,9 +165,9 @@ class Model:
     def stacked_gradient(
         self, params: Tree, x: Tensor, y: Tensor, share: Tensor, masks: Tree, copies: int = 1
     ) -> tuple[Tree, Tensor]:
-        """The same for a stack of sites along the first axis. `share` is each row's part of its site's mean; a row
-        that only fills up a short batch has 0. With a closed gradient, `copies` models after one another may share a
-        batch, of which `x`, `y` and `share` then hold one."""
+        """The same for a stack of sites along the first axis. `share` is each row's weight in its site's mean; rows
+        that pad a short batch have 0. With a closed gradient, `copies` consecutive models may share a batch, which `x`,
+        `y` and `share` then hold once."""
         if self.closed_gradient is not None:
             return self.closed_gradient(params, x, y, share, *([copies] if copies > 1 else []))
 
@@ -205,7 +205,7 @@ class Model:
         return torch.sigmoid(scores.squeeze(-1)) if self.classes == 2 else torch.softmax(scores, dim=-1)
 
     def right(self, scores: Tensor, y: Tensor) -> Tensor:
-        """Whether each row is called right; for findings: the share of those known of the row that are."""
+        """Whether each row is predicted correctly; for findings: the share of the row's known findings that are."""
         if self.findings:
             known = y >= 0
             return (((scores >= 0) == (y == 1)) & known).sum(-1) / known.sum(-1).clamp(min=1)
@@ -266,7 +266,7 @@ def from_module(build: Callable[[], nn.Module], shape: Shape | int, private: tup
 
 
 def _has_tied_weights(module: nn.Module) -> bool:
-    """Whether one weight stands there under two names."""
+    """Whether a weight has two names."""
     return any(
         len(list(named(remove_duplicate=False))) > len(list(named()))
         for named in (module.named_parameters, module.named_buffers)
@@ -274,7 +274,7 @@ def _has_tied_weights(module: nn.Module) -> bool:
 
 
 def _built(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """Torch's modules draw their first weights from the global generator; it is lent for the moment and put back."""
+    """Torch's modules draw their first weights from the global generator, which is restored afterwards."""
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.default_generator.manual_seed(
             seed

@@ -49,7 +49,7 @@ class Patients:
 
     @cached_property
     def repeated(self) -> list[tuple[Tensor, Tensor]]:
-        """For each number of rows above one that patients have: who has so many, and their rows, a patient a line."""
+        """Patients with several rows, grouped by their number of rows: the patients, and their rows (patient, row)."""
         if self.alone:
             return []
         order = torch.argsort(self.place, stable=True)
@@ -126,7 +126,7 @@ def weighted_sum(factors: Tensor, each: Tensor) -> Tensor:
 
 
 def chunks(rows: Tensor, size: int) -> Iterator[Tensor]:
-    """So many rows at a time that their numbers, `size` of each, stay in the cache in double precision."""
+    """Chunks of rows whose numbers, `size` per row, fit into the cache in double precision."""
     return iter(torch.split(rows, max(1, AT_A_TIME // max(1, size))))
 
 
@@ -326,7 +326,7 @@ def _blocks(x: Tensor) -> Iterator[tuple[Tensor, slice]]:
 def _of_all_rows(
     caught: Caught, trained: dict[str, dict[str, str]], run: RowLosses, x: Tensor
 ) -> dict[str, Tree] | None:
-    """By layer, what is kept of each row. None where a layer cannot be relied on."""
+    """By layer, what is stored of each row. None if a layer cannot be relied on."""
     parts: dict[str, list[Tree]] = {}
     for block, rows in _blocks(x):
         caught.clear()

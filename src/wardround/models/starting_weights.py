@@ -85,7 +85,7 @@ def refuse_unreadable(path: Path) -> None:
 
 
 def fitted(leaf: Tensor, own: Tensor) -> Tensor:
-    """In the model's own precision; and three colours as one grey, whose value each of them would have."""
+    """In the model's precision. Weights for three colours are summed for a model of grey images."""
     if leaf.dim() == 4 and leaf.shape[1] == 3 and own.shape[1:2] == (1,):
         leaf = leaf.sum(1, keepdim=True)
     return leaf.to(own.dtype)

@@ -1,4 +1,4 @@
-"""Something published, as a study writes it down, and what a claim may be about. `evaluation/claims.py` judges it."""
+"""Claims: published figures that a study is compared with. `evaluation/claims` judges them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -40,7 +40,7 @@ MOST_ROUNDED = 10  # numbers of which every combination, rounded up or down, is 
 
 @dataclass(frozen=True)
 class Quantity:
-    """What can be asked of something that a claim may be about."""
+    """Something that a claim may be about, and what can be computed from it."""
 
     of: Literal["arms", "pair", "sites"]  # pair: of one arm and one that it is set against, as papers print tests
     statistics: tuple[Statistic, ...] = ("mean",)
@@ -74,7 +74,7 @@ QUANTITIES: dict[str, Quantity] = {  # besides metrics and what is measured afte
 
 @dataclass(frozen=True)
 class Claim:
-    """Something published, set beside ours.
+    """A published figure to compare ours with.
 
     `arms` and `against`: the mean of `metric` over arms, compared with that over `against` where it is given. `stated`
     are figures that the source gives for one and the same thing; `formula` is computed from what it gives in `given`.
@@ -106,7 +106,7 @@ class Claim:
 
 
 def hashed(claim: Claim) -> dict[str, Any]:
-    """As it counts for a study's hash: what it does not use is left out, so that studies keep their names."""
+    """As it enters a study's hash. Later fields are left out if unused, so that older studies keep their hash."""
     later = {"rounded": 0.0, "group": "", "statistic": "mean", "compare": "difference", "site": ""}
     return {key: value for key, value in asdict(claim).items() if key not in later or value != later[key]}
 

@@ -129,7 +129,7 @@ class _Reader:
     def apply(
         self, overrides: Mapping[str, Any], tables: dict[str, Any], known: tuple[str, ...], where: str, title: str
     ) -> None:
-        """Dotted keys into tables. What a table says of one member does not hold for another in its place."""
+        """Dotted keys into tables. Settings of a member that is replaced by another are dropped."""
         for key, section in SECTIONS.items():
             tables[key] = self.for_member(tables[key], section, overrides.get(f"{key}.{section.tag}"))
         for path, value in overrides.items():
@@ -220,9 +220,9 @@ class _Reader:
     def for_member(
         self, table: dict[str, Any], section: Section, replacement: Any, current: str | None = None
     ) -> dict[str, Any]:
-        """The table for another member: what it says of the old one stays only where the new one could have said it.
+        """The table for another member: only settings that the new member has too are kept.
 
-        `current` is the old one, where the table does not name it.
+        `current` is the old member, if the table does not name it.
         """
         family: Mapping[str, Factory] = getattr(self.families, section.family)
         if not isinstance(replacement, str) or replacement not in family:
@@ -235,7 +235,7 @@ class _Reader:
     def without_replaced(
         self, quick: Mapping[str, Any], changes: Mapping[str, Any], tables: Mapping[str, Any], where: str
     ) -> dict[str, Any]:
-        """The quick block, without what it says of a member in whose place `changes` put another."""
+        """The quick block, without its settings of members that `changes` replace."""
         nested: dict[str, Any] = {}
         for path, value in quick.items():
             set_path(nested, path, value, where)
@@ -349,7 +349,7 @@ def _fits(kind: Any, value: Any) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """Only what TOML and JSON can hold; what is None is left out, because TOML has no null."""
+    """Only what TOML and JSON can hold. None is left out, because TOML has no null."""
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):

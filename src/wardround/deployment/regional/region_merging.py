@@ -22,7 +22,7 @@ from wardround.deployment.common.schema_agreement import (
     read_facts,
     read_fill_values,
     read_moments,
-    rows_by_side,
+    split_sizes,
     with_findings,
     write_facts,
     write_moments,
@@ -33,7 +33,7 @@ from wardround.protocol.messages import Message
 from wardround.study.schema import Arm
 
 Answers = Mapping[str, Message]
-SIDES = ("test", "validation")
+SUBSETS = ("test", "validation")
 
 
 def merged_ready(ready: Answers, hospitals: Sequence[str]) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def merged_facts(plan: DeployedPlan, answers: Answers) -> dict[str, Any]:
     sets = {site: dict(zip(plan.row_sets, message.body["sets"], strict=True)) for site, message in answers.items()}
     return {
         "kinds": [_facts_of_kind(plan, kind, sets) for kind in plan.kinds],
-        "sets": {site: [rows_by_side(facts[key]) for key in plan.row_sets] for site, facts in sets.items()},
+        "sets": {site: [split_sizes(facts[key]) for key in plan.row_sets] for site, facts in sets.items()},
         "described": {site: message.body["described"] for site, message in answers.items()},
         "directions": {site: message.body["directions"] for site, message in answers.items()},
     }
@@ -108,8 +108,8 @@ def merged_figures(bodies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Loss and accuracy of each trial's model over the rows of all sites that scored it."""
     merged: dict[str, Any] = {}
     for number in dict.fromkeys(number for body in bodies for number in body["figures"]):
-        sides = {side: pooled_figures(number, side, bodies) for side in SIDES}
-        merged[number] = {side: figures for side, figures in sides.items() if figures is not None}
+        by_subset = {subset: pooled_figures(number, subset, bodies) for subset in SUBSETS}
+        merged[number] = {subset: figures for subset, figures in by_subset.items() if figures is not None}
     return merged
 
 

@@ -39,7 +39,7 @@ from wardround.deployment.common.schema_agreement import (
     inverted_labels,
     most_train_rows,
     read_facts,
-    rows_by_side,
+    split_sizes,
     with_findings,
 )
 from wardround.deployment.common.secure_wave import is_secure
@@ -249,10 +249,10 @@ class CoordinatorOfAll(Coordinator):
     ) -> None:
         """Of all hospitals of a region together, or of those whose figures may leave."""
         members = regions_of(self.study, self.hospitals)[region]
-        for key, sides in figures.items():
+        for key, by_subset in figures.items():
             require(key == str(int(key)) and int(key) in score, "figures of a model that was not to be scored")
-            for side, curve in sides.items():
-                most = sum(rows_scored(hospital, side, trials[int(key)], self.agreed_plan)[0] for hospital in members)
+            for subset, curve in by_subset.items():
+                most = sum(rows_scored(hospital, subset, trials[int(key)], self.agreed_plan)[0] for hospital in members)
                 check_curve(curve, most, False, self.agreed_plan.has_findings)
                 require(curve.get("auc_rows", 0) <= curve["rows"], "an AUC of more rows than there are")
 
@@ -334,8 +334,8 @@ def agree_on_regions(
     for kind in plan.kinds:
         members_of(study.arm(kind[0]), hospitals)  # refused where nobody is left to train
         place = plan.row_sets.index(plan.rows_of(kind))
-        sides = {site: rows_by_side(sizes[place]) for site, sizes in sets.items()}
-        plan.agreed[kind] = Agreed(tuple(inputs or ()), sides=sides)
+        by_site = {site: split_sizes(sizes[place]) for site, sizes in sets.items()}
+        plan.agreed[kind] = Agreed(tuple(inputs or ()), split_sizes=by_site)
     by_kind = {name: dict(zip(plan.kinds, message.body["kinds"], strict=True)) for name, message in answers.items()}
     prepare = yield from agree_on_layouts(plan, columns, inputs, FactsOfRegions(plan, by_kind, members), ask, run)
     return Federation(plan, described, prepare, (*notices, *dominant_sites(plan)))

@@ -18,7 +18,7 @@ from wardround.core.errors import DeployError
 from wardround.core.threads import torch_threads
 from wardround.core.tree import Tree
 from wardround.data.site import Rows
-from wardround.deployment.common.deployed_plan import Side, reported_sides
+from wardround.deployment.common.deployed_plan import Subset, reported_subsets
 from wardround.deployment.common.local_predictions import keep_predictions
 from wardround.deployment.common.spool import is_finite
 from wardround.deployment.flat.site_training import groups_in
@@ -41,7 +41,7 @@ from wardround.models.joined import below, numbers_of, prefixed, presence
 from wardround.protocol.messages import Message, tensor_bytes
 from wardround.runs.folder import write_atomically
 
-SIDES: tuple[Side, ...] = ("test", "validation")
+SUBSETS: tuple[Subset, ...] = ("test", "validation")
 STEPS = ("embed", "learn", "embed_last")  # whose answers are kept until the next one
 KINDS = ("match", "assign", "shape", "agree", *STEPS, "assess")
 AT_HOLDER = ("assign", "learn", "assess")
@@ -99,17 +99,17 @@ def last_embeddings(wave: Wave) -> Tree:
     session, leaving = wave.session, {}
     for place, local in wave.trials.items():
         with torch_threads(threads_for(local.trial)):
-            embeddings = [_embeddings(local, wave.last, side) for side in SIDES]
+            embeddings = [_embeddings(local, wave.last, subset) for subset in SUBSETS]
         content = tensor_bytes({f"{number:06}": part for number, part in enumerate(embeddings)})
         what = route("last embeddings", wave.number, wave.last, place)
         leaving[str(place)] = as_tensor(session.channel.seal(session.holder, what, content))
     return leaving
 
 
-def _embeddings(local: PartyTrial, step: int, side: Side) -> Tensor:
+def _embeddings(local: PartyTrial, step: int, subset: Subset) -> Tensor:
     party, trial = local.session.site, local.trial
     part = next(part for part in local.cut.parts if part.party == party)
-    rows: Rows = getattr(trial.scored[0], side)
+    rows: Rows = getattr(trial.scored[0], subset)
     embeddings = [torch.zeros((0, local.cut.width), dtype=trial.dtype)]
     with torch.no_grad():
         for chosen in row_chunks(rows):
@@ -117,7 +117,7 @@ def _embeddings(local: PartyTrial, step: int, side: Side) -> Tensor:
             embeddings.append(
                 local.cut.bottoms[party].logits(local.params, local.buffers, numbers_of(part, x), None)[0]
             )
-    protect = protection(trial.topology.embeddings, local.stream(step, f"noise on embeddings of {side} rows"))
+    protect = protection(trial.topology.embeddings, local.stream(step, f"noise on embeddings of {subset} rows"))
     return protect(torch.cat(embeddings)).cpu()
 
 
@@ -157,31 +157,37 @@ def _score_trial(wave: Wave, place: int, local: HolderTrial, tensors: Tree) -> T
     session, study = wave.session, wave.session.study
     smallest, classes = study.deployment.smallest_cell, session.plan.classes
     received = {party: _received(wave, place, party, tensors) for party in session.others}
-    embeddings = {side: {party: parts[n] for party, parts in received.items()} for n, side in enumerate(SIDES)}
+    embeddings = {subset: {party: parts[n] for party, parts in received.items()} for n, subset in enumerate(SUBSETS)}
     scored_rows = local.trial.scored[0]
-    predictions = {side: prediction(local, side, embeddings[side]) for side in SIDES if len(getattr(scored_rows, side))}
+    predictions = {
+        subset: prediction(local, subset, embeddings[subset]) for subset in SUBSETS if len(getattr(scored_rows, subset))
+    }
     findings = len(classes) if session.plan.has_findings else 0
     thresholds = own_thresholds(predictions.get("validation"), smallest, study.evaluation.threshold, findings)
     summaries: dict[str, Any] = {}
-    for side in reported_sides(study):
-        if side in predictions:
-            groups = groups_in(session.plan.cohort_of(study.arm(local.trial.arm)), predictions[side])
-            summaries[side] = site_summary(
-                predictions[side], classes, groups, smallest, thresholds if side == "test" else None
+    for subset in reported_subsets(study):
+        if subset in predictions:
+            groups = groups_in(session.plan.cohort_of(study.arm(local.trial.arm)), predictions[subset])
+            summaries[subset] = site_summary(
+                predictions[subset], classes, groups, smallest, thresholds if subset == "test" else None
             )
     without = {}
     if "test" in predictions:
         lacking = {party: prediction(local, "test", embeddings["test"], party) for party in received}
         without = {party: site_summary(rows, classes, {}, smallest, thresholds) for party, rows in lacking.items()}
-    figures: dict[str, Any] = {side: known for side, rows in predictions.items() if (known := _curve(rows, smallest))}
+    figures: dict[str, Any] = {
+        subset: known for subset, rows in predictions.items() if (known := _curve(rows, smallest))
+    }
     return TrialScores(summaries, figures, without, predictions.get("test"), thresholds)
 
 
-def prediction(local: HolderTrial, side: Side, embeddings: Mapping[str, Tensor], missing: str = "") -> SitePrediction:
+def prediction(
+    local: HolderTrial, subset: Subset, embeddings: Mapping[str, Tensor], missing: str = ""
+) -> SitePrediction:
     """Of the holder's rows, with the other parties' embeddings of those that they have, in their order; `missing` gave
     none. Cut into the same chunks as where all numbers are at one place."""
-    trial, cut, rows = local.trial, local.cut, getattr(local.trial.scored[0], side)
-    filled = {party: _filled(local, side, party, received) for party, received in embeddings.items()}
+    trial, cut, rows = local.trial, local.cut, getattr(local.trial.scored[0], subset)
+    filled = {party: _filled(local, subset, party, received) for party, received in embeddings.items()}
     outputs: list[tuple[Tensor, ...]] = []
     with torch.no_grad(), torch_threads(threads_for(trial)):
         for chosen in row_chunks(rows):
@@ -199,21 +205,21 @@ def prediction(local: HolderTrial, side: Side, embeddings: Mapping[str, Tensor],
             model = trial.model
             outputs.append((y, model.probabilities(logits), model.row_losses(logits, y), model.right(logits, y)))
     label, score, loss, right = (torch.cat(parts).cpu().numpy() for parts in zip(*outputs, strict=True))
-    numbers = getattr(trial.scored[0], f"{side}_rows")
+    numbers = getattr(trial.scored[0], f"{subset}_rows")
     return SitePrediction(local.session.site, numbers, label, score, loss, right, rows.people.numpy())
 
 
-def _filled(local: HolderTrial, side: Side, party: str, embeddings: Tensor) -> Tensor:
+def _filled(local: HolderTrial, subset: Subset, party: str, embeddings: Tensor) -> Tensor:
     """A party's embeddings in the holder's rows; zeros where the party does not have the patient."""
     trial, width, plan = local.trial, local.cut.width, local.session.plan
     assigned = plan.assigned[plan.alike[trial.arm], plan.data_seed(plan.study.arm(trial.arm), trial.seed)]
-    present = torch.from_numpy(np.flatnonzero(assigned.present[party][assigned.rows[side]]))
+    present = torch.from_numpy(np.flatnonzero(assigned.present[party][assigned.rows[subset]]))
     if tuple(embeddings.shape) != (len(present), width) or embeddings.dtype != trial.dtype:
         problem = "sent embeddings of other rows than were assigned to it"
         raise DeployError(party, problem, "Install the same version of wardround everywhere.")
     if not is_finite(embeddings):
         raise not_finite(party, "what it sent")
-    filled = torch.zeros((len(getattr(trial.scored[0], side)), width), dtype=trial.dtype)
+    filled = torch.zeros((len(getattr(trial.scored[0], subset)), width), dtype=trial.dtype)
     filled[present] = embeddings
     return filled
 
@@ -224,7 +230,7 @@ def _received(wave: Wave, place: int, party: str, tensors: Tree) -> list[Tensor]
         raise DeployError("coordinator", f"leaves out what {party} sent", "Start the coordinator again.")
     what = route("last embeddings", wave.number, wave.last, place)
     embeddings = read_tensors(party, wave.session.channel.open(party, what, as_bytes(tensors[name])))
-    if len(embeddings) != len(SIDES):
+    if len(embeddings) != len(SUBSETS):
         raise DeployError(party, "sent embeddings of other rows than were assigned to it", "Install the same version.")
     return embeddings
 

@@ -21,7 +21,7 @@ from wardround.deployment.common.answer_checks import check_classes, check_waves
 from wardround.deployment.common.deployed_plan import DeployedPlan
 from wardround.deployment.common.deployment_results import Participants, save_summaries, write_results
 from wardround.deployment.common.messaging import Step
-from wardround.deployment.common.schema_agreement import rows_by_side
+from wardround.deployment.common.schema_agreement import split_sizes
 from wardround.deployment.flat.coordinator import Coordinator
 from wardround.deployment.vertical.party_plan import VerticalPlan, coordinator_vertical_plan, shapes_by_kind
 from wardround.deployment.vertical.patient_matching import (
@@ -193,7 +193,7 @@ class VerticalCoordinator(Coordinator):
         plan.agree(shapes_by_kind(self.study, plan.kinds, matched.shapes))
         for kind, sizes in zip(plan.kinds, matched.rows, strict=True):
             plan.counts[kind] = sizes["train"]
-            plan.agreed[kind] = replace(plan.agreed[kind], sides={self.holder: sizes})
+            plan.agreed[kind] = replace(plan.agreed[kind], split_sizes={self.holder: sizes})
         plan.refuse_unsound_arms()
         return plan
 
@@ -241,7 +241,7 @@ class VerticalCoordinator(Coordinator):
             sizes=sizes,
             common=common,
             traffic=self.carried,
-            rows=[rows_by_side(sizes) for sizes in assigned.body["sizes"]],
+            rows=[split_sizes(sizes) for sizes in assigned.body["sizes"]],
             unmatched=assigned.body["unmatched"],
             described=dict(assigned.body["described"]),
             shapes={party: message.body["shapes"] for party, (message, _) in shaped.items()},
@@ -355,7 +355,7 @@ class VerticalCoordinator(Coordinator):
         assessed, _ = (yield from self._exchange({self.holder: message}, "predictions", check))[self.holder]
         for record in state.pending:
             figures = assessed.body["figures"].get(str(record["trial"]), {})
-            curve = {f"{side}_{name}": curve.get(name) for side, curve in figures.items() for name in CURVE}
+            curve = {f"{subset}_{name}": curve.get(name) for subset, curve in figures.items() for name in CURVE}
             known = {name: value for name, value in curve.items() if value is not None}
             records.add({**{name: value for name, value in record.items() if name != "trial"}, **known})
         save_summaries(self.folder, number, trials, {self.holder: assessed})

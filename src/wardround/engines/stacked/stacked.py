@@ -33,7 +33,7 @@ from wardround.training.trial import Roster, RoundRecord, Run, Trial, roster
 class StackState:
     """`server` leaves are (trials, ...), `memory` and `private` leaves (trials, sites, ...).
 
-    The next round writes into `memory` and `private`: whoever wants to keep an older state must copy them.
+    The next round writes into `memory` and `private`: copy them to keep an older state.
     """
 
     round: int
@@ -61,7 +61,7 @@ def start_stack(trials: Sequence[Trial]) -> StackState:
 
 @dataclass(frozen=True)
 class Crew:
-    """Who works in a round, for all trials of a stack. The same from round to round where everyone takes part."""
+    """Which sites work in a round, for all trials of a stack. It stays the same if all sites take part."""
 
     rosters: tuple[Roster, ...]
     lanes: LaneOrder
