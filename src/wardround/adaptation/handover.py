@@ -15,7 +15,6 @@ from wardround.bundles.build.assemble import Origin
 from wardround.bundles.build.run_inputs import LabelledRows, RunInputs
 from wardround.bundles.build.shared_part import SharedPart
 from wardround.bundles.card.card import FIGURES, Adapter, CardFacts
-from wardround.core.notices import line_of
 from wardround.core.settings import parse
 from wardround.data.site import Rows
 from wardround.evaluation.scores import score_columns
@@ -140,7 +139,7 @@ def _card_facts(
         # what the study promised holds for the hospitals that trained the shared part; the introduction says so
         privacy=None if about["privacy"] is None else NOTHING_PROMISED,
         subgroups={},
-        warnings=tuple(map(line_of, newcomer.notices)),
+        notices=newcomer.notices,
         introduction=tuple(introduction(part, newcomer.name)),
         adapter=adapter,
     )

@@ -11,7 +11,7 @@ import pandas as pd
 from wardround.bundles.build.shared_part import SharedPart
 from wardround.core import seeds
 from wardround.core.errors import CheckError, DataError, StudyError, shown, suggest
-from wardround.core.notices import CHECKS, Notice, as_notice, identity
+from wardround.core.notices import CHECKS, Notice, identity
 from wardround.data.agreement import LEAST
 from wardround.data.checks.before_training import accepted, check_splits, refuse_errors
 from wardround.data.cohort import Cohort, load_cohort, split_sites
@@ -75,7 +75,7 @@ def read_newcomer(name: str, source: Source, part: SharedPart, repeats: int, acc
         for share in FRACTIONS
     }
     fractions, left_out = usable(candidates, cohort)
-    remarks = (*map(as_notice, cohort.notes), *distinct.values())
+    remarks = (*cohort.notices, *distinct.values())
     return Newcomer(name, cohort, evaluation, splits, fractions, left_out, remarks)
 
 

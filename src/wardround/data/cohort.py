@@ -12,6 +12,7 @@ import torch
 
 from wardround.core import seeds
 from wardround.core.errors import DataError, StudyError, suggest
+from wardround.core.notices import Notice
 from wardround.data.agreement import recipes
 from wardround.data.brightness import brightness, levels, levels_of
 from wardround.data.checks.coincidences import HashedRows, hash_rows
@@ -32,7 +33,7 @@ class Cohort:
     records: Records
     row_numbers: np.ndarray
     prints: np.ndarray
-    notes: tuple[str, ...]
+    notices: tuple[Notice, ...]
 
     @cached_property
     def patient(self) -> np.ndarray:
@@ -86,20 +87,20 @@ def load_cohort(source: Source, preparation: Preparation) -> Cohort:
     records = without_columns(source.load(), preparation.not_recorded)
     prints = fingerprints(records) if records.prints is None else records.prints
     rows = np.arange(len(records))
-    notes = records.notes
+    notices = records.notices
     if preparation.missing == "drop" and records.is_table:
         rows = complete_rows(records, in_own_columns=preparation.schema != "all")
         if len(rows) < len(records):
-            notes = (*notes, *_dropped(records, rows, preparation.schema != "all"))
+            notices = (*notices, *_dropped(records, rows, preparation.schema != "all"))
             records = records.take(rows)
-    return Cohort(records, rows, prints[rows], notes)
+    return Cohort(records, rows, prints[rows], notices)
 
 
 def without_columns(records: Records, not_recorded: Mapping[str, Sequence[str]]) -> Records:
     """Where a study says that a hospital does not really record a column, the few values that it has are not used."""
     if not not_recorded or not isinstance(records.features, pd.DataFrame):
         return records
-    names, table, notes = [column.name for column in records.columns], records.features.copy(), []
+    names, table, notices = [column.name for column in records.columns], records.features.copy(), []
     recorded = {hospital: records.recorded.get(hospital, tuple(names)) for hospital in records.hospitals}
     for hospital, columns in not_recorded.items():
         if hospital not in recorded:
@@ -110,8 +111,9 @@ def without_columns(records: Records, not_recorded: Mapping[str, Sequence[str]])
             table[name] = table[name].mask(rows, np.nan if table[name].dtype.kind == "f" else None)
             recorded[hospital] = tuple(other for other in recorded[hospital] if other != name)
             if there:
-                notes.append(f"{hospital}: {name} counts as not recorded; {there} of {int(rows.sum())} rows have it")
-    return replace(records, features=table, recorded=recorded, notes=(*records.notes, *notes))
+                counts = {"rows": there, "of": int(rows.sum())}
+                notices.append(Notice("column-set-aside", "info", hospital, (name,), counts))
+    return replace(records, features=table, recorded=recorded, notes=(*records.notes, *notices))
 
 
 def _table_names(columns: Sequence[str], records: Records, recorded: Sequence[str], hospital: str) -> list[str]:
@@ -125,8 +127,8 @@ def _table_names(columns: Sequence[str], records: Records, recorded: Sequence[st
     return [column.name for name in columns for column in own if name in (column.name, column.own_name)]
 
 
-def _dropped(records: Records, complete: np.ndarray, in_own_columns: bool) -> list[str]:
-    notes = []
+def _dropped(records: Records, complete: np.ndarray, in_own_columns: bool) -> list[Notice]:
+    notices = []
     for hospital in records.hospitals:
         total = int((records.hospital == hospital).sum())
         left = int((records.hospital[complete] == hospital).sum())
@@ -137,8 +139,8 @@ def _dropped(records: Records, complete: np.ndarray, in_own_columns: bool) -> li
             remedy = 'Set missing = "median" (or "mean") in [data], or leave this hospital out.'
             raise DataError(hospital, problem, remedy)
         if left < total:
-            notes.append(f"{hospital}: {total - left} of {total} rows have gaps and were dropped, {left} remain")
-    return notes
+            notices.append(Notice("rows-dropped", "info", hospital, counts={"rows": total - left, "of": total}))
+    return notices
 
 
 def _without_values(records: Records, hospital: str, in_own_columns: bool) -> list[str]:

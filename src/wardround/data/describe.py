@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from wardround.core.errors import DataError, StudyError, suggest
+from wardround.core.notices import Notice, with_texts
 from wardround.core.settings import settings_of
 from wardround.data.checks.outliers import outliers
 from wardround.data.imaging.problems import Accepted
@@ -33,8 +34,8 @@ TARGET_NAME = re.compile(
 
 
 def describe_file(path: Path, separator: Separator = "auto") -> pd.DataFrame:
-    """A row per column. `attrs` holds `rows`, `duplicated_rows` (equal to an earlier row in every column), `problems`
-    of the file as a whole, and `notes`: which columns might be a target, and what their words would mean."""
+    """A row per column. `attrs` holds `rows`, `duplicated_rows` (equal to an earlier row in every column) and
+    `notices`: problems of the file as a whole, and columns that might be a target."""
     table = read_table(path, separator, _numbered_names)
     described = pd.DataFrame([_describe(name, cells) for name, cells in table.items()])
     copies, copies_but_ids = _copies(table, described)
@@ -42,8 +43,10 @@ def describe_file(path: Path, separator: Separator = "auto") -> pd.DataFrame:
     described.attrs.update(
         rows=rows,
         duplicated_rows=copies,
-        problems=list(_file_problems(table, rows, copies, copies_but_ids)),
-        notes=[note for name, cells in table.items() for note in _as_target(name, cells)],
+        notices=[
+            *_file_problems(table, rows, copies, copies_but_ids),
+            *(notice for name, cells in table.items() for notice in _as_target(name, cells)),
+        ],
     )
     return described
 
@@ -154,23 +157,16 @@ def _copies(table: Table, described: pd.DataFrame) -> tuple[int, int]:
     return int(codes.duplicated().sum()), int(codes[features].duplicated().sum()) if features else 0
 
 
-def _file_problems(table: Table, rows: int, copies: int, copies_but_ids: int) -> Iterator[str]:
+def _file_problems(table: Table, rows: int, copies: int, copies_but_ids: int) -> Iterator[Notice]:
     if all(name == f"column {i}" for i, name in enumerate(table, 1)):
-        yield "the first line holds numbers or dates; if it is a row of data, add a line of names above it"
+        yield Notice("header-is-data", "warning")
     if copies:
-        yield (
-            f"{copies} rows are equal to an earlier row in every column; {rows - copies} of {rows} are different. "
-            "Split at random, copies would be trained on and tested. Equal rows are kept on one side of a split, as if "
-            "they were of one patient; if they are copies, remove them"
-        )
+        yield Notice("file-copies", "warning", counts={"rows": copies, "of": rows})
     elif copies_but_ids:
-        yield (
-            f"{copies_but_ids} rows are equal to an earlier row in every column but the identifiers. If they are "
-            "copies of one patient under several numbers, they would be trained on and tested: remove them"
-        )
+        yield Notice("file-copies", "warning", counts={"rows": copies_but_ids}, details={"but_ids": True})
 
 
-def _as_target(name: str, cells: Cells) -> Iterator[str]:
+def _as_target(name: str, cells: Cells) -> Iterator[Notice]:
     """For a column whose words are known. Many a feature is yes or no: then its name must sound like a target."""
     if not 0 < cells.distinct < 10:
         return
@@ -181,10 +177,7 @@ def _as_target(name: str, cells: Cells) -> Iterator[str]:
     negative, positive = pairs.pop()
     if positive in OF_ANY_QUESTION and not TARGET_NAME.fullmatch(name):
         return
-    yield (
-        f"{name!r}: as a target, {positive!r} would be the positive class and {negative!r} the other. If {positive!r} "
-        "means healthy here, say so with `positive`, or with `labels`"
-    )
+    yield Notice("may-be-target", "info", columns=(name,), classes=(negative, positive))
 
 
 def describe_data(data: str) -> dict[str, Any]:
@@ -202,8 +195,8 @@ def describe_data(data: str) -> dict[str, Any]:
         return _describe_records(path.name, SOURCES["chest-xray"](path=path, accept=get_args(Accepted)).load())
     table = describe_file(path)
     columns = [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
-    about = {key: table.attrs[key] for key in ("rows", "problems", "notes")}
-    return {"name": path.name, **about, "columns": columns}
+    notices = with_texts(table.attrs["notices"])
+    return {"name": path.name, "rows": table.attrs["rows"], "notices": notices, "columns": columns}
 
 
 def _describe_records(name: str, records: Records) -> dict[str, Any]:
@@ -214,14 +207,15 @@ def _describe_records(name: str, records: Records) -> dict[str, Any]:
         }
         for hospital in records.hospitals
     }
-    notes = [
+    by_hospital = [
         f"{hospital}: {content['rows']} rows, " + ", ".join(f"{c} {n}" for c, n in content["classes"].items())
         for hospital, content in hospitals.items()
     ]
     return {
         "name": name,
         "rows": len(records),
-        "notes": [*notes, *_about_images(records), *records.notes],
+        "summary": [*by_hospital, *_about_images(records)],
+        "notices": with_texts(records.notices),
         "hospitals": hospitals,
         "columns": _columns(records),
     }
@@ -230,16 +224,16 @@ def _describe_records(name: str, records: Records) -> dict[str, Any]:
 def _about_images(records: Records) -> list[str]:
     if records.is_table:
         return []
-    notes = [] if records.patient is None else [f"{len(np.unique(records.patient))} patients"]
+    lines = [] if records.patient is None else [f"{len(np.unique(records.patient))} patients"]
     if records.boxes is not None:
-        notes.append(f"{len(records.boxes)} bounding boxes on {records.boxes['row'].nunique()} images")
+        lines.append(f"{len(records.boxes)} bounding boxes on {records.boxes['row'].nunique()} images")
     for name in records.groups.columns:
         known = records.groups[name].dropna()
         if name == "age":
-            notes.append(f"age: known of {len(known)} images, on average {known.astype(float).mean():.0f}")
+            lines.append(f"age: known of {len(known)} images, on average {known.astype(float).mean():.0f}")
         else:
-            notes.append(f"{name}: " + ", ".join(f"{value} {count}" for value, count in known.value_counts().items()))
-    return notes
+            lines.append(f"{name}: " + ", ".join(f"{value} {count}" for value, count in known.value_counts().items()))
+    return lines
 
 
 def _columns(records: Records) -> list[dict[str, Any]]:

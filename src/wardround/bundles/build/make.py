@@ -12,8 +12,7 @@ import torch
 
 from wardround.bundles.build.assemble import Origin, OtherRows, bundle_name, write_bundle
 from wardround.bundles.build.run_inputs import RunInputs, labelled_rows, run_inputs
-from wardround.bundles.card.card import card_facts_of_run
-from wardround.bundles.card.concerning import Whose
+from wardround.bundles.card.card import Recipient, card_facts_of_run
 from wardround.core.atomic_files import refuse_existing
 from wardround.core.errors import BundleError, StudyError, as_path, shown, suggest
 from wardround.core.registry import Members
@@ -148,7 +147,7 @@ def _origin(finished: FinishedRun, arm: Arm, requested_arm: str, trial: Trial, n
         raise BundleError(where, "is not there", "Run the study again with --again.")
     label, score = saved_scores(saved, where, arm.name, trial.seed, site)
     trained = {other.name: len(other.train) for other in trial.scored if _trains(trial, arm, name, other.name)}
-    whose = _whose(cohort, data, arm, trial, site)
+    recipient = _recipient(cohort, data, arm, trial, site)
     return Origin(
         study=plan.study,
         run=folder.path.name,
@@ -167,7 +166,7 @@ def _origin(finished: FinishedRun, arm: Arm, requested_arm: str, trial: Trial, n
         test_label=label,
         saved=score,
         card_facts=card_facts_of_run(
-            finished.results, plan.study, arm, requested_arm, trial.seed, whose, trained, region
+            finished.results, plan.study, arm, requested_arm, trial.seed, recipient, trained, region
         ),
         models=finished.models,
         has_findings=plan.has_findings,
@@ -216,19 +215,16 @@ def _untested(trial: Trial, site: Site) -> Rows:
     return replace(rows, patients=rows.people[keep], **selected)
 
 
-def _whose(cohort: Cohort, data: RunInputs, arm: Arm, trial: Trial, site: Site) -> Whose:
-    """What tells this site's warnings from those of the others."""
+def _recipient(cohort: Cohort, data: RunInputs, arm: Arm, trial: Trial, site: Site) -> Recipient:
     table, options = cohort.table if cohort.records.is_table else data.table, arm.data.options
     places = np.searchsorted(cohort.row_numbers, site.test_rows)
     recorded = [] if table is None else table.records_of(places).tolist()
     here = [] if table is None else [c for c, there in zip(table.columns, recorded, strict=True) if there]
-    others = [one.name for one in trial.scored if one.name != site.name]
-    hospitals = [name for name in cohort.records.hospitals if name.replace("/", "-") in others]
-    named = {name for column in here for name in (column.name, column.own_name)} | set(cohort.records.classes)
-    for key in ("target", "patient"):
-        named.add(str((options.get(f"{key}s") or {}).get(site.name, options.get(key))))
-    differing = (table is not None and not table.recorded.all()) or options.get("columns", "same") != "same"
-    return Whose(site.name, (*others, *hospitals), frozenset(named), differing)
+    others = {one.name for one in trial.scored} - {site.name}
+    hospitals = {str(name) for name in cohort.records.hospital[places] if str(name).replace("/", "-") not in others}
+    same_columns = (table is None or bool(table.recorded.all())) and options.get("columns", "same") == "same"
+    columns = frozenset(name for column in here for name in (column.name, column.own_name))
+    return Recipient(site.name, frozenset(hospitals), columns, not others, same_columns)
 
 
 def _vocabulary(cohort: Cohort, site: str) -> dict[str, str]:

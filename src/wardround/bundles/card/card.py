@@ -1,6 +1,6 @@
 """A bundle's card as plain data: what it is, what it is for, how well it does, and its limits."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -8,9 +8,9 @@ import numpy as np
 from scipy import stats
 
 from wardround.bundles.bundle import Bundle
-from wardround.bundles.card.concerning import Whose, concerning
 from wardround.bundles.out_of_distribution import SHARE, OutOfDistribution
 from wardround.bundles.uncertainty import Uncertainty
+from wardround.core.notices import CODES, Notice, line_of, read_notice
 from wardround.data.parties import IMAGE
 from wardround.data.prepare import Recipe
 from wardround.data.records import Column
@@ -255,12 +255,38 @@ class CardFacts:
     interval: Mapping[str, Any] | None  # confidence, method, covers
     privacy: Mapping[str, Any] | None  # what was promised and spent; None: nothing is protected
     subgroups: Mapping[str, Any]
-    warnings: tuple[str, ...]
+    notices: tuple[Notice, ...]
     introduction: tuple[str, ...] = ()  # what must be known first, such as that its parts come from different places
     ranked_within: bool = False  # whether areas under curves over all sites are means of the sites' own
     adapter: Adapter | None = None  # None: all of the model comes from one training
     findings: Mapping[str, Any] = field(default_factory=dict)  # of each: AUC over all sites, at this site
     region: str | None = None  # if it is the region's own model; None: the model of all
+
+
+@dataclass(frozen=True)
+class Recipient:
+    """The hospital that a card goes to. A simulation knows all hospitals' files; a card says nothing of others'."""
+
+    site: str
+    hospitals: frozenset[str]  # those of its rows, as the source names them
+    columns: frozenset[str]  # of its own file
+    is_single: bool  # there is no other site
+    same_columns: bool  # all hospitals have them, so that none gives another one away
+
+
+def notices_for(recipient: Recipient, notices: Iterable[Notice]) -> tuple[Notice, ...]:
+    """Those about this hospital or about all, that name no other and no column that its own file does not have."""
+    own = {recipient.site, *recipient.hospitals}
+
+    def may_know(notice: Notice) -> bool:
+        if recipient.is_single:
+            return True
+        if notice.site not in ("", *own) or not own.issuperset(notice.other_sites) or CODES[notice.code].about_others:
+            return False
+        of_own_file = notice.site != "" or recipient.columns.issuperset({*notice.columns, *notice.per_column})
+        return recipient.same_columns or of_own_file
+
+    return tuple(filter(may_know, notices))
 
 
 def ranked_within(arm: Mapping[str, Any]) -> dict[str, Any]:
@@ -274,12 +300,12 @@ def card_facts_of_run(
     arm: Arm,
     requested_arm: str,
     seed: int,
-    whose: Whose,
+    recipient: Recipient,
     trained: Mapping[str, int],
     region: str | None = None,
 ) -> CardFacts:
     """From a run's results.json. Its figures are not those of a region's own model."""
-    site = whose.site
+    site = recipient.site
     figures, variant = results["arms"][requested_arm], results["variants"][arm.variant]
     overall = dict(figures["metrics"])
     if figures["own_models"]:  # scores of different models are not ranked against each other
@@ -303,7 +329,7 @@ def card_facts_of_run(
         },
         privacy=_privacy(results.get("privacy"), arm.name, site),
         subgroups=figures["subgroups"],
-        warnings=concerning([notice["text"] for notice in results["notices"]], whose),
+        notices=notices_for(recipient, map(read_notice, results["notices"])),
         ranked_within=bool(figures["own_models"]),
         findings=finding_figures(figures, site),
     )
@@ -395,7 +421,10 @@ def card_of(
         "gaps": gap_text(bundle.recipe),
         "unseen_levels": level_text(bundle.recipe),
         "out_of_distribution": out_of_distribution_text(bundle.out_of_distribution, len(about["features"]), has_images),
-        "limits": [*_limits(facts, private), *([] if private else [*_few(classes, label), *facts.warnings])],
+        "limits": [
+            *_limits(facts, private),
+            *([] if private else [*_few(classes, label), *map(line_of, facts.notices)]),
+        ],
         "hashes": dict(hashes),
     }
 

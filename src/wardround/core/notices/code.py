@@ -18,6 +18,7 @@ class Code:
     is_check: bool = False  # a check before training: `[evaluation] accept` may name it
     same_by: tuple[str, ...] = ("columns", "classes", "other_sites", "details", "files")  # beside site, arm, variant
     remedy_for: Text | None = None  # where it depends on the notice
+    about_others: bool = False  # may name columns or hospitals that its site must not know of: no card shows it
     is_absence: bool = False  # why a site does not take part
 
 

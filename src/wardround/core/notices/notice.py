@@ -15,6 +15,7 @@ Plain = str | bool | int | float | tuple[str, ...]
 LONGEST_TEXT = 500  # characters of a name that comes from a file or from another institution
 MOST_NAMES = 50_000  # as many as columns of a message
 LARGEST = 1e15
+JOINERS = dict.fromkeys(map(ord, "\u200c\u200d"))  # words of some languages are written with them
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def _to_plain(value: Any) -> Any:
 
 
 def _text(value: object) -> str:
-    if not isinstance(value, str) or len(value) > LONGEST_TEXT or not value.isprintable():
+    if not isinstance(value, str) or len(value) > LONGEST_TEXT or not value.translate(JOINERS).isprintable():
         raise ValueError("a name in a notice is not a short printable text")
     return value
 

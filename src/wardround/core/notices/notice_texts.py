@@ -11,7 +11,7 @@ from wardround.core.notices.check_codes import CHECK_CODES
 from wardround.core.notices.code import Code, count
 from wardround.core.notices.file_codes import FILE_CODES
 from wardround.core.notices.image_codes import IMAGE_CODES
-from wardround.core.notices.notice import Notice, Severity
+from wardround.core.notices.notice import LONGEST_TEXT, Notice, Severity
 from wardround.core.notices.run_codes import RUN_CODES
 
 CODES: Mapping[str, Code] = {**CHECK_CODES, **FILE_CODES, **IMAGE_CODES, **RUN_CODES}
@@ -86,7 +86,10 @@ def over_seeds(by_seed: Iterable[Iterable[Notice]]) -> list[Notice]:
 
 def as_notice(note: Notice | str) -> Notice:
     """A source of somebody else's may remark in plain sentences."""
-    return note if isinstance(note, Notice) else Notice("source-note", "info", details={"text": note})
+    if isinstance(note, Notice):
+        return note
+    text = "".join(letter if letter.isprintable() else " " for letter in note)[:LONGEST_TEXT]
+    return Notice("source-note", "info", details={"text": text})
 
 
 def some_of(seeds: int, total: int) -> tuple[int, int] | None:

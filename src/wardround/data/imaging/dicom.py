@@ -19,11 +19,11 @@ DEFLATED, FILE_META = b"1.2.840.10008.1.2.1.99", 1 << 20  # a transfer syntax, a
 GREY = ("MONOCHROME1", "MONOCHROME2")
 UPRIGHT, DIRECTIONS = {"F", "H"}, {"F", "H", "L", "R", "A", "P"}  # foot, head, left, right, anterior, posterior
 RANGE = (0.1, 99.9)  # percentiles that become black and white where a file has no window
-REMARKS = {
-    "inverted": "images stored with dark bones (MONOCHROME1) were inverted",
-    "unwindowed": f"images without a usable window: the {RANGE[0]}th percentile became black, the {RANGE[1]}th white",
-    "turned": "images were turned upright by their PatientOrientation",
-    "unoriented": "images do not say how they are turned (PatientOrientation) and were taken as they are",
+REMARKS: dict[str, dict[str, float]] = {  # each with a notice `dicom-...`, and what it counts besides images
+    "inverted": {},
+    "unwindowed": {"black": RANGE[0], "white": RANGE[1]},
+    "turned": {},
+    "unoriented": {},
 }
 
 
@@ -76,14 +76,17 @@ def _refused(data: Any) -> str:
 def grey_levels(data: Any) -> tuple[np.ndarray, list[str]]:
     """Bytes in which bone is bright, as large as stored. Padding, where the file declares it, is black."""
     with needs("imaging", "reading DICOM files"):
-        from pydicom.pixels.processing import apply_modality_lut
+        from pydicom.pixels.processing import apply_modality_lut, apply_voi
 
     stored = data.pixel_array
     padding = _padding(stored, data)
     lowest = int(stored.min())
     values = apply_modality_lut(np.arange(lowest, int(stored.max()) + 1).astype(stored.dtype), data)
-    shown = _through_lookup_table(values, data)
-    if shown is None:
+    shown: np.ndarray | None
+    if data.get("VOILUTSequence"):  # the first table, which goes before a window
+        depth = int(data.VOILUTSequence[0].LUTDescriptor[2])
+        shown = np.asarray(apply_voi(np.rint(values).astype(np.int64), data) / (2.0**depth - 1))
+    else:
         shown = _through_window(values, data)
     remarks = []
     if shown is None:
@@ -109,18 +112,6 @@ def _padding(stored: np.ndarray, data: Any) -> np.ndarray | None:
     last = data.get("PixelPaddingRangeLimit")
     low, high = sorted((int(first), int(first if last is None else last)))
     return (stored >= low) & (stored <= high)
-
-
-def _through_lookup_table(values: np.ndarray, data: Any) -> np.ndarray | None:
-    """By the first VOI table, which goes before a window; from 0 to 1."""
-    with needs("imaging", "reading DICOM files"):
-        from pydicom.pixels.processing import apply_voi
-
-    if not data.get("VOILUTSequence"):
-        return None
-    whole = np.rint(values).astype(np.int64)
-    depth = int(data.VOILUTSequence[0].LUTDescriptor[2])
-    return np.asarray(apply_voi(whole, data) / (2.0**depth - 1))
 
 
 def _through_window(values: np.ndarray, data: Any) -> np.ndarray | None:

@@ -10,12 +10,13 @@ import numpy as np
 import pandas as pd
 
 from wardround.core.errors import DataError
+from wardround.core.notices import Notice
 from wardround.data.imaging import cache as store
 from wardround.data.imaging.dicom import REMARKS, TAGS
 from wardround.data.imaging.file_lookup import IMAGES, files_below, matched
 from wardround.data.imaging.labels import read_listing
 from wardround.data.imaging.listing import Gathered, ImageOptions, Listing, drawn_rows, settled
-from wardround.data.imaging.problems import LISTING, Kind, Problem, as_csv, notes, refuse, refused
+from wardround.data.imaging.problems import LISTING, Kind, Problem, as_csv, problem_notices, refuse, refused
 
 TABLE = "*Data_Entry_2017*.csv*"
 BOXES = "*BBox_List_2017*.csv*"
@@ -27,7 +28,7 @@ def gather_folder(folder: Path, labels: Path | None, cache: Path, options: Image
     if table is None:
         problem = "a folder of images needs a table that says what is in them"
         raise DataError(str(folder), problem, 'Write `labels = "table.csv"`, or put NIH\'s Data_Entry_2017.csv there.')
-    listing, split_notes = _with_official_split(read_listing(table, options.findings), {table.parent, folder})
+    listing, split_notices = _with_official_split(read_listing(table, options.findings), {table.parent, folder})
     below, total = files_below(folder), len(listing)
     matches = matched(listing.names.tolist(), below, table)
     problems = [*listing.problems, *_unmatched(listing, matches, below)]
@@ -38,7 +39,7 @@ def gather_folder(folder: Path, labels: Path | None, cache: Path, options: Image
         problem = f"none of the {total} images that {table.name} names is there"
         raise DataError(str(folder), problem, "Unpack the archives of images, or correct `path`.")
     listing = listing.take(np.array([file is not None for file in matches]).nonzero()[0])
-    rows, row_notes = drawn_rows(listing, options, total)
+    rows, chosen_rows = drawn_rows(listing, options, total)
     listing, files = listing.take(rows), [files[row] for row in rows]
     selection = store.digest(str(folder.resolve()), str(table.resolve()), f"{options.rows} {options.seed}")
     conversion = store.converted(folder, files, options.size, options.clahe, cache, selection)
@@ -49,11 +50,11 @@ def gather_folder(folder: Path, labels: Path | None, cache: Path, options: Image
     if not len(usable):
         raise DataError(str(folder), f"none of its {len(facts)} images can be read", "Fetch the images anew.")
     facts = facts.iloc[usable].reset_index(drop=True)
-    listing, label_notes = settled(_with_tags(listing.take(usable), facts), options.uncertain)
+    listing, uncertain = settled(_with_tags(listing.take(usable), facts), options.uncertain)
     images = store.open_images(conversion)
     prints = store.cached_prints(conversion, images, listing.target)
-    remarks = (*notes(problems, total), *_remarks(facts, options.size))
-    return Gathered(listing, images, prints, (*split_notes, *row_notes, *remarks, *label_notes))
+    remarks = (*problem_notices(problems, total), *_remarks(facts, options.size))
+    return Gathered(listing, images, prints, (*split_notices, *chosen_rows, *remarks, *uncertain))
 
 
 def single_file(folder: Path, pattern: str, setting: str) -> Path | None:
@@ -66,7 +67,7 @@ def single_file(folder: Path, pattern: str, setting: str) -> Path | None:
     return matches[0] if matches else None
 
 
-def _with_official_split(listing: Listing, folders: set[Path]) -> tuple[Listing, list[str]]:
+def _with_official_split(listing: Listing, folders: set[Path]) -> tuple[Listing, list[Notice]]:
     """NIH's lists of images for training and for testing, where both are there; a column of the table goes first."""
     lists = {
         part: path
@@ -77,7 +78,7 @@ def _with_official_split(listing: Listing, folders: set[Path]) -> tuple[Listing,
     if not lists or "split" in listing.attributes:
         return listing, []
     if len(lists) < len(LISTS):
-        return listing, [f"{next(iter(lists.values())).name} is there without its counterpart, and not used"]
+        return listing, [Notice("side-list-alone", "info", files=(next(iter(lists.values())).name,))]
     names = [name.rpartition("/")[2] for name in listing.names]
     train, test = (np.isin(names, lists[part].read_text(encoding="utf-8").split()) for part in LISTS)
     wrong = int((train == test).sum())
@@ -127,8 +128,14 @@ def _with_tags(listing: Listing, facts: pd.DataFrame) -> Listing:
     return replace(listing, attributes=attributes)
 
 
-def _remarks(facts: pd.DataFrame, size: int) -> list[str]:
-    counts = Counter(remark for remarks in facts["remarks"] for remark in remarks.split())
-    described = [f"{counts[remark]} {text}" for remark, text in REMARKS.items() if counts[remark]]
+def _remarks(facts: pd.DataFrame, size: int) -> list[Notice]:
+    images = Counter(remark for remarks in facts["remarks"] for remark in remarks.split())
+    notices = [
+        Notice(f"dicom-{remark}", "info", counts={"images": images[remark], **REMARKS[remark]})
+        for remark in REMARKS
+        if images[remark]
+    ]
     stretched = int((facts["width"] != facts["height"]).sum())
-    return [*described, *([f"{stretched} images are not square, stretched to {size} x {size}"] if stretched else [])]
+    if stretched:
+        notices.append(Notice("images-rescaled", "info", counts={"images": stretched, "size": size}))
+    return notices

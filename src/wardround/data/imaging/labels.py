@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from wardround.core.errors import DataError
+from wardround.core.notices import Notice
 from wardround.data.imaging.finding_names import FINDINGS, NO_FINDING, chosen, plain, simple
 from wardround.data.imaging.listing import Listing
 from wardround.data.imaging.problems import Problem
@@ -180,8 +181,8 @@ IMAGE_SIZE = 1024
 BOX_CELLS = 6  # image, finding, x, y, width, height; the header says so in names with commas inside them
 
 
-def read_boxes(path: Path, names: np.ndarray, classes: tuple[str, ...]) -> tuple[pd.DataFrame, list[str]]:
-    """Boxes of these images and findings, in parts of width and height, and a note of the others."""
+def read_boxes(path: Path, names: np.ndarray, classes: tuple[str, ...]) -> tuple[pd.DataFrame, list[Notice]]:
+    """Boxes of these images and findings, in parts of width and height, and a notice of the others."""
     table = read_table(path)
     if len(table.header) < BOX_CELLS:
         problem = f"{len(table.header)} columns instead of {BOX_CELLS}"
@@ -198,11 +199,14 @@ def read_boxes(path: Path, names: np.ndarray, classes: tuple[str, ...]) -> tuple
     boxes = pd.DataFrame(numbers[used] / IMAGE_SIZE, columns=list(BOX_COLUMNS[2:]))
     boxes.insert(0, "row", row[used])
     boxes.insert(1, "finding", finding[used])
-    note = (
-        f"{used.sum()} of {len(used)} boxes used; {(row < 0).sum()} are of images that are not here, "
-        f"{((row >= 0) & (finding < 0)).sum()} of findings that the study leaves out"
-    )
-    return boxes, [note + (f", {strange} of findings that are not known" if strange else "")]
+    counts = {
+        "boxes": int(used.sum()),
+        "of": len(used),
+        "elsewhere": int((row < 0).sum()),
+        "left_out": int(((row >= 0) & (finding < 0)).sum()),
+        "unknown": strange,
+    }
+    return boxes, [Notice("boxes-used", "info", counts=counts)]
 
 
 def _box_numbers(table: Table) -> np.ndarray:

@@ -3,23 +3,19 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 
 from wardround.core.errors import StudyError
+from wardround.core.notices import Notice
 from wardround.core.seeds import generator
 from wardround.data.imaging.problems import Accepted, Problem
-from wardround.data.records import UNKNOWN
+from wardround.data.records import UNKNOWN, short_hash
 
 Uncertain = Literal["ignore", "zero", "one"]
-POLICIES: dict[Uncertain, tuple[int, str]] = {
-    "ignore": (UNKNOWN, "not counted"),
-    "zero": (0, "taken as absent"),
-    "one": (1, "taken as present"),
-}
+POLICIES: dict[Uncertain, int] = {"ignore": UNKNOWN, "zero": 0, "one": 1}
 
 
 @dataclass(frozen=True)
@@ -40,14 +36,14 @@ class Listing:
         return replace(self, names=self.names[rows], target=self.target[rows], attributes=attributes)
 
 
-def settled(listing: Listing, policy: Uncertain) -> tuple[Listing, list[str]]:
+def settled(listing: Listing, policy: Uncertain) -> tuple[Listing, list[Notice]]:
     """With the value that the study has for uncertain labels (-1)."""
     uncertain = listing.target == -1
     if not uncertain.any():
         return listing, []
-    value, outcome = POLICIES[policy]
-    note = f"{uncertain.sum()} uncertain labels (-1) in {uncertain.any(axis=1).sum()} images, {outcome}"
-    return replace(listing, target=np.where(uncertain, value, listing.target)), [note]
+    counts = {"labels": int(uncertain.sum()), "images": int(uncertain.any(axis=1).sum())}
+    notice = Notice("uncertain-labels", "info", counts=counts, details={"uncertain": policy})
+    return replace(listing, target=np.where(uncertain, POLICIES[policy], listing.target)), [notice]
 
 
 @dataclass(frozen=True)
@@ -63,7 +59,7 @@ class ImageOptions:
     seed: int
 
 
-def drawn_rows(listing: Listing, options: ImageOptions, total: int) -> tuple[np.ndarray, list[str]]:
+def drawn_rows(listing: Listing, options: ImageOptions, total: int) -> tuple[np.ndarray, list[Notice]]:
     """All row numbers, or as many as the study asks for: those of patients drawn one by one, so that most are there
     with all images. With one seed a smaller choice is always part of a larger one."""
     count = len(listing)
@@ -75,7 +71,8 @@ def drawn_rows(listing: Listing, options: ImageOptions, total: int) -> tuple[np.
     unit = np.arange(count) if patient is None else pd.factorize(patient)[0]
     turn = generator(options.seed, "chest-xray rows").permutation(unit.max() + 1)[unit]
     rows = np.sort(np.argsort(turn, kind="stable")[: options.rows])
-    return rows, [f"Kept {options.rows} of {total} images, by patients drawn at random."]
+    counts = {"images": options.rows, "of": total}
+    return rows, [Notice("rows-chosen", "info", counts=counts, details={"by": "patients"})]
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,7 @@ class Gathered:
     listing: Listing  # a row per image
     images: np.ndarray  # uint8 (rows, 1, height, width)
     prints: np.ndarray
-    notes: tuple[str, ...]
+    notices: tuple[Notice, ...]
 
 
 HOSPITAL = "chest-xray"  # of images for which no table names one
@@ -101,32 +98,32 @@ def hospitals(attributes: pd.DataFrame) -> np.ndarray:
     )
 
 
-def patients(attributes: pd.DataFrame) -> tuple[np.ndarray | None, list[str]]:
+def patients(attributes: pd.DataFrame) -> tuple[np.ndarray | None, list[Notice]]:
     """Hashed with the hospital's name, so that numbers do not travel and two hospitals' number 7 are two patients."""
     if "patient" not in attributes:
-        return None, ["no patient numbers: two images of one patient can be on two sides"]
+        return None, [Notice("no-patient-column", "info", details={"images": True})]
     keys = hospitals(attributes) + "\x1f" + attributes["patient"].to_numpy(object)
     unknown = np.flatnonzero(attributes["patient"] == "")
     keys[unknown] = [f"row {row}\x1f\x1f" for row in unknown]
     codes, distinct = pd.factorize(keys)
-    hashed = np.array([sha256(key.encode()).hexdigest()[:16] for key in distinct])
-    note = f"{len(unknown)} images without a patient number, each taken as another patient's"
-    return hashed[codes], [note] if len(unknown) else []
+    hashed = np.array([short_hash(key) for key in distinct])
+    notice = Notice("unknown-patients", "info", counts={"images": len(unknown)})
+    return hashed[codes], [notice] if len(unknown) else []
 
 
-def groups(attributes: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+def groups(attributes: pd.DataFrame) -> tuple[pd.DataFrame, list[Notice]]:
     """`sex` and `view` as text, `age` in years. What is blank or cannot be is missing."""
-    known, notes = pd.DataFrame(index=pd.RangeIndex(len(attributes))), []
+    known, notices = pd.DataFrame(index=pd.RangeIndex(len(attributes))), []
     if "sex" in attributes:
         known["sex"] = _each(attributes["sex"], lambda text: SEXES.get(text.lower()))
     if "age" in attributes:
         known["age"] = _each(attributes["age"], years).astype(float)
         impossible = int((known["age"].isna() & (attributes["age"] != "")).sum())
         if impossible:
-            notes.append(f"{impossible} ages are 0, above {OLDEST} or not a number, taken as missing")
+            notices.append(Notice("impossible-ages", "info", counts={"ages": impossible, "oldest": OLDEST}))
     if "view" in attributes:
         known["view"] = _each(attributes["view"], lambda text: text.upper() or None)
-    return known, notes
+    return known, notices
 
 
 def years(text: str) -> float:

@@ -18,11 +18,12 @@ import pandas as pd
 from PIL import Image
 
 from wardround.core.errors import DataError
+from wardround.core.notices import Notice
 from wardround.data.imaging import cache as store
 from wardround.data.imaging.decode import MOST_PIXELS, WHOLE, finished, need_clahe
 from wardround.data.imaging.finding_names import FINDINGS, chosen
 from wardround.data.imaging.listing import Gathered, ImageOptions, Listing, drawn_rows, settled
-from wardround.data.imaging.problems import Kind, Problem, notes, refuse
+from wardround.data.imaging.problems import Kind, Problem, problem_notices, refuse
 from wardround.data.split import prints_of
 
 PARTS = {"train": "train", "val": "validation", "test": "test"}
@@ -49,15 +50,23 @@ def gather_npz(path: Path, cache: Path, options: ImageOptions) -> Gathered:
     listing = _listing(archive, {part: member.shape[0] for part, member in pictures.items()}, options)
     problems = [Problem(kind, member.name) for member in pictures.values() for kind in _kinds(member)]
     refuse(problems, options.accept, path, None)
-    size_notes = [f"{name}: {len(rows)} images" for name, rows in listing.attributes.groupby("split", sort=False)]
-    rows, row_notes = drawn_rows(listing, options, len(listing))
+    part_sizes = [
+        Notice("images-of-part", "info", counts={"images": len(rows)}, details={"part": str(name)})
+        for name, rows in listing.attributes.groupby("split", sort=False)
+    ]
+    rows, chosen_rows = drawn_rows(listing, options, len(listing))
     size = options.size
     resized = [
-        f"{member.name}: resized from {member.shape[2]} x {member.shape[1]} to {size} x {size} pixels"
+        Notice(
+            "images-rescaled",
+            "info",
+            counts={"width": member.shape[2], "height": member.shape[1], "size": size},
+            files=(member.name,),
+        )
         for member in pictures.values()
         if member.shape[1:3] != (size, size)
     ]
-    listing, label_notes = settled(listing.take(rows), options.uncertain)
+    listing, uncertain = settled(listing.take(rows), options.uncertain)
     chunks = partial(_converted, archive, list(pictures.values()), rows, options)
     if len(rows) * size**2 < IN_MEMORY and not options.clahe:
         images = _filled(chunks(), len(rows), size)
@@ -66,7 +75,8 @@ def gather_npz(path: Path, cache: Path, options: ImageOptions) -> Gathered:
         conversion = _cached(path, cache, options, chunks)
         images = store.open_images(conversion)
         prints = store.cached_prints(conversion, images, listing.target)
-    return Gathered(listing, images, prints, (*size_notes, *row_notes, *resized, *notes(problems, 0), *label_notes))
+    notices = (*part_sizes, *chosen_rows, *resized, *problem_notices(problems, 0), *uncertain)
+    return Gathered(listing, images, prints, notices)
 
 
 def _filled(chunks: Iterator[np.ndarray], rows: int, size: int) -> np.ndarray:

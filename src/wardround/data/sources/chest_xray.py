@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from wardround.core.errors import DataError, StudyError
+from wardround.core.notices import Notice
 from wardround.core.settings import Count, Range, WholeNumber, settings_of
 from wardround.data.imaging import cache as store
 from wardround.data.imaging.finding_names import FINDINGS, check_findings
@@ -79,7 +80,7 @@ def _stand_in(
             number = {old: new for new, old in enumerate(places)}
             boxes_of = boxes_of[boxes_of["finding"].isin(places)]
             boxes_of = boxes_of.assign(finding=boxes_of["finding"].map(number)).reset_index(drop=True)
-        notes = ("The study names no path to images, so synthetic phantoms stand in.", *drawn.notes)
+        notes = (Notice("phantoms-stand-in", "info"), *drawn.notes)
         return replace(drawn, target=drawn.target[:, places], classes=findings, boxes=boxes_of, notes=notes)
 
     return Source(load)
@@ -103,9 +104,9 @@ def _gather(path: Path, labels: Path | None, cache: Path | None, options: ImageO
 
 def _records(gathered: Gathered, boxes: Path | None) -> Records:
     listing = gathered.listing
-    patient, patient_notes = patients(listing.attributes)
-    group, group_notes = groups(listing.attributes)
-    marked, box_notes = (None, []) if boxes is None else read_boxes(boxes, listing.names, listing.classes)
+    patient, unknown_patients = patients(listing.attributes)
+    group, impossible_ages = groups(listing.attributes)
+    marked, boxes_used = (None, []) if boxes is None else read_boxes(boxes, listing.names, listing.classes)
     return Records(
         features=gathered.images,
         target=listing.target,
@@ -113,7 +114,7 @@ def _records(gathered: Gathered, boxes: Path | None) -> Records:
         hospital=hospitals(listing.attributes),
         patient=patient,
         groups=group,
-        notes=(*gathered.notes, *patient_notes, *group_notes, *box_notes),
+        notes=(*gathered.notices, *unknown_patients, *impossible_ages, *boxes_used),
         split=listing.attributes["split"].to_numpy(object) if "split" in listing.attributes else None,
         boxes=marked,
         prints=gathered.prints,

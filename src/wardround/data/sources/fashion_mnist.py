@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from wardround.core.errors import DataError, MachineError, StudyError
+from wardround.core.notices import Notice
 from wardround.core.seeds import generator
 from wardround.core.settings import Count, WholeNumber
 from wardround.data.records import Records, Source
@@ -48,21 +49,23 @@ def fashion_mnist(
     def load() -> Records:
         (train_images, train_target), (test_images, test_target) = (_read_part(*files) for files in _find_files(path))
         images, target = np.concatenate([train_images, test_images]), np.concatenate([train_target, test_target])
-        notes = [f"Joined {len(train_target)} training and {len(test_target)} test images."]
+        counts = {"training": len(train_target), "test": len(test_target)}
+        notices = [Notice("parts-joined", "info", counts=counts)]
         if rows is not None:
             total = len(target)
             if rows > total:
                 raise StudyError("data: rows", f"{rows} images wanted, {total} there", f"Write at most {total}.")
             chosen = balanced(target, rows, generator(seed, "fashion-mnist rows"))
             images, target = images[chosen], target[chosen]
-            notes.append(f"Kept {rows} of {total} images, as equally over the classes as possible.")
+            counts = {"images": rows, "of": total}
+            notices.append(Notice("rows-chosen", "info", counts=counts, details={"by": "classes"}))
         return Records(
             features=images,
             target=target,
             classes=CLASSES,
             hospital=np.full(len(target), "fashion-mnist"),
             groups=pd.DataFrame(index=pd.RangeIndex(len(target))),
-            notes=tuple(notes),
+            notes=tuple(notices),
         )
 
     return Source(load)
@@ -94,7 +97,7 @@ def read_idx(file: Path, shape: tuple[int, ...]) -> np.ndarray:
         raise _damaged(file, f"starts with {data[:4].hex()}, not with {magic.hex()} (IDX, bytes, {axes} dimensions)")
     count, *item = (int(length) for length in np.frombuffer(data, ">u4", count=axes, offset=4))
     if tuple(item) != shape:
-        raise _damaged(file, f"its items are {_by(item)} instead of {_by(shape)}")
+        raise _damaged(file, f"its items are {' x '.join(map(str, item))} instead of {' x '.join(map(str, shape))}")
     expected = count * math.prod(shape)
     if len(data) - start != expected:
         raise _damaged(file, f"announces {count} items, {expected} bytes, but holds {len(data) - start} bytes")
@@ -144,7 +147,3 @@ def _read_bytes(file: Path) -> bytes:
 
 def _damaged(file: Path, problem: str) -> DataError:
     return DataError(str(file), problem, "Fetch the file anew: it is damaged, or not the file that its name says.")
-
-
-def _by(lengths: list[int] | tuple[int, ...]) -> str:
-    return " x ".join(map(str, lengths))

@@ -15,6 +15,7 @@ from typing import Annotated
 import numpy as np
 import pandas as pd
 
+from wardround.core.notices import Notice
 from wardround.core.seeds import generator
 from wardround.core.settings import Count, NonNegative, Range, WholeNumber
 from wardround.data.records import Column, Records, Source, numbered
@@ -65,10 +66,11 @@ def synthetic(
             for model, size, number in zip(models, sizes, numbers, strict=True)
         ]
         recipe = "Synthetic-IID" if iid else f"Synthetic({alpha:g}, {beta:g})"
-        notes = [f"All {sum(sizes)} rows are synthetic ({recipe}, seed {seed}): no patient is behind them."]
+        counts, details = {"rows": sum(sizes), "seed": seed}, {"what": "rows", "recipe": recipe}
+        notices = [Notice("synthetic-rows", "info", counts=counts, details=details)]
         if sizes != drawn:
             cut = sum(size < full for size, full in zip(sizes, drawn, strict=True))
-            notes.append(f"Cut {cut} of {count} sites to their first {largest} rows.")
+            notices.append(Notice("sites-cut", "info", counts={"sites": cut, "of": count, "rows": max(sizes)}))
         names = numbered("x", features)
         return Records(
             features=pd.DataFrame(np.concatenate([rows for rows, _ in sites]), columns=names),
@@ -77,7 +79,7 @@ def synthetic(
             hospital=np.repeat(numbered("site-", count), sizes),
             columns=tuple(Column(name) for name in names),
             groups=pd.DataFrame(index=pd.RangeIndex(sum(sizes))),
-            notes=tuple(notes),
+            notes=tuple(notices),
             synthetic=True,
         )
 

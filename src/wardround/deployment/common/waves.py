@@ -235,18 +235,18 @@ def scored_records(
 def curve(number: int, bodies: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Loss and accuracy pooled over all rows; of findings the mean of the sites' AUCs."""
     values: dict[str, float] = {}
-    for side in ("test", "validation"):
-        figures = pooled_figures(str(number), side, bodies) or {}
-        values |= {f"{side}_{name}": value for name, value in figures.items() if name not in ("rows", AUC_ROWS)}
+    for subset in ("test", "validation"):
+        figures = pooled_figures(str(number), subset, bodies) or {}
+        values |= {f"{subset}_{name}": value for name, value in figures.items() if name not in ("rows", AUC_ROWS)}
     return values
 
 
-def pooled_figures(number: str, side: str, bodies: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
-    """Figures of a trial's model over all rows of a side, with their number; None if there are none.
+def pooled_figures(number: str, subset: str, bodies: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
+    """Figures of a trial's model over all rows of a subset, with their number; None if there are none.
 
     `bodies` are those of sites, or of regions that have pooled theirs.
     """
-    parts = [body["figures"][number][side] for body in bodies if side in body["figures"].get(number, {})]
+    parts = [body["figures"][number][subset] for body in bodies if subset in body["figures"].get(number, {})]
     rows = sum(part["rows"] for part in parts)
     if not rows:
         return None

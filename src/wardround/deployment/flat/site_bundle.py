@@ -27,7 +27,6 @@ from wardround.bundles.bundle import build_model
 from wardround.bundles.card.card import FIGURES, CardFacts, finding_figures
 from wardround.core.atomic_files import refuse_existing
 from wardround.core.errors import BundleError, DeployError, RunError, StudyError, suggest
-from wardround.core.notices import line_of
 from wardround.core.settings import Factory
 from wardround.core.tree import Tree
 from wardround.data.site import Site
@@ -224,7 +223,7 @@ def _card_facts(session: Session, arm: Arm, seed: int, site: Site, predictions: 
         else None,
         privacy=_privacy(session, arm, seed),
         subgroups={},
-        warnings=(*session.records.notes, *map(line_of, session.plan.own_notices())),
+        notices=(*session.records.notices, *session.plan.own_notices()),
         findings=_findings(scores, arm.name, session.site, resampling),
     )
 

@@ -22,7 +22,7 @@ from wardround.deployment.common.schema_agreement import (
     read_facts,
     read_fill_values,
     read_moments,
-    rows_by_side,
+    split_sizes,
     with_findings,
     write_facts,
     write_moments,
@@ -69,7 +69,7 @@ def merged_facts(plan: DeployedPlan, answers: Answers) -> dict[str, Any]:
         )
     return {
         "kinds": kinds,
-        "sets": {site: [rows_by_side(facts[key]) for key in plan.row_sets] for site, facts in sets.items()},
+        "sets": {site: [split_sizes(facts[key]) for key in plan.row_sets] for site, facts in sets.items()},
         "described": {site: message.body["described"] for site, message in answers.items()},
         "directions": {site: message.body["directions"] for site, message in answers.items()},
     }

@@ -262,7 +262,7 @@ class RegionSession:
             for kind, agreed in agreed_of(plan, known["prepare"]).items():
                 place = plan.row_sets.index(plan.rows_of(kind))
                 sides = {site: sizes[place] for site, sizes in known["sides"].items()}
-                plan.agreed[kind] = replace(agreed, sides=sides)
+                plan.agreed[kind] = replace(agreed, split_sizes=sides)
         return plan
 
     @property

@@ -38,7 +38,7 @@ from wardround.deployment.common.schema_agreement import (
     inverted_labels,
     most_train_rows,
     read_facts,
-    rows_by_side,
+    split_sizes,
     with_findings,
 )
 from wardround.deployment.common.secure_wave import is_secure
@@ -345,8 +345,8 @@ def agree_on_regions(
     for kind in plan.kinds:
         members_of(study.arm(kind[0]), hospitals)  # refused where nobody is left to train
         place = plan.row_sets.index(plan.rows_of(kind))
-        sides = {site: rows_by_side(sizes[place]) for site, sizes in sets.items()}
-        plan.agreed[kind] = Agreed(tuple(inputs or ()), sides=sides)
+        sides = {site: split_sizes(sizes[place]) for site, sizes in sets.items()}
+        plan.agreed[kind] = Agreed(tuple(inputs or ()), split_sizes=sides)
     by_kind = {name: dict(zip(plan.kinds, message.body["kinds"], strict=True)) for name, message in answers.items()}
     prepare = yield from agree_on_layouts(plan, columns, inputs, FactsOfRegions(plan, by_kind, members), ask, run)
     return Federation(plan, described, prepare, (*notices, *dominant_sites(plan)))

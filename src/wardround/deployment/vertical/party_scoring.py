@@ -17,7 +17,7 @@ from wardround.core.errors import DeployError
 from wardround.core.threads import torch_threads
 from wardround.core.tree import Tree
 from wardround.data.site import Rows
-from wardround.deployment.common.deployed_plan import Side, reported_sides
+from wardround.deployment.common.deployed_plan import Subset, reported_subsets
 from wardround.deployment.common.local_predictions import keep_predictions
 from wardround.deployment.common.spool import is_finite
 from wardround.deployment.flat.site_training import groups_in
@@ -31,7 +31,7 @@ from wardround.models.joined import below, numbers_of, prefixed, presence
 from wardround.protocol.messages import tensor_bytes
 from wardround.runs.folder import write_atomically
 
-SIDES: tuple[Side, ...] = ("test", "validation")
+SIDES: tuple[Subset, ...] = ("test", "validation")
 
 
 def last_embeddings(wave: Wave) -> Tree:
@@ -46,7 +46,7 @@ def last_embeddings(wave: Wave) -> Tree:
     return leaving
 
 
-def _embeddings(local: PartyTrial, step: int, side: Side) -> Tensor:
+def _embeddings(local: PartyTrial, step: int, side: Subset) -> Tensor:
     party, trial = local.session.site, local.trial
     part = next(part for part in local.cut.parts if part.party == party)
     rows: Rows = getattr(trial.scored[0], side)
@@ -103,7 +103,7 @@ def _score_trial(wave: Wave, place: int, local: HolderTrial, tensors: Tree) -> T
     findings = len(classes) if session.plan.has_findings else 0
     thresholds = own_thresholds(predictions.get("validation"), smallest, study.evaluation.threshold, findings)
     summaries: dict[str, Any] = {}
-    for side in reported_sides(study):
+    for side in reported_subsets(study):
         if side in predictions:
             groups = groups_in(session.plan.cohort_of(study.arm(local.trial.arm)), predictions[side])
             summaries[side] = site_summary(
@@ -117,7 +117,7 @@ def _score_trial(wave: Wave, place: int, local: HolderTrial, tensors: Tree) -> T
     return TrialScores(summaries, figures, without, predictions.get("test"), thresholds)
 
 
-def prediction(local: HolderTrial, side: Side, embeddings: Mapping[str, Tensor], missing: str = "") -> SitePrediction:
+def prediction(local: HolderTrial, side: Subset, embeddings: Mapping[str, Tensor], missing: str = "") -> SitePrediction:
     """Of the holder's rows, with the other parties' embeddings of those that they have, in their order; `missing` gave
     none. Cut into the same chunks as where all numbers are at one place."""
     trial, cut, rows = local.trial, local.cut, getattr(local.trial.scored[0], side)
@@ -143,7 +143,7 @@ def prediction(local: HolderTrial, side: Side, embeddings: Mapping[str, Tensor],
     return SitePrediction(local.session.site, numbers, label, score, loss, right, rows.people.numpy())
 
 
-def _filled(local: HolderTrial, side: Side, party: str, embeddings: Tensor) -> Tensor:
+def _filled(local: HolderTrial, side: Subset, party: str, embeddings: Tensor) -> Tensor:
     """A party's embeddings in the holder's rows; zeros where the party does not have the patient."""
     trial, width, plan = local.trial, local.cut.width, local.session.plan
     assigned = plan.assigned[plan.alike[trial.arm], plan.data_seed(plan.study.arm(trial.arm), trial.seed)]

@@ -19,7 +19,7 @@ from wardround.core.tree import Tree
 from wardround.deployment.common.answer_checks import check_waves, require
 from wardround.deployment.common.deployment_results import Participants, save_summaries, write_results
 from wardround.deployment.common.messaging import Step
-from wardround.deployment.common.schema_agreement import rows_by_side
+from wardround.deployment.common.schema_agreement import split_sizes
 from wardround.deployment.flat.coordinator import Coordinator
 from wardround.deployment.vertical.party_answer_checks import (
     check_assigned,
@@ -194,7 +194,7 @@ class VerticalCoordinator(Coordinator):
         plan.agree(shapes_by_kind(self.study, plan.kinds, matched.shapes))
         for kind, sizes in zip(plan.kinds, matched.rows, strict=True):
             plan.counts[kind] = sizes["train"]
-            plan.agreed[kind] = replace(plan.agreed[kind], sides={self.holder: sizes})
+            plan.agreed[kind] = replace(plan.agreed[kind], split_sizes={self.holder: sizes})
         plan.refuse_unsound_arms()
         return plan
 
@@ -242,7 +242,7 @@ class VerticalCoordinator(Coordinator):
             sizes=sizes,
             common=common,
             traffic=self.carried,
-            rows=[rows_by_side(sizes) for sizes in assigned.body["sizes"]],
+            rows=[split_sizes(sizes) for sizes in assigned.body["sizes"]],
             unmatched=assigned.body["unmatched"],
             described=dict(assigned.body["described"]),
             shapes={party: message.body["shapes"] for party, (message, _) in shaped.items()},

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtr, ndtri
 
+from wardround.core.notices import Notice
 from wardround.core.seeds import generator
 from wardround.core.settings import Count, NonNegative, Range, WholeNumber
 from wardround.data.imaging.finding_names import FINDINGS
@@ -308,10 +309,11 @@ def _records(images: np.ndarray, blocks: list[Block], boxes: np.ndarray, enrich:
 
     patient = np.concatenate([block.patient + number * PATIENTS for number, block in enumerate(blocks)])[:rows]
     target = joined("target")
-    notes = [
-        f"All {rows} images are synthetic: drawn from formulas with seed {seed}, no patient is behind them.",
-        f"Findings come together as in 112,120 images of the NIH (Wang et al., CVPR 2017); {_shares(enrich)}.",
-    ]
+    details = {"what": "images", "recipe": "drawn from formulas"}
+    notices = (
+        Notice("synthetic-rows", "info", counts={"rows": rows, "seed": seed}, details=details),
+        Notice("synthetic-prevalence", "info", details={"shares": _shares(enrich)}),
+    )
     return Records(
         features=images,
         target=target,
@@ -325,7 +327,7 @@ def _records(images: np.ndarray, blocks: list[Block], boxes: np.ndarray, enrich:
                 "view": np.where(joined("is_ap"), "AP", "PA"),
             }
         ),
-        notes=tuple(notes),
+        notes=notices,
         synthetic=True,
         boxes=pd.DataFrame(boxes, columns=list(BOX_COLUMNS)).astype({"row": np.int64, "finding": np.int64}),
     )
