@@ -30,8 +30,11 @@ def test_a_look_before_joining_names_the_column(tmp_path: Path, monkeypatch: pyt
     study = load_study(content)[0]
     monkeypatch.setattr("wardround.deployment.join.read_key", lambda path: None)
     monkeypatch.setattr("wardround.deployment.join.read_public_key", lambda content, path: None)
-    monkeypatch.setattr("wardround.deployment.join._approved", lambda site, families: [study])
-    monkeypatch.setattr("wardround.deployment.join._connection", lambda site: Condition("connection", True, ""))
+    monkeypatch.setattr("wardround.deployment.join.approvals_of", lambda site: {study.hash: None})
+    monkeypatch.setattr("wardround.deployment.join.approved_study", lambda site, study_hash, families: study)
+    monkeypatch.setattr(
+        "wardround.deployment.join.connection_to", lambda address, ca: Condition("connection", True, "")
+    )
     found = {one.name: one for one in preflight(site)}
     assert not found["target-leak"].ok
     assert found["target-leak"].needed

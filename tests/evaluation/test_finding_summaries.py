@@ -56,7 +56,7 @@ def test_every_figure_without_ranks_is_that_of_the_predictions() -> None:
     area = METRICS.index("auc")
     for arm in exact.arms:
         np.testing.assert_allclose(told.overall[arm][:, places], exact.overall[arm][:, places], rtol=0, atol=1e-12)
-        bound = told.auc_uncertain_by(arm)
+        bound = told.auc_error_bound(arm)
         assert bound is not None
         assert 0 < bound < 0.1
         assert np.abs(told.overall[arm][:, area] - exact.overall[arm][:, area]).max() <= bound
@@ -68,7 +68,7 @@ def test_the_bound_of_a_mean_is_the_mean_of_the_bounds() -> None:
     table, _ = predictions({"a": 1.0}, rows=200)
     told = gather_summaries(lines_of(table), ["a"], [1], NAMES)
     each = [told.each[name].over_sites["a"][0][1] for name in NAMES]  # type: ignore[attr-defined]
-    assert told.auc_uncertain_by("a") == pytest.approx(np.mean(each))
+    assert told.auc_error_bound("a") == pytest.approx(np.mean(each))
 
 
 def test_one_site_alone_gives_all_its_figures() -> None:
@@ -78,7 +78,7 @@ def test_one_site_alone_gives_all_its_figures() -> None:
     exact = Scores.of(table, groups)
     told = gather_summaries(lines_of(table), ["a"], [1], NAMES)
     np.testing.assert_allclose(told.overall["a"], exact.overall["a"], rtol=0, atol=1e-12)
-    assert told.auc_uncertain_by("a") == 0
+    assert told.auc_error_bound("a") == 0
 
 
 def test_a_finding_that_no_row_has_is_left_out() -> None:

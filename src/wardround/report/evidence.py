@@ -212,9 +212,9 @@ class Evidence:
         return max(SMALLEST_GROUP, self.deployment.smallest_cell)
 
     @property
-    def auc_uncertain_by(self) -> float:
+    def auc_error_bound(self) -> float:
         """By how much any arm's AUC over all sites may be wrong."""
-        return max((arm.get("auc_uncertain_by") or 0.0 for arm in self.arms.values()), default=0.0)
+        return max((arm.get("auc_error_bound") or 0.0 for arm in self.arms.values()), default=0.0)
 
     def tests(self, variant: str = "") -> list[dict[str, Any]]:
         return [
