@@ -14,7 +14,7 @@ RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of 
 
 def results(run: RunArgument) -> None:
     """Print a run's results as JSON: the content of its results.json, checked against what the run made."""
-    from wardround.report.evidence import read_evidence
+    from wardround.report import read_evidence
     from wardround.runs.folder import RunFolder
 
     render.show_json(read_evidence(RunFolder(run)).results)
